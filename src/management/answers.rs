@@ -1,4 +1,5 @@
-//! What a node answers: each request put to the node's public handles.
+//! Answers requests of tools with the node's public handles. [`answer`] bounds the time of each
+//! request; `orders.rs` holds the requests that change members or shards or delete a key.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -29,20 +30,21 @@ use crate::node::sharding::{self, About, ClusterShardingStats, Sharding};
 use crate::node::wiring;
 use crate::sharding::ids::{RegionId, ShardId};
 
-/// How long a node that is asked nothing of others may take: then it is about to end, or stuck.
+/// Time limit of a request that asks no other node. It expires only if the node is stopping or
+/// stuck.
 const SOON: Duration = Duration::from_secs(10);
 
-/// What keys of the cluster's own begin with.
+/// Prefix of the keys that the cluster itself writes.
 const OWN: &str = "sharding/";
 
-/// What answers are made of.
+/// The handles of a node that requests are answered with.
 #[derive(Clone, Debug)]
 pub struct Handles {
-    /// Who belongs to the cluster.
+    /// Members of the cluster.
     pub cluster: Cluster,
     /// Replicated data.
     pub replicator: Replicator,
-    /// Where entities live.
+    /// Entity types and the placement of shards.
     pub sharding: Sharding,
 }
 
@@ -161,7 +163,8 @@ fn shown(member: &member::Member, view: &ClusterView) -> Member {
     }
 }
 
-/// Whether the node is ready within that time; zero: only that it lives.
+/// Reports that the node is alive and, unless `within` is zero, whether it becomes ready in that
+/// time.
 async fn health(handles: &Handles, within: Duration) -> Result<Answer, Refusal> {
     let view = handles.cluster.state().await.map_err(stopped)?;
     let me = view.members.iter().find(|member| member.node == view.me);
@@ -178,7 +181,7 @@ async fn health(handles: &Handles, within: Duration) -> Result<Answer, Refusal> 
     Ok(Answer::Health(health))
 }
 
-/// Why the node is not ready within that time.
+/// Returns the reason if the node does not become ready in time.
 async fn unready(handles: &Handles, within: Duration) -> Option<String> {
     let ready = async {
         handles.cluster.up().await.map_err(|why| told(&why))?;
@@ -202,7 +205,7 @@ async fn unready(handles: &Handles, within: Duration) -> Option<String> {
 
 async fn recover(handles: &Handles, force: bool) -> Result<Answer, Refusal> {
     let cluster = &handles.cluster;
-    let members = cluster.members().into_iter(); // before: who is given up is named nowhere else
+    let members = cluster.members().into_iter(); // before the recovery, which removes members that must be named
     let known: Known = members.map(|member| (member.incarnation(), member)).collect();
     let (recovery, configuration) = if force {
         let done = cluster.recover_by_force().await.map_err(|why| not_recovered(&why))?;
@@ -237,7 +240,7 @@ fn not_recovered(why: &RecoverError) -> Refusal {
 
 // ── Shards ──
 
-/// Members by their incarnation.
+/// Members by incarnation.
 type Known = BTreeMap<ReplicaId, Arc<member::Member>>;
 
 async fn shards(handles: &Handles, entity_type: &str, within: Duration) -> Result<Answer, Refusal> {
@@ -289,13 +292,14 @@ async fn explain(
     Ok(Answer::Explained(Explained { text, detail: Packed::from(&detail) }))
 }
 
-/// An address without a peer id and without the kind of its name, for comparison.
+/// Strips the peer id and the DNS version from an address, for comparison.
 fn plain(address: &str) -> String {
     let address = address.split("/p2p/").next().unwrap_or(address);
     address.replace("/dns4/", "/dns/").replace("/dns6/", "/dns/")
 }
 
-/// A member by its name, its address or its incarnation; who is gone has only the latter.
+/// Finds a member by its name, address or incarnation. An incarnation is accepted without a lookup,
+/// because a removed member has no other name.
 pub(super) fn node_called(handles: &Handles, name: &str) -> Result<ReplicaId, Refusal> {
     let members = handles.cluster.members();
     let dialled = address::parse(name).ok().map(|address| plain(&address.to_string()));
@@ -324,14 +328,15 @@ fn named(region: RegionId, known: &Known) -> Region {
     Region { node, address, shards: Vec::new() }
 }
 
-/// The types that are there, and the members that know this one.
+/// The refusal for a type that this node has not started: lists the types that it has started and
+/// the members that host this one.
 pub(super) async fn not_started(
     handles: &Handles,
     entity_type: &str,
     why: &sharding::QueryError,
 ) -> Refusal {
     let mut text = match why {
-        // An operator can't start it.
+        // The error's own text tells a programmer how to start it; an operator can't.
         sharding::QueryError::NotStarted { entity_type } => {
             format!("{entity_type} was not started on this node")
         }
@@ -369,14 +374,14 @@ async fn get(handles: &Handles, key: &str, level: Level) -> Result<Answer, Refus
     Ok(value(read.map_err(|why| unread(&why))?).await)
 }
 
-/// What to say of a key that holds something, or nothing any more.
+/// The answer for the value of a key; `None` if the key holds nothing or was deleted.
 pub(super) async fn value(value: Option<Value>) -> Answer {
     let Some(value) = value else { return Answer::Value(None) };
     let bytes = value.size();
     if bytes > ANSWER_BYTES_MAX {
         return too_long(bytes);
     }
-    // A large one takes as long as many messages, which others wait to see handled.
+    // Encoding a large value takes long and would delay other tasks of this worker.
     let packed = tokio::task::spawn_blocking(move || Data {
         shape: value.shape().to_string(),
         content: Verbatim::of(&Content::from(value.content())),
@@ -387,7 +392,8 @@ pub(super) async fn value(value: Option<Value>) -> Answer {
     }
 }
 
-/// What to say of a key that is not there (yet), to who watches it.
+/// The first answer to a watch if the key holds nothing or can't be read; otherwise the
+/// subscription delivers the value.
 pub(super) async fn nothing_yet(handles: &Handles, key: &KeyName) -> Option<Answer> {
     match handles.replicator.get_value(key, ReadConsistency::Local).await {
         Ok(Some(_)) => None,
@@ -408,7 +414,7 @@ async fn set(handles: &Handles, key: &str, value: Packed, level: Level) -> Resul
     update.await.map(|()| Answer::Done).map_err(|why| unwritten(&why))
 }
 
-/// Refuses the keys of the cluster itself.
+/// Refuses the keys that the cluster itself writes.
 pub(super) fn not_own(key: &str) -> Result<(), Refusal> {
     if !key.starts_with(OWN) {
         return Ok(());
@@ -480,7 +486,7 @@ pub(super) fn refusal(why: Why, error: &dyn Error) -> Refusal {
     Refusal { why, text: told(error) }
 }
 
-/// An error with what is behind it.
+/// Formats an error with its chain of sources.
 pub(super) fn told(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,4 +1,5 @@
-//! [`Client`]: asks a node, over whatever stream leads to it.
+//! [`Client`]: sends requests to a node and receives its answers, over the control socket or any
+//! other stream.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,15 +14,15 @@ use super::wire::{
     self, ANSWER_BYTES_MAX, Answer, Data, FrameError, REQUEST_BYTES_MAX, Refusal, Request,
 };
 
-/// How long a node may take to take a connection.
+/// Time limit for connecting to the control socket.
 const CONNECTING_MAX: Duration = Duration::from_secs(5);
 
-/// What leads to a node: a UNIX socket, or a stream of the transport.
+/// A stream to a node: its UNIX socket or a stream of the transport.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
-/// Asks a node.
+/// A connection to a node for requests of a tool.
 ///
 /// # Example
 /// ```
@@ -46,15 +47,16 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 /// ```
 pub struct Client {
     stream: Box<dyn Duplex>,
-    /// A question was begun, and its answer is not heard: the next one would get that.
+    /// A request was sent and its answer was not received. That answer would be taken for the
+    /// answer to the next request, so [`Client::ask`] then fails.
     owes: bool,
 }
 
-/// Why a node can't be asked. Nothing was.
+/// Why a client can't connect. No request was sent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Nothing is there.
+    /// There is no file at the path.
     #[error(
         "there is no control socket at {path}: is the node running, and on this host? Its log \
          names its socket (`management.listening`)",
@@ -64,7 +66,7 @@ pub enum ConnectError {
         /// The path.
         path: PathBuf,
     },
-    /// The node has ended and has left its socket behind.
+    /// The socket's node was killed; the socket file still exists.
     #[error(
         "no node listens at {path}: it was killed and has left its socket behind; start it again",
         path = path.display()
@@ -73,7 +75,7 @@ pub enum ConnectError {
         /// The path.
         path: PathBuf,
     },
-    /// The path names a file of another kind.
+    /// The path is not a socket.
     #[error(
         "{path} is not a socket: name the control socket of a node, `control.sock` in its data \
          directory unless set otherwise",
@@ -83,7 +85,7 @@ pub enum ConnectError {
         /// The path.
         path: PathBuf,
     },
-    /// It belongs to somebody else.
+    /// Another user owns the socket.
     #[error(
         "{path} belongs to another user: ask as the user that runs the node (`sudo -u USER \
          ostraca …`)",
@@ -93,7 +95,7 @@ pub enum ConnectError {
         /// The path.
         path: PathBuf,
     },
-    /// Nobody takes the connection.
+    /// The node accepts no connection.
     #[error(
         "the node at {path} has not taken the connection within {CONNECTING_MAX:?}: it is stopped \
          or stuck, see its log",
@@ -103,56 +105,57 @@ pub enum ConnectError {
         /// The path.
         path: PathBuf,
     },
-    /// The system says no.
+    /// The system reported another error.
     #[error("{path} can't be connected to: is it a node's control socket?", path = path.display())]
     Io {
         /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// Why a request has no answer.
+/// Why a request was not answered as expected. The variants state whether the node may have
+/// executed it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// The node says why. Whether anything was changed its text says.
+    /// The node refused. The text says whether it has changed anything.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// Not sent.
+    /// The request is too long and was not sent.
     #[error("the request has {len} bytes, at most {REQUEST_BYTES_MAX} are taken; not sent")]
     TooLong {
-        /// Its length, in bytes.
+        /// Length of the request, in bytes.
         len: usize,
     },
-    /// Not sent: an earlier question, of which nobody waited for the answer, is open, or there was
-    /// an error. Its answer would be taken for that to this one.
+    /// Not sent, because the answer to an earlier request is outstanding or the connection failed.
+    /// This request would receive that earlier answer.
     #[error("an earlier question has no answer yet; this one was not sent: connect anew")]
     Unanswered,
-    /// Sent, and perhaps done.
+    /// The node did not answer in time. It may have executed the request.
     #[error(
         "no answer from the node within {within:?}, though it took the connection: it may be \
          stopped (SIGSTOP, a debugger) or overloaded; a change that was asked for may still be \
          made, see its log"
     )]
     Silent {
-        /// How long it had.
+        /// The time limit.
         within: Duration,
     },
-    /// Sent, and perhaps done.
+    /// The node closed the connection. It may have executed the request.
     #[error("the node hung up before it answered; what was asked may be done")]
     HungUp,
-    /// There will be no further changes.
+    /// The node has stopped, so the watch ends.
     #[error("the node has ended, and with it the watch: watch another one")]
     Ended,
-    /// Sent, and perhaps done.
+    /// The connection failed. The node may have executed the request.
     #[error("the connection to the node failed; what was asked may be done")]
     Frame(#[from] FrameError),
-    /// Done, as far as can be told.
+    /// The answer can't be decoded. The node has probably executed the request.
     #[error("the node's answer is of another release: use the ostraca tool of the node's release")]
     Foreign(#[from] ValueError),
-    /// Done, as far as can be told.
+    /// The answer belongs to another request. The node has probably executed the request.
     #[error("the node's answer is to another question: use the ostraca tool of the node's release")]
     Unexpected,
 }
@@ -161,7 +164,7 @@ impl Client {
     /// Connects to the control socket of a node on this host.
     ///
     /// # Errors
-    /// [`ConnectError`], whose sentences say what to do.
+    /// [`ConnectError`]; its text says what to do.
     pub async fn connect(path: &Path) -> Result<Self, ConnectError> {
         let connected = timeout(CONNECTING_MAX, UnixStream::connect(path)).await;
         let path = || path.to_owned();
@@ -178,17 +181,18 @@ impl Client {
         })
     }
 
-    /// Asks over a stream that leads to a node.
+    /// Creates a client on a stream to a node.
     #[must_use]
     pub fn over(stream: impl Duplex + 'static) -> Self {
         Self { stream: Box::new(stream), owes: false }
     }
 
-    /// Asks, and waits for the answer at most `within`. After an error that is no refusal, and
-    /// after a future that was dropped before its end, the client is of no further use.
+    /// Sends a request and waits at most `within` for its answer. The client must not be used again
+    /// after an error other than [`AskError::Refused`] and [`AskError::TooLong`], nor after the
+    /// future was dropped before it completed.
     ///
     /// # Errors
-    /// [`AskError`]; [`AskError::Unanswered`] from a client of no further use.
+    /// [`AskError`]; always [`AskError::Unanswered`] if the client must not be used again.
     pub async fn ask(&mut self, request: &Request, within: Duration) -> Result<Answer, AskError> {
         self.say(request).await?;
         let answer = timeout(within, hear(&mut self.stream)).await;
@@ -197,10 +201,10 @@ impl Client {
         answer
     }
 
-    /// Watches a key.
+    /// Watches a key. The client's connection serves only the watch from then on.
     ///
     /// # Errors
-    /// [`AskError`].
+    /// [`AskError`] if the request was not sent.
     pub async fn watch(mut self, key: &str) -> Result<Watch, AskError> {
         self.say(&Request::Watch { key: key.to_owned() }).await?;
         Ok(Watch { stream: self.stream })
@@ -214,13 +218,14 @@ impl Client {
         if std::mem::replace(&mut self.owes, true) {
             return Err(AskError::Unanswered);
         }
-        // A node that has hung up may have said why before.
+        // A failed write is ignored: a node that closed the connection may have sent the reason before.
         let _ = wire::write_frame(&mut self.stream, &body).await;
         Ok(())
     }
 }
 
-/// Connecting to a file of another kind is refused as if a socket had no owner.
+/// Distinguishes a file that is not a socket from a socket without a listener; the system refuses a
+/// connection to either with the same error.
 fn is_socket(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
     path.metadata().is_ok_and(|found| found.file_type().is_socket())
@@ -232,17 +237,17 @@ impl std::fmt::Debug for Client {
     }
 }
 
-/// What a key holds, now and whenever that changes. Dropping it hangs up.
+/// A watch of a key. Dropping it closes the connection.
 pub struct Watch {
     stream: Box<dyn Duplex>,
 }
 
 impl Watch {
-    /// What the key holds; `None`: nothing. Values in between may have been skipped. Not
-    /// cancel-safe.
+    /// Waits for the next value of the key, first for the current one; `None` if the key holds
+    /// nothing. Intermediate values may be skipped. Not cancel-safe.
     ///
     /// # Errors
-    /// [`AskError`]; [`AskError::Ended`] when the node has.
+    /// [`AskError`]; [`AskError::Ended`] when the node has stopped.
     pub async fn next(&mut self) -> Result<Option<Data>, AskError> {
         match hear(&mut self.stream).await {
             Ok(Answer::Value(value)) => Ok(value),
@@ -282,7 +287,7 @@ mod tests {
         Request::Get { key: key.to_owned(), level: wire::Level::Local }
     }
 
-    /// The next question that comes to a node.
+    /// Receives the next request on the node's side.
     async fn asked(node: &mut DuplexStream) -> Request {
         let frame = wire::read_frame(node, REQUEST_BYTES_MAX).await.expect("a frame");
         wire::decode(&frame.expect("a question")).expect("of this release")

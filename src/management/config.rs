@@ -1,48 +1,50 @@
-//! `[management]`: where a node listens for `ostraca members`, `ostraca data` and the like.
+//! `[management]`: the control socket of a node, which `ostraca members`, `ostraca data` and other
+//! commands connect to, and the requests that the node accepts over the network.
 
 use std::path::{Path, PathBuf};
 
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
-/// The longest path of a socket, in bytes: 108 on Linux, with the zero behind it.
+/// Maximum length of a socket's path, in bytes. Linux allows 108 with the terminating zero.
 pub const PATH_BYTES_MAX: usize = 107;
 
-/// The socket in a data directory.
+/// File name of the socket in the data directory.
 const NAME: &str = "control.sock";
 
-/// `[management]`: where tools ask this node. `Management::default()` is a socket in the data
-/// directory, where there is one.
+/// `[management]`: the interfaces for tools. By default the control socket is in the data
+/// directory; without a data directory there is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Management {
-    /// The UNIX socket at which `ostraca members`, `data` and `shards` ask this node; only its own
-    /// user may. At most 107 bytes, in a directory that the user owns. Unset: `control.sock` in
-    /// `net.data-dir`, or none without a data directory. Empty: none.
+    /// Path of the UNIX socket for `ostraca members`, `data`, `shards` and other commands. Only the
+    /// node's own user and root may connect. At most 107 bytes; the user must own the directory.
+    /// Unset: `control.sock` in `net.data-dir`, or no socket without a data directory. Empty: no
+    /// socket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control_socket: Option<PathBuf>,
-    /// Requests that this node takes from tools on other hosts (`--node`), which prove the
-    /// cluster's secret or the one for tools. `"off"`: none. `"read"`: those that change nothing.
-    /// `"all"`: changes as well, except `recover`, which needs the control socket. The control
-    /// socket itself always takes all.
+    /// Requests that this node accepts from tools on other hosts (`--node`). These tools prove the
+    /// cluster's secret or the secret for tools. `"off"`: none. `"read"`: requests that change
+    /// nothing. `"all"`: changes as well, except `recover`, which needs the control socket. The
+    /// control socket itself accepts all requests.
     pub remote: Remote,
 }
 
-/// Requests that a node takes over the network.
+/// Requests that a node accepts over the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Remote {
-    /// None: every request is refused.
+    /// No requests; the node refuses all of them.
     Off,
-    /// Those that change nothing.
+    /// Requests that change nothing.
     #[default]
     Read,
-    /// All except `recover`.
+    /// All requests except `recover`.
     All,
 }
 
 impl Remote {
-    /// As the settings spell it.
+    /// Returns the value as settings spell it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -53,7 +55,7 @@ impl Remote {
     }
 }
 
-/// A path that can't be a socket's.
+/// The configured path is too long for a socket.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "management.control-socket: {path} has {len} bytes and the system takes {PATH_BYTES_MAX}: \
@@ -63,21 +65,22 @@ impl Remote {
 pub struct LongPath {
     /// The path.
     pub path: PathBuf,
-    /// Its length, in bytes.
+    /// Length of the path, in bytes.
     pub len: usize,
 }
 
-/// Where a node's socket is to be, and who said so.
+/// Path of a node's socket, and whether the settings name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// The settings name it: without it the node does not start.
+    /// The settings name the path. The node does not start if it can't make the socket.
     Set(PathBuf),
-    /// In the data directory: without it the node warns and starts.
+    /// The path is in the data directory. The node warns and starts if it can't make the socket.
     Beside(PathBuf),
 }
 
 impl Management {
-    /// Where the socket of a node with this data directory is, if it has one.
+    /// Returns the path of the socket for a node with this data directory; `None` if it has no
+    /// socket.
     ///
     /// # Example
     /// ```
@@ -110,16 +113,16 @@ impl Management {
         }
     }
 
-    /// Checks the path that is set.
+    /// Checks the length of the configured path.
     ///
     /// # Errors
-    /// [`LongPath`].
+    /// [`LongPath`] if it exceeds [`PATH_BYTES_MAX`].
     pub fn check(&self) -> Result<(), LongPath> {
         self.control_socket.as_deref().map_or(Ok(()), check_length)
     }
 }
 
-/// Whether a socket can be called so.
+/// Checks the length of a socket's path.
 pub(super) fn check_length(path: &Path) -> Result<(), LongPath> {
     let len = path.as_os_str().len();
     if len > PATH_BYTES_MAX { Err(LongPath { path: path.to_owned(), len }) } else { Ok(()) }

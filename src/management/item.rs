@@ -1,5 +1,5 @@
-//! [`Item`]: any MessagePack value, as it describes itself: elements, keys and values of types
-//! that this program does not have.
+//! [`Item`]: a MessagePack value of any type, for showing elements, keys and values whose Rust
+//! types this program does not have.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A value that says itself what it is. Written and read, it is that value, not this enum.
+/// A MessagePack value of any type. It is encoded as the value itself, not as this enum.
 ///
 /// # Example
 /// ```
@@ -20,21 +20,21 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {
-    /// Nothing: `None`, `()`.
+    /// `None` or `()`.
     Nil,
-    /// Yes or no.
+    /// A boolean.
     Bool(bool),
-    /// −2⁶³ to 2⁶⁴ − 1. MessagePack knows no others.
+    /// An integer from −2⁶³ to 2⁶⁴ − 1, the range of MessagePack.
     Integer(i128),
-    /// A number with a fraction.
+    /// A floating-point number.
     Float(f64),
-    /// Text.
+    /// A UTF-8 string.
     Text(String),
-    /// Bytes that are no text; also integers of 128 bits.
+    /// Bytes that are not text; also integers of 128 bits.
     Bytes(Vec<u8>),
     /// A sequence or a tuple.
     List(Vec<Self>),
-    /// A map, or a struct with its fields' names.
+    /// A map, or a struct with named fields.
     Map(Vec<(Self, Self)>),
 }
 
@@ -90,7 +90,7 @@ impl<'de> Visitor<'de> for Whatever {
         Item::deserialize(from)
     }
 
-    /// An extension of MessagePack: its number and its bytes.
+    /// Decodes an extension of MessagePack as a list of its type number and its bytes.
     fn visit_newtype_struct<D: Deserializer<'de>>(self, from: D) -> Result<Item, D::Error> {
         Item::deserialize(from)
     }

@@ -1,16 +1,16 @@
-//! Management: what an operator asks a running node, with the `ostraca` tool or with a program.
+//! Management: requests of operators to a running node, sent by the `ostraca` tool or by a program.
 //!
-//! A node answers by its public handles: who belongs to the cluster, what a key of replicated data
-//! holds, where shards live. It tells nothing that its programs could not, and no secret. Knows no
-//! protocol of the cluster.
+//! A node answers through its public handles: cluster members, replicated data, placement of
+//! shards. An answer contains nothing that a program with these handles could not read, and no
+//! secret. The module implements no cluster protocol.
 //!
-//! | file | is |
+//! | file | contents |
 //! |---|---|
-//! | [`wire`], [`item`], [`verbatim`] | requests, answers and values, and their bytes |
-//! | [`server`], `answers`, `orders`, [`seats`] | a node's side, over any stream |
-//! | `access` | which requests a caller may make |
-//! | [`client`] | a tool's side, over any stream |
-//! | [`socket`], [`config`] | the UNIX socket of a node, and where it is |
+//! | [`wire`], [`item`], [`verbatim`] | requests, answers and values, and their encoding |
+//! | [`server`], `answers`, `orders`, [`seats`] | the node's side, over any stream |
+//! | `access` | the requests that a caller may make |
+//! | [`client`] | the tool's side, over any stream |
+//! | [`socket`], [`config`] | the UNIX socket of a node and its path |
 
 mod access;
 mod answers;

@@ -1,4 +1,4 @@
-//! Orders: requests that change data, members or shards, put to the node's public handles.
+//! Requests that delete a key or change members or shards, executed with the node's public handles.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(super) async fn delete(handles: &Handles, key: &str, level: Level) -> Outcom
         Level::Local => WriteConsistency::Local,
         Level::Majority { .. } => WriteConsistency::majority(span(level)),
     };
-    // The type of a key plays no part in its deletion.
+    // A deletion ignores the type of the key.
     let key = Key::<LWWRegister<Verbatim>>::new(key);
     let deleted = handles.replicator.delete(&key, consistency).await;
     deleted.map(|()| Answer::Done).map_err(|why| not_deleted(&why))
@@ -47,7 +47,7 @@ fn not_deleted(why: &DeleteError) -> Refusal {
 
 // ── Members ──
 
-/// Asks a member to leave; without a name this node.
+/// Asks a member to leave; without a name, this node.
 pub(super) async fn leave(handles: &Handles, node: Option<&str>) -> Outcome {
     let me = handles.cluster.me().to_string();
     let member = member_called(handles, node.unwrap_or(&me))?;
@@ -58,7 +58,7 @@ pub(super) async fn leave(handles: &Handles, node: Option<&str>) -> Outcome {
     }
 }
 
-/// Declares a member dead.
+/// Declares a member `Down`.
 pub(super) async fn down(handles: &Handles, node: &str) -> Outcome {
     let member = member_called(handles, node)?;
     match handles.cluster.down(member.node).await {
@@ -68,13 +68,13 @@ pub(super) async fn down(handles: &Handles, node: &str) -> Outcome {
     }
 }
 
-/// Freezes the whole cluster ahead of a stop of all nodes.
+/// Freezes members and shards of the whole cluster before all nodes stop.
 pub(super) async fn prepare_for_shutdown(handles: &Handles) -> Outcome {
     let prepared = handles.cluster.prepare_for_full_shutdown().await;
     prepared.map(|()| Answer::Done).map_err(stopped)
 }
 
-/// A present member by its name, its address or its incarnation.
+/// Finds a current member by its name, address or incarnation.
 fn member_called(handles: &Handles, name: &str) -> Result<Arc<Member>, Refusal> {
     let members = handles.cluster.members();
     if members.is_empty() {
@@ -96,7 +96,7 @@ fn named(member: &Member) -> MemberName {
 
 // ── Shards ──
 
-/// Drains this node, or ends that.
+/// Drains this node or, with `undo`, lets it host shards again.
 pub(super) async fn drain(handles: &Handles, undo: bool, within: Duration) -> Outcome {
     let sharding = &handles.sharding;
     let left = match undo {
@@ -111,7 +111,7 @@ pub(super) async fn drain(handles: &Handles, undo: bool, within: Duration) -> Ou
     }))
 }
 
-/// Stops shards of a type; without numbers all of them.
+/// Stops shards of a type; without numbers, all of them.
 pub(super) async fn stop_shards(
     handles: &Handles,
     entity_type: &str,
@@ -136,7 +136,7 @@ pub(super) async fn stop_shards(
     }
 }
 
-/// Has the coordinator look at the balance, if it runs here.
+/// Makes the coordinator check the balance now. The coordinator must run on this node.
 pub(super) async fn rebalance(handles: &Handles, entity_type: &str) -> Outcome {
     match handles.sharding.rebalance(entity_type).await {
         Ok(()) => Ok(Answer::Done),

@@ -1,21 +1,21 @@
-//! Seats: how many connections a server takes, and who goes when there are too many.
+//! Limit of concurrent connections: a table of slots, and the eviction of idle connections.
 //!
-//! Whoever waits for an answer is never sent away; of those who say nothing the one that has been
-//! silent for the longest goes when somebody new comes. So idle connections lock nobody out.
-//! Knows no stream and no clock.
+//! When the table is full, a new connection evicts the one that has been idle longest. A connection
+//! whose request is being answered and a watch are never evicted. So idle connections cannot lock
+//! out new callers. The module knows neither streams nor clocks.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Connections at a time.
+/// Maximum number of concurrent connections.
 pub const SEATS_MAX: usize = 32;
 
-/// Of these, connections that watch a key.
+/// Maximum number of these connections that watch a key.
 pub const WATCHERS_MAX: usize = 16;
 
-/// All seats. Clones are the same.
+/// The table of connections. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seats(Arc<Mutex<Table>>);
 
@@ -33,13 +33,13 @@ struct Taken {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
-    /// Says nothing since; higher is later.
+    /// No request is being answered since this event number; higher is later.
     Silent(u64),
     Waiting,
     Watching,
 }
 
-/// A connection's seat; free again when dropped.
+/// The slot of a connection. Dropping it frees the slot.
 #[derive(Debug)]
 pub(super) struct Seat {
     number: u64,
@@ -47,19 +47,20 @@ pub(super) struct Seat {
     sent_away: Arc<Notify>,
 }
 
-/// Why a connection does not go on.
+/// Why a connection can't continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoSeat {
-    /// Somebody else has it now: hang up.
+    /// A new connection has taken the slot: close the stream.
     #[error("sent away for somebody who has something to say")]
     SentAway,
-    /// Too many watch.
+    /// [`WATCHERS_MAX`] connections watch already.
     #[error("{WATCHERS_MAX} connections of this node watch a key already: end one of them")]
     Watchers,
 }
 
 impl Seats {
-    /// A seat for a new connection; `None`: everybody here waits for an answer.
+    /// Takes a slot for a new connection, if necessary from an idle one; `None` if all are full and
+    /// no connection is idle.
     pub(super) fn take(&self) -> Option<Seat> {
         let mut table = self.lock();
         if table.taken.len() >= SEATS_MAX {
@@ -78,14 +79,14 @@ impl Seats {
         Some(Seat { number, seats: self.clone(), sent_away })
     }
 
-    /// How many are taken.
+    /// Number of taken slots.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.lock().taken.len()
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner) // no foreign code under it
+        self.0.lock().unwrap_or_else(PoisonError::into_inner) // no code of callers runs under the lock
     }
 }
 
@@ -102,24 +103,24 @@ impl Table {
 }
 
 impl Seat {
-    /// Ends when somebody else has got the seat.
+    /// Completes when another connection has taken this slot.
     pub(super) async fn sent_away(&self) {
         self.sent_away.notified().await;
     }
 
-    /// A request has come and is being answered.
+    /// Marks the connection as having a request that is being answered.
     pub(super) fn waits(&self) -> Result<(), NoSeat> {
         self.seats.lock().set(self.number, Doing::Waiting)
     }
 
-    /// The answer is given.
+    /// Marks the connection as idle after its answer was sent.
     pub(super) fn is_silent(&self) -> Result<(), NoSeat> {
         let mut table = self.seats.lock();
         let now = table.next();
         table.set(self.number, Doing::Silent(now))
     }
 
-    /// It is told of changes from now on.
+    /// Marks the connection as a watch.
     pub(super) fn watches(&self) -> Result<(), NoSeat> {
         let mut table = self.seats.lock();
         let watching = table.taken.values().filter(|taken| taken.doing == Doing::Watching);

@@ -1,8 +1,8 @@
-//! [`Server`]: talks with a tool over one stream, whatever the stream is.
+//! [`Server`]: answers the requests of tools, over any stream.
 //!
-//! Everything that a caller can make grow is bounded: connections ([`seats`](super::seats)), a
-//! request's and an answer's length, the time that a connection may say nothing or may leave an
-//! answer unread. Nonsense costs the connection that says it, nobody else.
+//! A caller can't use unbounded resources: the number of connections ([`seats`](super::seats)), the
+//! lengths of requests and answers, and the times for which a connection may be idle or an answer
+//! unread are limited. An invalid request affects only its own connection.
 
 use std::error::Error;
 use std::io;
@@ -21,17 +21,17 @@ use super::wire::{
     self, ANSWER_BYTES_MAX, Answer, FrameError, REQUEST_BYTES_MAX, Refusal, Request, Why,
 };
 
-/// How long a connection may say nothing.
+/// Time limit for the next request on a connection.
 pub const SILENT_MAX: Duration = Duration::from_secs(60);
 
-/// How long an answer may be unread. Who watches has all the time of the world: it is told of the
-/// latest value when it reads on.
+/// Time limit for reading an answer. A watch has no such limit: its reader receives the latest
+/// value when it reads again.
 pub const UNREAD_MAX: Duration = Duration::from_secs(30);
 
-/// How long somebody who is not let in is told so.
+/// Time limit for sending a refusal to a connection that gets no slot.
 const REFUSING_MAX: Duration = Duration::from_secs(1);
 
-/// A node's answers to tools. Cheap to clone; every clone is the same.
+/// Answers requests of tools. Clones share the connection limit and the handles.
 #[derive(Clone, Debug)]
 pub struct Server {
     handles: Arc<Handles>,
@@ -39,7 +39,7 @@ pub struct Server {
     origin: Origin,
 }
 
-/// Why a conversation is over.
+/// Why the server closes a connection.
 #[derive(Debug, thiserror::Error)]
 enum Over {
     #[error("nothing was said for {SILENT_MAX:?}")]
@@ -55,23 +55,24 @@ enum Over {
 }
 
 impl Server {
-    /// A server for callers on other hosts. It takes the requests that `remote` allows.
+    /// Creates a server for callers on other hosts. It accepts the requests that `remote` allows.
     #[must_use]
     pub fn new(handles: Handles, remote: Remote) -> Self {
         let origin = Origin::Network(remote);
         Self { handles: Arc::new(handles), seats: Seats::default(), origin }
     }
 
-    /// The same server for callers on the control socket, which may do everything.
+    /// Returns this server for callers on the control socket, which may make every request.
     pub(crate) fn for_operators(&self) -> Self {
         Self { origin: Origin::ControlSocket, ..self.clone() }
     }
 
-    /// Talks with whoever is at the other end, until they hang up, misbehave, are silent for too
-    /// long, or the node ends. The stream must have been admitted: everything here is answered.
+    /// Answers requests until the caller closes the stream, violates a limit, sends an invalid
+    /// frame, or the connection is evicted. Returns when the node stops. The caller must have
+    /// authenticated the peer of the stream, because the server answers every peer.
     pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(&self, mut stream: S) {
         let Some(seat) = self.seats.take() else {
-            let _ = timeout(REFUSING_MAX, say(&mut stream, &busy())).await; // nor do they listen
+            let _ = timeout(REFUSING_MAX, say(&mut stream, &busy())).await; // a failure or timeout here is ignored
             return;
         };
         let over = tokio::select! {
@@ -107,7 +108,7 @@ impl Server {
         }
     }
 
-    /// Tells what a key holds, then every change that the reader is quick enough to see.
+    /// Sends the value of a key, then each change; a slow reader misses intermediate values.
     async fn watch<S>(&self, stream: &mut S, key: &str) -> Result<(), Over>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
@@ -124,13 +125,13 @@ impl Server {
                     let Some(change) = change else { return Ok(()) }; // the node has ended
                     say(stream, &answers::value(change.value).await).await?;
                 }
-                _ = stream.read(&mut byte) => return Ok(()), // whatever it is: that is enough
+                _ = stream.read(&mut byte) => return Ok(()), // end of stream, an error, or a byte: all end the watch
             }
         }
     }
 }
 
-/// The next request; `None`: they have hung up.
+/// Reads the next request; `None` if the caller closed the stream.
 async fn hear<S>(stream: &mut S) -> Result<Option<Vec<u8>>, Over>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
@@ -152,7 +153,7 @@ async fn say<S: AsyncWrite + Unpin>(stream: &mut S, answer: &Answer) -> io::Resu
     wire::write_frame(stream, &body).await
 }
 
-/// An answer that nobody would take.
+/// The refusal for an answer that exceeds [`ANSWER_BYTES_MAX`].
 pub(super) fn too_long(bytes: usize) -> Answer {
     let text = format!(
         "the answer has {bytes} bytes, at most {ANSWER_BYTES_MAX} are sent: read it in a program"

@@ -1,8 +1,9 @@
-//! The control socket: a UNIX socket of the node's own user, and who may take its place.
+//! The control socket: a UNIX socket that only the node's own user and root may connect to.
 //!
-//! The file has mode 0600 in a directory where nobody else may write, and whoever connects must be
-//! the same user, or root. A lock beside it (`.lock`) is held as long as it is served. What a killed node left behind takes no connection and is replaced; a
-//! socket that somebody serves is left alone.
+//! The file has mode 0600, in a directory where no other user may write, and the server checks the
+//! user of each connection. A process that serves the socket holds a lock on a file beside it
+//! (`.lock`). A socket that a killed node left behind refuses connections and is replaced; a socket
+//! that is served remains.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -18,108 +19,110 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::config::{self, LongPath};
 use super::server::Server;
 
-/// How long a socket that is there may take to take a connection: then somebody serves it.
+/// Time limit of the probe of an existing socket. A probe that gets no answer in time counts as
+/// served.
 const PROBE_MAX: Duration = Duration::from_secs(1);
 
-/// Between two looks at a lock that is held.
+/// Interval between attempts to take the lock.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// Between two tries when the system gives no connection: too many files are open.
+/// Pause after the system could not accept a connection, for example because too many files are
+/// open.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Why there is no control socket. Whatever was there is untouched.
+/// Why the node has no control socket. An existing file at the path is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
-    /// No socket can be called so.
+    /// The path is too long for a socket.
     #[error(transparent)]
     Long(#[from] LongPath),
-    /// There is no such directory.
+    /// The directory does not exist or can't be read.
     #[error(
         "the directory of the control socket {path:?} can't be looked at: make it, or set \
          management.control-socket to another path, or to \"\" for none"
     )]
     Directory {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Others could put their own socket there.
+    /// Other users may write to the directory, so they could replace the socket.
     #[error(
         "the control socket {path:?} needs a directory that belongs to user {me} and where nobody \
          else may write; this one belongs to user {owner} and has mode {mode:o}: `chmod go-w` it, \
          or set management.control-socket to another path, or to \"\" for none"
     )]
     Open {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// The node's user.
+        /// User id of the node.
         me: u32,
-        /// The directory's user.
+        /// User id of the directory's owner.
         owner: u32,
-        /// The directory's permissions.
+        /// Permission bits of the directory.
         mode: u32,
     },
-    /// Another process serves it.
+    /// Another process serves the socket.
     #[error(
         "another process serves the control socket {path:?} (`fuser {path:?}` names it): stop it, \
          or set management.control-socket to another path"
     )]
     Served {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
     },
-    /// Something else stands there.
+    /// The path holds a file that is not a socket.
     #[error(
-        "{path:?} is no socket: set management.control-socket to a path where nothing is, or \
+        "{path:?} is not a socket: set management.control-socket to an unused path, or \
          remove what is there"
     )]
     NoSocket {
         /// The path.
         path: PathBuf,
     },
-    /// The system says no.
+    /// The system reported another error.
     #[error(
         "the control socket {path:?} can't be made: let this user write there, or set \
          management.control-socket to another path, or to \"\" for none"
     )]
     Unmade {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// A control socket that nobody is served at yet: who connects waits.
+/// A control socket that is not served yet. Connections wait until [`serve`](Self::serve).
 #[derive(Debug)]
 pub struct Bound {
     listener: UnixListener,
     file: Owned,
 }
 
-/// A control socket that is served. Dropping it hangs up, and removes the file.
+/// A control socket that is served. Dropping it closes all connections and removes the file.
 #[derive(Debug)]
 pub struct Serving {
     accepting: AbortHandle,
     _file: Owned,
 }
 
-/// The file of a socket; removed when dropped, unless somebody has replaced it.
+/// The file of a socket. Dropping it removes the file unless another process has replaced it.
 #[derive(Debug)]
 struct Owned {
     path: PathBuf,
     device: u64,
     inode: u64,
-    _lock: File, // of two that start at once only one looks whether the socket is stale
+    _lock: File, // so that of two nodes that start at once only one may replace a stale socket
 }
 
 impl Bound {
-    /// Makes the socket. On a tokio runtime.
+    /// Creates the socket. Must be called on a tokio runtime.
     ///
     /// # Errors
-    /// [`SocketError`], whose sentences say what to do.
+    /// [`SocketError`]; its text says what to do.
     pub async fn make(path: &Path) -> Result<Self, SocketError> {
         config::check_length(path)?;
         check_directory(path)?;
@@ -134,7 +137,7 @@ impl Bound {
         Ok(Self { listener, file })
     }
 
-    /// Serves whoever connects. On a tokio runtime.
+    /// Serves all connections in a background task. Must be called on a tokio runtime.
     #[must_use]
     pub fn serve(self, server: Server) -> Serving {
         let Self { listener, file } = self;
@@ -144,7 +147,7 @@ impl Bound {
 }
 
 async fn accept(listener: UnixListener, server: Server) {
-    let mut connections = JoinSet::new(); // ≤ seats, and who is just told that there is none
+    let mut connections = JoinSet::new(); // ≤ the slots, and connections that are being refused
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -158,12 +161,13 @@ async fn accept(listener: UnixListener, server: Server) {
                     tokio::time::sleep(PAUSE).await;
                 }
             },
-            Some(_) = connections.join_next() => {} // what it said is logged
+            Some(_) = connections.join_next() => {} // its errors are logged there
         }
     }
 }
 
-/// Between the making of the file and its mode others might have connected.
+/// Checks the user of a connection: another user might have connected between the creation of the
+/// file and the change of its mode.
 fn is_ours(stream: &UnixStream) -> bool {
     let me = rustix::process::geteuid().as_raw();
     stream.peer_cred().is_ok_and(|peer| peer.uid() == me || peer.uid() == 0)
@@ -181,9 +185,8 @@ fn check_directory(path: &Path) -> Result<(), SocketError> {
     Err(SocketError::Open { path: path.to_owned(), me, owner: found.uid(), mode })
 }
 
-/// Removes what a killed node left behind.
-/// Waits a little for who is just leaving, and for children of this process between their birth and
-/// their own program: until then they hold whatever it holds.
+/// Takes the lock of the socket. Waits up to `PROBE_MAX`, because a stopping node may still hold
+/// it, and so may a child process between fork and exec, which inherits its parent's files.
 async fn lock(path: &Path) -> Result<File, SocketError> {
     let unmade = |source| SocketError::Unmade { path: path.to_owned(), source };
     let mut name = path.to_owned().into_os_string();
@@ -204,6 +207,7 @@ async fn lock(path: &Path) -> Result<File, SocketError> {
     }
 }
 
+/// Removes the socket of a killed node.
 async fn clear(path: &Path) -> Result<(), SocketError> {
     let unmade = |source| SocketError::Unmade { path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
@@ -219,7 +223,7 @@ async fn clear(path: &Path) -> Result<(), SocketError> {
             tracing::info!(path = %path.display(), "management.stale_socket: replaced");
             fs::remove_file(path).map_err(unmade)
         }
-        Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()), // gone meanwhile
+        Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()), // removed in the meantime
         Ok(Err(error)) if error.kind() != io::ErrorKind::WouldBlock => Err(unmade(error)),
         Ok(_) | Err(_) => Err(SocketError::Served { path: path.to_owned() }),
     }
@@ -227,7 +231,7 @@ async fn clear(path: &Path) -> Result<(), SocketError> {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.accepting.abort(); // its connections go with it
+        self.accepting.abort(); // drops its connections as well
     }
 }
 
@@ -235,7 +239,7 @@ impl Drop for Owned {
     fn drop(&mut self) {
         let is_ours = |found: fs::Metadata| (found.dev(), found.ino()) == (self.device, self.inode);
         if fs::symlink_metadata(&self.path).is_ok_and(is_ours) {
-            let _ = fs::remove_file(&self.path); // what is left is stale, and known for that
+            let _ = fs::remove_file(&self.path); // a file that remains is recognized as stale
         }
     }
 }

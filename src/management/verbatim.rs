@@ -1,4 +1,4 @@
-//! [`Verbatim`]: any MessagePack value, kept as its bytes.
+//! [`Verbatim`]: an encoded MessagePack value of any type.
 
 use std::fmt;
 
@@ -7,8 +7,9 @@ use serde::de::{DeserializeOwned, Error as _, IgnoredAny, Visitor};
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A MessagePack value, kept as its bytes: written and read, it is that value. A tree of small values
-/// takes up to 64 times the memory of its bytes, so the value is decoded only where it is shown.
+/// A MessagePack value in encoded form. It is serialized as the value itself. A decoded tree of
+/// small values takes up to 64 times the memory of its bytes, so the value is decoded only where it
+/// is shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Verbatim(Vec<u8>);
 
@@ -25,7 +26,7 @@ impl Verbatim {
     /// Encodes a value.
     ///
     /// # Panics
-    /// If its `Serialize` fails, or it nests deeper than 1,024 levels.
+    /// If its `Serialize` fails or it nests deeper than 1,024 levels.
     #[must_use]
     pub fn of(value: &impl Serialize) -> Self {
         Self(rmp_serde::to_vec_named(value).expect("plain data encodes"))
@@ -34,7 +35,7 @@ impl Verbatim {
     /// Decodes the value.
     ///
     /// # Errors
-    /// [`ValueError`] if it is not a `T`.
+    /// [`ValueError`] if the value is not a `T`.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, ValueError> {
         from_msgpack(&self.0)
     }

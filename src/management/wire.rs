@@ -1,10 +1,10 @@
-//! What a tool and a node say to each other: a question, its answer, and how they stand in bytes.
+//! The management protocol between a tool and a node: requests, answers and their encoding.
 //!
-//! A frame is a length (`u32`, big-endian, of what follows) and a MessagePack value with named
-//! fields. The caller speaks first; each request gets one answer, but [`Request::Watch`], whose
-//! answers go on until either side hangs up. A field that a reader does not know is skipped, one
-//! that a writer does not know has its default; a request that a node does not know is refused and
-//! what follows is heard. Knows no socket and no node.
+//! A frame is a length (`u32`, big-endian, of the body) and a body, which is a MessagePack value
+//! with named fields. The caller sends a request and the node sends one answer, except for
+//! [`Request::Watch`]: its answers continue until either side closes the connection. A reader
+//! ignores unknown fields and uses the default for missing ones. A node refuses an unknown request
+//! and reads the next one. The module knows neither sockets nor nodes.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -19,437 +19,440 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::item::Item;
 use super::verbatim::Verbatim;
 
-/// How long a caller may have a request wait, at most.
+/// Upper limit of the times that a caller may set in a request.
 pub const WITHIN_MAX: Duration = Duration::from_secs(60);
 
-/// Longest request, in bytes.
+/// Maximum length of a request, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// Longest answer, in bytes: the largest value that the default settings allow, and some more.
+/// Maximum length of an answer, in bytes: the largest value that the default settings allow, with
+/// room for its encoding.
 pub const ANSWER_BYTES_MAX: usize = 20 << 20;
 
-/// Keys in one answer, at most.
+/// Maximum number of keys in one answer.
 pub const KEYS_MAX: u32 = 1_000;
 
-/// What a tool asks.
+/// A request of a tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Request {
-    /// Who belongs to the cluster?
+    /// Lists the members of the cluster.
     Members,
-    /// Where do the shards of a type live?
+    /// Lists the regions of an entity type with their shards.
     Shards {
-        /// The type.
+        /// The entity type.
         entity_type: String,
-        /// How long regions may take to answer, in milliseconds.
+        /// Time limit for the answers of regions, in milliseconds.
         within_ms: u64,
     },
-    /// Why does something live where it lives?
+    /// Explains the location of a shard or an entity, or the moves of a node.
     Explain {
         /// The entity type.
         entity_type: String,
-        /// What.
+        /// The subject of the explanation.
         about: About,
-        /// How long nodes may take to tell what they remember, in milliseconds.
+        /// Time limit for the answers of other nodes, in milliseconds.
         within_ms: u64,
     },
-    /// What does a key hold?
+    /// Reads the value of a key.
     Get {
         /// The key.
         key: String,
-        /// Who is asked.
+        /// The replicas to read from.
         level: Level,
     },
-    /// Sets the last-writer-wins register under a key.
+    /// Sets the last-writer-wins register at a key.
     Set {
         /// The key.
         key: String,
-        /// What it is to hold.
+        /// The new value.
         value: Packed,
-        /// Who must have it.
+        /// The replicas that must have stored it.
         level: Level,
     },
-    /// Tell what a key holds, now and whenever that changes.
+    /// Reads the value of a key now and after each change.
     Watch {
         /// The key.
         key: String,
     },
-    /// Delete a key.
+    /// Deletes a key.
     Delete {
         /// The key.
         key: String,
-        /// Replicas that must have deleted it.
+        /// The replicas that must have deleted it.
         level: Level,
     },
-    /// Ask a member to leave in order.
+    /// Asks a member to leave the cluster.
     Leave {
-        /// Its name, its address or its incarnation; `None`: the node that is asked.
+        /// The member's name, address or incarnation; `None`: the node that receives the request.
         node: Option<String>,
     },
-    /// Declare a member dead.
+    /// Declares a member `Down`.
     Down {
-        /// Its name, its address or its incarnation.
+        /// The member's name, address or incarnation.
         node: String,
     },
-    /// Freeze members and shards of the whole cluster, which is about to stop.
+    /// Freezes members and shards of the whole cluster before all nodes stop.
     PrepareForShutdown,
-    /// Give away all shards of the node that is asked, which stays a member.
+    /// Moves all shards away from the node that receives the request. It remains a member.
     Drain {
-        /// Take shards again instead.
+        /// Ends draining, so that the node hosts shards again.
         undo: bool,
-        /// Time until the answer, in milliseconds; draining goes on after it.
+        /// Time limit of the answer, in milliseconds. Draining continues after it.
         within_ms: u64,
     },
-    /// Stop shards of a type wherever they live.
+    /// Stops shards of an entity type on all nodes.
     StopShards {
-        /// The type.
+        /// The entity type.
         entity_type: String,
-        /// Their numbers; none: all shards of the type.
+        /// Numbers of the shards; empty: all shards of the type.
         shards: Vec<u32>,
-        /// Time that they may take, in milliseconds.
+        /// Time limit for stopping, in milliseconds.
         within_ms: u64,
     },
-    /// Have the coordinator of a type look at the balance now.
+    /// Makes the coordinator of an entity type check the balance now.
     Rebalance {
-        /// The type.
+        /// The entity type.
         entity_type: String,
     },
-    /// Whether the node lives, and whether it is ready to serve.
+    /// Reports whether the node is alive and ready.
     Health {
-        /// Time until it must be ready, in milliseconds; 0: readiness is not looked at.
+        /// Time limit for becoming ready, in milliseconds; 0: readiness is not checked.
         within_ms: u64,
     },
-    /// Go on without a majority that is lost for good. Over the control socket only.
+    /// Continues without a majority that is lost for good. Accepted over the control socket only.
     Recover {
-        /// Do it; without this only tell who would be kept and who given up.
+        /// Executes the recovery. Without it the node only reports which members it would keep and
+        /// which it would give up.
         force: bool,
     },
-    /// Which keys hold something?
+    /// Lists the keys that hold a value.
     Keys {
-        /// Only those that begin so.
+        /// Prefix of the keys.
         prefix: String,
-        /// Only those after this one.
+        /// The last key of the previous page; only later keys are listed.
         after: Option<String>,
-        /// At most so many, and at most [`KEYS_MAX`].
+        /// Maximum number of keys, at most [`KEYS_MAX`].
         limit: u32,
     },
 }
 
-/// What is to be explained.
+/// The subject of an explanation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum About {
-    /// Where a shard lives.
+    /// The location of a shard.
     Shard(u32),
-    /// Where an entity lives.
+    /// The location of an entity.
     Entity(String),
-    /// What came to a node and left it: its name, its address, or its incarnation.
+    /// The shards that moved to and from a node, given by its name, address or incarnation.
     Node(String),
 }
 
-/// How many replicas take part.
+/// The replicas that take part in a read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Level {
-    /// The node that is asked.
+    /// Only the node that receives the request.
     Local,
-    /// A majority.
+    /// A majority of the replicas.
     Majority {
-        /// How long they may take, in milliseconds.
+        /// Time limit for their answers, in milliseconds.
         within_ms: u64,
     },
 }
 
-/// What a node answers.
+/// An answer of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Answer {
-    /// To [`Request::Members`].
+    /// Answers [`Request::Members`].
     Members(Members),
-    /// To [`Request::Shards`].
+    /// Answers [`Request::Shards`].
     Shards(Shards),
-    /// To [`Request::Explain`].
+    /// Answers [`Request::Explain`].
     Explained(Explained),
-    /// To [`Request::Get`], and every answer to [`Request::Watch`]; `None`: nothing is there.
+    /// Answers [`Request::Get`] and, repeatedly, [`Request::Watch`]; `None`: the key holds nothing.
     Value(Option<Data>),
-    /// To [`Request::Set`] and [`Request::Delete`]: as many replicas as were asked for have it. To
-    /// [`Request::PrepareForShutdown`] and [`Request::Rebalance`]: it was ordered.
+    /// Answers [`Request::Set`] and [`Request::Delete`]: the requested replicas have executed it.
+    /// Answers [`Request::PrepareForShutdown`] and [`Request::Rebalance`]: the node has started it.
     Done,
-    /// To [`Request::Leave`] and [`Request::Down`]: the member that it was ordered for.
+    /// Answers [`Request::Leave`] and [`Request::Down`] with the member concerned.
     Ordered(MemberName),
-    /// To [`Request::Drain`].
+    /// Answers [`Request::Drain`].
     Drained(Drained),
-    /// To [`Request::StopShards`]: how many have stopped.
+    /// Answers [`Request::StopShards`] with the number of stopped shards.
     ShardsStopped(u64),
-    /// To [`Request::Health`].
+    /// Answers [`Request::Health`].
     Health(Health),
-    /// To [`Request::Recover`].
+    /// Answers [`Request::Recover`].
     Recovery(Recovery),
-    /// To [`Request::Keys`], in the order of their names.
+    /// Answers [`Request::Keys`], in ascending order.
     #[serde(deserialize_with = "list")]
     Keys(Vec<String>),
-    /// To any request: why it was not done.
+    /// Answers any request that was not executed, with the reason.
     Refused(Refusal),
 }
 
-/// Why a request was not done.
+/// Why a node refused a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{text}")]
 pub struct Refusal {
-    /// What kind of reason.
+    /// The kind of the reason, for programs.
     pub why: Why,
-    /// What is true, and what to do.
+    /// What is true and what to do, for people.
     pub text: String,
 }
 
-/// Kinds of reasons, for programs.
+/// The kind of a refusal, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Why {
-    /// The node has as many connections as it takes, and all of them wait for answers.
+    /// The node has reached its limit of connections, of watches or of pending work.
     Busy,
-    /// The node does not know such a request, or it makes no sense.
+    /// The node does not know the request, or its arguments are invalid.
     NotUnderstood,
     /// No member has this name, address or incarnation.
     UnknownMember,
     /// The coordinator of the type runs on another node.
     NotCoordinator,
-    /// Shards have not stopped in time; they may yet stop.
+    /// Shards have not stopped in time; they may still stop.
     NotStopped,
-    /// It, or its answer, is too long.
+    /// The request, the value or the answer is too long.
     TooLong,
     /// The entity type was not started on the node.
     UnknownType,
     /// The key holds another type of data.
     WrongType,
-    /// The key is the cluster's own.
+    /// Only the cluster itself may write the key.
     Guarded,
-    /// There is nothing that could be recovered by force, or not by this node.
+    /// A forced recovery is impossible or not needed, or this node can't execute it.
     NotRecovered,
-    /// It is done over the control socket only, on the node's own host.
+    /// The request is accepted over the control socket only.
     OnlyHere,
-    /// `management.remote` of the node does not allow it over the network.
+    /// The node's setting `management.remote` forbids the request over the network.
     Forbidden,
-    /// Too few replicas answered in time. A write stays and spreads.
+    /// Too few replicas answered in time. A write may still reach them later.
     TooFew,
-    /// The node belongs to no cluster (yet).
+    /// The node has not joined a cluster.
     NotJoined,
-    /// The node is about to end.
+    /// The node is stopping.
     Stopped,
-    /// Something else; also what a later release has a name for.
+    /// Another reason, or one that a later release defines.
     #[serde(other)]
     Other,
 }
 
-/// The cluster, as one node sees it.
+/// The cluster as one node sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Members {
-    /// Who sees it so.
+    /// The node that answered.
     pub me: String,
-    /// Which cluster; none before the node has joined one.
+    /// Id of the cluster; `None` before the node has joined one.
     pub cluster: Option<String>,
-    /// Who leads.
+    /// The leader, if the node sees one.
     pub leader: Option<String>,
     /// Whether all members have seen this state.
     pub converged: bool,
-    /// Whether all are about to stop.
+    /// Whether the whole cluster prepares to stop.
     pub preparing_for_shutdown: bool,
-    /// Who counts for replicated data.
+    /// The current configuration of replicated data.
     pub configuration: Option<Configuration>,
-    /// Its members, in the order of their addresses.
+    /// The members, ordered by address.
     pub members: Vec<Member>,
-    /// What a node that takes part in no cluster waits for, and what to do.
+    /// Why a node that has not joined waits, and what to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
 }
 
-/// Who counts for replicated data.
+/// The nodes that hold replicated data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Configuration {
-    /// Rises when a cluster is founded anew.
+    /// Increases when a cluster is founded anew.
     pub generation: u64,
-    /// Rises with each change of members.
+    /// Increases with each change of the members.
     pub number: u64,
-    /// Nodes that hold replicated data.
+    /// Number of nodes that hold replicated data.
     pub members: u64,
-    /// Of these, nodes whose majorities decide.
+    /// Number of these nodes that vote in majorities.
     pub voters: u64,
 }
 
-/// A member.
+/// A member of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Member {
-    /// Its name in logs: the beginning of its key, and its incarnation.
+    /// Name in logs: the beginning of the peer id and the incarnation.
     pub node: String,
-    /// Its peer id, as `net.allowed-peers` names it.
+    /// Peer id, as in `net.allowed-peers`.
     pub peer: String,
-    /// Where others dial it.
+    /// Address that other nodes dial.
     pub address: String,
-    /// Where it stands: `Joining`, `WeaklyUp`, `Up`, `Leaving`, `Exiting` or `Down`.
+    /// Status: `Joining`, `WeaklyUp`, `Up`, `Leaving`, `Exiting` or `Down`.
     pub status: String,
-    /// What it is for.
+    /// Roles of the member.
     pub roles: Vec<String>,
-    /// Who does not reach it.
+    /// Members that can't reach this one.
     pub unreachable_by: Vec<String>,
-    /// What it hosts.
+    /// Entity types that the member hosts.
     pub entity_types: Vec<String>,
-    /// Whether it gives away what it hosts.
+    /// Whether the member is draining: its shards move away.
     pub draining: bool,
-    /// Its application's version.
+    /// Version of the member's application.
     pub app_version: String,
-    /// Its age: the lower, the older; none before it is Up.
+    /// Order of becoming `Up`: lower is older; `None` before the member is `Up`.
     pub up_number: Option<u64>,
 }
 
-/// A member, as an answer names it.
+/// Name and address of a member.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemberName {
-    /// Its name in logs.
+    /// Name in logs.
     pub node: String,
-    /// Where others dial it.
+    /// Address that other nodes dial.
     pub address: String,
 }
 
-/// How far a node has drained.
+/// Progress of draining a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Drained {
-    /// The node that was asked.
+    /// The node that answered.
     pub node: String,
-    /// Whether it gives its shards away now.
+    /// Whether the node is draining now.
     pub draining: bool,
-    /// Shards that live on it, in number, by type.
+    /// Number of shards left on the node, by entity type.
     pub shards: Vec<(String, u64)>,
 }
 
-/// How a node is.
+/// Health of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Health {
-    /// The node that was asked.
+    /// The node that answered.
     pub node: String,
-    /// Its cluster; none before it has joined one.
+    /// Id of its cluster; `None` before it has joined one.
     pub cluster: Option<String>,
-    /// Its status as a member; none before it has joined a cluster.
+    /// Its status as a member; `None` before it has joined a cluster.
     pub status: Option<String>,
-    /// Whether it is Up and all its entity types are registered; `None`: it was not asked for.
+    /// Whether the node is `Up` and has registered all its entity types; `None` if the request did
+    /// not ask.
     pub ready: Option<bool>,
-    /// Why it is not ready.
+    /// Why the node is not ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// Who goes on without a majority that is lost.
+/// Result or preview of continuing without a lost majority.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Recovery {
-    /// Whether it was done, or would be with `force`.
+    /// Whether the recovery was executed; `false` for a preview.
     pub forced: bool,
-    /// Who was asked.
+    /// The node that answered.
     pub me: String,
-    /// The forced configuration, if it was done.
+    /// The forced configuration; `None` for a preview.
     pub configuration: Option<Configuration>,
-    /// Who goes on, oldest first.
+    /// Members that are kept, oldest first.
     pub kept: Vec<Survivor>,
-    /// Who is given up for ever, oldest first.
+    /// Members that are given up for ever, oldest first.
     pub given_up: Vec<Survivor>,
 }
 
-/// A member of the configuration that is replaced.
+/// A member of the configuration that is replaced, kept or given up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Survivor {
-    /// Its name in logs.
+    /// Name in logs.
     pub node: String,
-    /// Where others dial it; empty if that is not known.
+    /// Address that other nodes dial; empty if unknown.
     pub address: String,
 }
 
-/// Where the shards of a type live.
+/// Placement of the shards of an entity type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Shards {
-    /// The type.
+    /// The entity type.
     pub entity_type: String,
-    /// The node that decides about them, as far as is known.
+    /// The node of the coordinator, if known.
     pub coordinator: Option<String>,
-    /// Regions that have answered.
+    /// Regions that answered.
     pub regions: Vec<Region>,
-    /// Regions that have not; what they host is not known.
+    /// Regions that did not answer; their shards are unknown.
     pub unanswered: Vec<Region>,
 }
 
-/// What hosts a type on one node.
+/// The region of an entity type on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Region {
-    /// The node.
+    /// Name of the node in logs.
     pub node: String,
-    /// Where others dial it; empty if it is no member any more.
+    /// Address that other nodes dial; empty if the node is no longer a member.
     pub address: String,
-    /// Its shards, and how many entities live in each.
+    /// Number of each shard and its number of live entities.
     #[serde(deserialize_with = "list")]
     pub shards: Vec<(u32, u64)>,
 }
 
-/// Why something lives where it lives.
+/// An explanation of a location or of moves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explained {
-    /// For people.
+    /// The explanation as text for people.
     pub text: String,
-    /// For programs: a `node::sharding::Explanation`, as the node's release has it.
+    /// The explanation for programs: a `node::sharding::Explanation` of the node's release.
     pub detail: Packed,
 }
 
-/// What a key holds.
+/// The value of a key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Data {
-    /// The name of its type: `or-set`, `or-map/or-set`, `user/score-board`.
+    /// Name of its type: `or-set`, `or-map/or-set`, `user/score-board`.
     #[serde(rename = "type")]
     pub shape: String,
-    /// What is in it: a [`Content`].
+    /// The content: an encoded [`Content`].
     pub content: Verbatim,
 }
 
 impl Data {
-    /// Decodes what is in it.
+    /// Decodes the content.
     ///
     /// # Errors
-    /// [`ValueError`] if a later release wrote it.
+    /// [`ValueError`] if it has a form of a later release.
     pub fn content(&self) -> Result<Content, ValueError> {
         self.content.decode()
     }
 }
 
-/// What is in a value, as [`content::Content`] has it.
+/// The content of a value; the wire form of [`content::Content`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Content {
-    /// Whether a flag is on.
+    /// State of a flag.
     Flag(bool),
-    /// A counter's value, in decimal digits.
+    /// Value of a counter, in decimal digits.
     Count(String),
-    /// A set's elements.
+    /// Elements of a set.
     Elements(Vec<Packed>),
-    /// What a register holds.
+    /// Value of a last-writer-wins register; `None` if it was never written.
     Register(Option<Packed>),
-    /// What was written to a register, with all that was written at the same time.
+    /// Concurrent values of a multi-value register.
     Siblings(Vec<Packed>),
-    /// A map's entries.
+    /// Entries of a map.
     Map(Vec<(Packed, Self)>),
-    /// A user type, which only its own code can read.
+    /// A user type, which only its own code can decode.
     User {
-        /// Its length, in bytes.
+        /// Length of its encoding, in bytes.
         bytes: u64,
     },
 }
@@ -475,43 +478,43 @@ impl From<content::Content> for Content {
     }
 }
 
-/// A value of whatever type, as MessagePack.
+/// A MessagePack value of any type, serialized as bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Packed(Vec<u8>);
 
 impl Packed {
-    /// Packs a value.
+    /// Encodes a value.
     ///
     /// # Errors
-    /// It nests deeper than MessagePack's encoder follows, 1,024 levels. Integers that MessagePack
-    /// does not have become their 16 bytes.
+    /// If the value nests deeper than the encoder's limit of 1,024 levels. Integers outside
+    /// MessagePack's range become 16 bytes.
     pub fn new(item: &Item) -> Result<Self, ostraca_ddata::encoded::EncodeError> {
         Ok(Self::from(&Encoded::new(item)?))
     }
 
-    /// Unpacks it.
+    /// Decodes the value.
     ///
     /// # Errors
-    /// [`ValueError`] if it is no MessagePack value.
+    /// [`ValueError`] if the bytes are not a MessagePack value.
     pub fn item(&self) -> Result<Item, ValueError> {
         from_msgpack(&self.0)
     }
 
-    /// Its bytes, as one value of whatever type.
+    /// Converts to a [`Verbatim`], which is serialized as the value itself.
     ///
     /// # Errors
-    /// [`ValueError`] if it is no MessagePack value.
+    /// [`ValueError`] if the bytes are not one MessagePack value.
     pub fn verbatim(self) -> Result<Verbatim, ValueError> {
         Verbatim::new(self.0)
     }
 
-    /// Its length, in bytes.
+    /// Length of the encoding, in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are no bytes, which are no value.
+    /// Whether there are no bytes; such a value is invalid.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -557,35 +560,35 @@ impl<'de> Deserialize<'de> for Packed {
     }
 }
 
-/// What follows the length in a frame.
+/// Encodes the body of a frame.
 ///
 /// # Panics
-/// Never: what is said here always has a form in MessagePack.
+/// Never: requests and answers always have an encoding.
 pub(super) fn encode(said: &impl Serialize) -> Vec<u8> {
     rmp_serde::to_vec_named(said).expect("plain data")
 }
 
-/// What somebody said.
+/// Decodes the body of a frame.
 ///
 /// # Errors
-/// [`ValueError`] if this release does not understand it.
+/// [`ValueError`] if this release does not know the request or answer.
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> {
     from_peer(bytes)
 }
 
-/// Why there is no further frame.
+/// Why no further frame can be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// Nobody waits for that many bytes.
+    /// The announced length exceeds the limit.
     #[error("a frame of {len} bytes is announced, at most {limit} are taken")]
     TooLong {
-        /// Bytes announced.
+        /// Announced length, in bytes.
         len: usize,
-        /// Bytes allowed.
+        /// Limit, in bytes.
         limit: usize,
     },
-    /// The other side hung up in the middle of a frame.
+    /// The connection ended within a frame.
     #[error("the connection ended in the middle of a frame")]
     Short,
     /// The connection failed.
@@ -596,7 +599,7 @@ pub enum FrameError {
 /// Writes a frame.
 ///
 /// # Errors
-/// What the connection says.
+/// An error of the stream.
 pub(super) async fn write_frame<S: AsyncWrite + Unpin>(to: &mut S, body: &[u8]) -> io::Result<()> {
     let len = u32::try_from(body.len()).expect("a frame's length was checked");
     to.write_all(&len.to_be_bytes()).await?;
@@ -604,11 +607,11 @@ pub(super) async fn write_frame<S: AsyncWrite + Unpin>(to: &mut S, body: &[u8]) 
     to.flush().await
 }
 
-/// Reads a frame; `None`: the other side has hung up in between. Memory is taken as bytes come,
-/// not as they are announced. Not cancel-safe.
+/// Reads a frame; `None` if the connection was closed between frames. Memory grows with the
+/// received bytes, not with the announced length. Not cancel-safe.
 ///
 /// # Errors
-/// [`FrameError`]; the connection is of no further use.
+/// [`FrameError`]; the stream must not be used again.
 pub(super) async fn read_frame<S: AsyncRead + Unpin>(
     from: &mut S,
     limit: usize,

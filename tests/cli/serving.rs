@@ -172,7 +172,7 @@ async fn a_socket_is_for_its_user_and_what_is_in_its_place_is_judged() {
 
     std::fs::write(&socket, "precious").expect("it is written");
     let error = refusal(&config(&socket)).await;
-    assert!(error.contains("is no socket"), "{error}");
+    assert!(error.contains("is not a socket"), "{error}");
     assert_eq!(std::fs::read_to_string(&socket).expect("untouched"), "precious");
 
     let error = refusal(&config(&dir.path().join("nowhere/s"))).await;

@@ -1,4 +1,5 @@
-//! The bytes of requests and answers: golden, of other releases, and of nobody in particular.
+//! Encoding of requests and answers: golden bytes, compatibility with other releases, invalid
+//! bytes.
 
 use super::*;
 
@@ -99,7 +100,7 @@ fn members() -> Members {
     }
 }
 
-/// As a reader of this page sees them: text as text, all other bytes in hexadecimal.
+/// Shows letters and some punctuation as text and all other bytes in hexadecimal.
 fn readable(bytes: &[u8]) -> String {
     let shown = |byte: &u8| match byte {
         b'a'..=b'z' | b'_' | b'/' | b'-' => char::from(*byte).to_string(),
@@ -149,7 +150,7 @@ fn the_deepest_map_that_there_can_be_survives_the_wire() {
     assert_eq!(decode::<Answer>(&encode(&answer)).ok(), Some(answer));
 }
 
-/// Says that, and is gone.
+/// A stream that yields these bytes and then fails.
 struct Gone(&'static [u8], std::io::ErrorKind);
 
 impl tokio::io::AsyncRead for Gone {
