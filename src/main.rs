@@ -1,4 +1,5 @@
-//! `ostraca`: runs nodes, asks them, checks settings, makes secrets. `ostraca help` says how.
+//! The `ostraca` tool: runs nodes, sends requests to running nodes, checks settings, generates
+//! secrets. `ostraca help` lists the commands.
 
 mod cli;
 

@@ -1,4 +1,4 @@
-//! `ostraca config`: the default settings, and whether a file is right.
+//! `ostraca config`: prints the default settings or checks a settings file.
 
 use std::error::Error;
 use std::fmt;
@@ -10,7 +10,7 @@ use ostraca::Config;
 use super::Outcome;
 use super::target::Output;
 
-/// What to do with settings.
+/// Options of `ostraca config`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca config --defaults > node.toml\n  \
                         ostraca config --check node.toml\n  \
@@ -25,10 +25,10 @@ pub(super) struct Arguments {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct What {
-    /// Prints every setting with its default and what it means, as a file to start from.
+    /// Prints all settings with defaults and explanations, as a file to start from.
     #[arg(long)]
     defaults: bool,
-    /// Checks a file, and the environment, as a node would at its start.
+    /// Checks a file together with the environment, as a node does when it starts.
     #[arg(long, value_name = "FILE")]
     check: Option<PathBuf>,
 }
@@ -42,7 +42,7 @@ impl Arguments {
     }
 }
 
-/// Prints the defaults: TOML with what each setting means, or JSON without that.
+/// Prints the defaults as TOML with explanations, or as JSON without them.
 fn defaults(output: Output) -> Outcome {
     let text = ostraca::config::documented();
     let table: toml::Table = text.parse()?;
@@ -62,7 +62,7 @@ fn check(file: &Path, output: Output) -> Outcome {
     })
 }
 
-/// Settings that a node starts with: those of a file, if one is named, and of the environment.
+/// Reads the settings of a file, if one is named, and of the environment. Checks those of a file.
 pub(super) fn fit(file: Option<&Path>) -> Result<Config, Box<dyn Error>> {
     match file {
         Some(file) => Ok(read(file)?.0),
@@ -70,7 +70,8 @@ pub(super) fn fit(file: Option<&Path>) -> Result<Config, Box<dyn Error>> {
     }
 }
 
-/// The settings of a file, with the secret, and what to warn of. Each file is read once.
+/// Reads and checks the settings of a file with its secret; returns warnings as well. Each file is
+/// read only once.
 fn read(file: &Path) -> Result<(Config, Vec<String>), Box<dyn Error>> {
     let mut config = Config::load(file)?;
     match checked(&mut config) {
@@ -82,14 +83,14 @@ fn read(file: &Path) -> Result<(Config, Vec<String>), Box<dyn Error>> {
 fn checked(config: &mut Config) -> Result<Vec<String>, Box<dyn Error>> {
     let readable = config.net.read_secret()?;
     for warning in &readable {
-        tracing::warn!("net.secret_readable: {warning}"); // of a node; others do not log
+        tracing::warn!("net.secret_readable: {warning}"); // only `ostraca node` has a log
     }
     let warnings = config.check()?;
     let warnings = warnings.iter().map(ToString::to_string);
     Ok(readable.iter().map(ToString::to_string).chain(warnings).collect())
 }
 
-/// What is wrong with settings that can be read, and in which file.
+/// An error of settings, with the file's name.
 #[derive(Debug)]
 struct Unfit {
     file: PathBuf,

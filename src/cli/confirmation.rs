@@ -1,4 +1,4 @@
-//! The confirmation that a dangerous command needs.
+//! The confirmation of a dangerous command.
 
 use std::error::Error;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -9,7 +9,7 @@ use super::{Usage, printable};
 
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct Confirmation {
-    /// Does it without asking. Needed where stdin is no terminal.
+    /// Does not ask for confirmation. Required if stdin is not a terminal.
     #[arg(long)]
     yes: bool,
 }
@@ -20,13 +20,15 @@ pub(super) struct Confirmation {
 struct Declined;
 
 impl Confirmation {
-    /// Asks on a terminal, unless `--yes` was given.
+    /// Asks for confirmation on a terminal, unless `--yes` was given.
     pub(super) fn demand(self, consequence: &str) -> Result<(), Box<dyn Error>> {
         if self.yes {
             return Ok(());
         }
         if !io::stdin().is_terminal() {
-            let text = format!("{consequence}; stdin is no terminal to confirm it: pass --yes");
+            let text = format!(
+                "{consequence}; stdin is not a terminal, so it can't be confirmed there: pass --yes"
+            );
             return Err(Usage(text).into());
         }
         let mut terminal = io::stderr();

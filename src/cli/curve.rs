@@ -1,4 +1,4 @@
-//! A picture of convergence: which share of the replicas had a change, over time.
+//! An SVG plot of convergence: the share of the replicas that have a change, over time.
 
 use std::error::Error;
 use std::path::Path;
@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use plotters::prelude::*;
 
-/// What is drawn as one colour: for each change, when each replica had it, ascending.
+/// A group of lines in one colour: for each change, the times at which replicas received it.
 pub(crate) struct Curve<'a> {
-    /// In the legend, if there is one.
+    /// Name in the legend; `None`: no entry.
     pub(crate) name: Option<String>,
-    /// A line each.
+    /// One line per change; ascending.
     pub(crate) seen: &'a [Vec<Duration>],
 }
 
 const SIZE: (u32, u32) = (800, 480);
 
-/// Draws curves into an SVG file, one line per change.
+/// Draws curves into an SVG file.
 pub(crate) fn draw(file: &Path, title: &str, curves: &[Curve<'_>]) -> Result<(), Box<dyn Error>> {
     let millis = |span: &Duration| span.as_secs_f64() * 1e3;
     let last = curves.iter().flat_map(|curve| curve.seen).flatten().max();
@@ -58,7 +58,7 @@ pub(crate) fn draw(file: &Path, title: &str, curves: &[Curve<'_>]) -> Result<(),
     Ok(())
 }
 
-/// The corners of a step for each replica.
+/// Corners of a step function that rises by one replica at each time.
 #[expect(clippy::cast_precision_loss, reason = "shares for a picture")]
 fn steps(seen: &[Duration], end: f64) -> Vec<(f64, f64)> {
     let all = seen.len().max(1) as f64;

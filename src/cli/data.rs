@@ -1,4 +1,4 @@
-//! `ostraca data`: what keys of replicated data hold, from outside.
+//! `ostraca data`: reads and changes keys of replicated data.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -15,16 +15,16 @@ use super::shown;
 use super::target::{Asking, Consistency, MARGIN, SOON, Target, wait};
 use super::{Missing, Outcome, answer, is_nobody_there, printable};
 
-/// Between two questions whether a watched node still answers.
+/// Interval of probes that check whether a watched node still answers.
 const PROBE_EVERY: Duration = Duration::from_secs(3);
 
-/// Time in which a watched node must answer that.
+/// Time limit for the answer to a probe.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Keys that an error names.
+/// Maximum number of keys that an error lists.
 const NAMED_MAX: usize = 8;
 
-/// What to do with data.
+/// Operations on replicated data.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(subcommand)]
@@ -33,40 +33,40 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Prints what a key holds, whatever its type.
+    /// Prints the value of a key of any type.
     ///
-    /// Sets, maps and registers of any program can be read: their elements, keys and values say
-    /// themselves what they are. Of a user type only its name and its size can be told.
+    /// Reads sets, maps and registers of any program, because their elements, keys and values
+    /// describe themselves. Of a user type it prints only the name and the size.
     #[command(after_help = "Examples:\n  ostraca data get online --config node.toml\n  \
                             ostraca data get stock --majority --timeout 1s --json \
                             --socket /var/lib/shop/control.sock")]
     Get(Get),
     /// Sets a key that is, or becomes, a last-writer-wins register.
     ///
-    /// VALUE is JSON, or else text as it stands: 3 and {"on":true} are a number and a map, on and
-    /// '"3"' are text. A program reads it as LWWRegister<T> of a fitting T. A key that holds
-    /// another type, and the cluster's own keys, are left alone.
+    /// VALUE is JSON, or else text: 3 and {"on":true} are a number and a map, on and '"3"' are
+    /// text. A program reads it as LWWRegister<T> of a fitting T. A key of another type and the
+    /// cluster's own keys are refused.
     #[command(
         after_help = "Examples:\n  ostraca data set motd 'down at noon' --config node.toml\n  \
                             ostraca data set limits '{\"orders\": 100}' --majority \
                             --config node.toml"
     )]
     Set(Set),
-    /// Deletes a key, whatever its type.
+    /// Deletes a key of any type.
     ///
-    /// The cluster's own keys are left alone. A key that holds nothing may be deleted as well. A write
-    /// that the delete has not seen brings the key back with what was written.
+    /// The cluster's own keys are refused. A key that holds nothing may be deleted as well. A write
+    /// that the delete has not seen brings the key back with the written value.
     #[command(after_help = "Examples:\n  ostraca data delete motd --config node.toml\n  \
                             ostraca data delete motd --majority --json --config node.toml")]
     Delete(Delete),
-    /// Prints what a key holds, and every change, until Ctrl-C.
+    /// Prints the value of a key, and every change of it, until Ctrl-C.
     ///
-    /// A reader that is slow sees the latest value, not every one in between. If the node stops
-    /// answering (SIGSTOP, a lost host) the command ends with code 4 within 10 s.
+    /// A slow reader gets the latest value, not every intermediate one. If the node stops answering
+    /// (SIGSTOP, a lost host), the command ends with code 4 within 10 s.
     #[command(after_help = "Examples:\n  ostraca data watch online --config node.toml\n  \
                             ostraca data watch online --json --config node.toml | jq .value")]
     Watch(Watch),
-    /// Prints the keys that hold something, a line each, in the order of their names.
+    /// Prints the keys that hold a value, one per line, in ascending order.
     #[command(after_help = "Examples:\n  ostraca data list --config node.toml\n  \
                             ostraca data list room/ --config node.toml")]
     List(List),
@@ -88,10 +88,10 @@ struct Set {
     /// The key: at least one character.
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     key: String,
-    /// What it is to hold: JSON, or else text.
+    /// The new value: JSON, or else text.
     #[arg(allow_hyphen_values = true)]
     value: String,
-    /// Takes VALUE as text, even if it is JSON.
+    /// Takes VALUE as text even if it is JSON.
     #[arg(long)]
     text: bool,
     #[command(flatten)]
@@ -122,7 +122,7 @@ struct Watch {
 
 #[derive(Debug, Args)]
 struct List {
-    /// Only keys that begin so.
+    /// Prefix of the keys to print.
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
     #[command(flatten)]
@@ -156,12 +156,12 @@ impl Get {
     }
 }
 
-/// What to say of a key that holds nothing: which ones do.
+/// The error for a key that holds nothing; it lists keys that hold a value.
 async fn missing(target: &Target, key: &str, until: Instant) -> Missing {
     let request = Request::Keys { prefix: String::new(), after: None, limit: 1 + NAMED_MAX as u32 };
     let there = match timeout_at(until, target.ask(&request, Duration::ZERO)).await {
         Ok(Ok(Answer::Keys(keys))) => keys,
-        _ => Vec::new(), // what is wrong with the key matters more
+        _ => Vec::new(), // the error about the key matters more than this one
     };
     let names = there.iter().take(NAMED_MAX).map(|key| printable::word(key));
     let names = names.collect::<Vec<_>>().join(", ");
@@ -191,7 +191,7 @@ impl Delete {
     }
 }
 
-/// Makes a change. Text output has nothing to tell of one that succeeded.
+/// Makes a change. The text output of a success is empty.
 async fn changed(
     asking: &Asking,
     request: &Request,
@@ -223,7 +223,7 @@ impl Watch {
                 };
                 if let Err(error) = writeln!(io::stdout().lock(), "{line}") {
                     return match error.kind() {
-                        io::ErrorKind::BrokenPipe => Ok(()), // who reads has seen enough
+                        io::ErrorKind::BrokenPipe => Ok(()), // the reader has closed the pipe
                         _ => Err(Box::<dyn Error>::from(error)),
                     };
                 }
@@ -238,15 +238,15 @@ impl Watch {
     }
 }
 
-/// Ends once the node no longer answers a second connection: a value that does not change and a
-/// node that is stopped look alike on the first one.
+/// Completes once the node no longer answers on a second connection. The watching connection can't
+/// show this: it is silent for an unchanged value as well.
 async fn lost(target: &Target) -> Box<dyn Error> {
     let request = Request::Health { within_ms: 0 };
     loop {
         tokio::time::sleep(PROBE_EVERY).await;
         match target.ask_within(&request, PROBE_WITHIN).await {
             Err(error) if is_no_answer(&*error) => return error,
-            _ => {} // a refusal is an answer as well
+            _ => {} // the node answers; a refusal is an answer as well
         }
     }
 }
@@ -269,7 +269,7 @@ impl List {
     async fn run(self) -> Outcome {
         let Self { prefix, asking: Asking { target, output } } = self;
         let mut client = target.connect().await?;
-        let mut all = Vec::new(); // as many as the node has
+        let mut all = Vec::new(); // ≤ the node's keys
         while page(&mut client, &prefix, &mut all).await? == Page::Full {}
         if output.is_json() {
             return output.print(&all, String::new);
@@ -278,14 +278,14 @@ impl List {
     }
 }
 
-/// Whether there may be another one.
+/// Whether further keys may follow.
 #[derive(PartialEq, Eq)]
 enum Page {
     Full,
     Last,
 }
 
-/// Adds a page of keys.
+/// Adds a page of keys to `all`.
 async fn page(
     client: &mut Client,
     prefix: &str,

@@ -1,4 +1,4 @@
-//! `ostraca explain`: why a shard, or an entity, lives where it lives.
+//! `ostraca explain`: prints why a shard or an entity lives where it lives.
 
 use clap::{Args, Subcommand};
 use ostraca::management::client::AskError;
@@ -7,7 +7,7 @@ use ostraca::management::wire::{About, Answer, Request};
 use super::target::{AskingAll, wait};
 use super::{Outcome, shown};
 
-/// What to explain.
+/// The subject of the explanation.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(subcommand)]
@@ -38,7 +38,7 @@ enum What {
         #[command(flatten)]
         how: AskingAll,
     },
-    /// What came to a node and left it.
+    /// Which shards came to a node and left it.
     #[command(after_help = "Examples:\n  ostraca explain node cart /ip4/10.0.0.2/tcp/4001 \
                             --config node.toml")]
     Node {

@@ -1,4 +1,4 @@
-//! `ostraca completions` and `ostraca man`: texts that are generated from the commands themselves.
+//! `ostraca completions` and `ostraca man`: texts that are generated from the command definitions.
 
 use std::fs;
 use std::io::{self, Write};
@@ -24,13 +24,13 @@ pub(super) struct Completions {
     shell: Shell,
 }
 
-/// Where the pages go.
+/// Output of man pages.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca man | man -l -\n  \
                         ostraca man --out ~/.local/share/man/man1")]
 pub(super) struct Man {
-    /// Writes a page for each command into this directory, which is made if it is missing; existing
-    /// pages are replaced.
+    /// Writes a page for each command into this directory. Creates the directory if it is missing
+    /// and replaces existing pages.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -59,7 +59,7 @@ impl Man {
     }
 }
 
-/// Writes a text as it is. A reader that closes the pipe early is no error.
+/// Writes a text unchanged. A closed pipe is not an error.
 fn write(text: &[u8]) -> Outcome {
     match io::stdout().lock().write_all(text) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),

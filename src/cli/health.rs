@@ -1,4 +1,4 @@
-//! `ostraca health`: whether a node lives and is ready, as exit code 0 or 1.
+//! `ostraca health`: exit code 0 or 1 for whether a node is live or ready.
 
 use std::error::Error;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde_json::json;
 use super::target::{Asking, milliseconds, patience, wait};
 use super::{Outcome, Usage};
 
-/// What to check.
+/// The check.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca health --ready --config node.toml\n  \
                         ostraca health --live --socket /var/lib/shop/control.sock\n  \
@@ -23,20 +23,20 @@ pub(super) struct Arguments {
     /// Checks that the node serves: it is Up, and its entity types are registered. The default.
     #[arg(long)]
     ready: bool,
-    /// Time in which the node must answer, and be ready: `500ms`, `1s`. The command ends 2 s later
-    /// at the latest.
+    /// Time limit for the answer and for becoming ready: `500ms`, `1s`. The command ends at most 2
+    /// s later.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = patience)]
     timeout: Duration,
     #[command(flatten)]
     asking: Asking,
 }
 
-/// The node is not healthy: exit code 1, whatever the reason.
+/// The node is not healthy: exit code 1 for every reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Unhealthy(String);
 
-/// What was found.
+/// Result of the check.
 struct Found {
     live: bool,
     health: Health,
@@ -60,7 +60,7 @@ impl Arguments {
     }
 }
 
-/// Every error but that of the arguments is a finding.
+/// Evaluates the answer. Every error except invalid arguments counts as a result of the check.
 fn found(asked: Result<Answer, Box<dyn Error>>) -> Result<Found, Box<dyn Error>> {
     let error = match asked {
         Ok(Answer::Health(health)) => return Ok(Found { live: true, health }),
@@ -68,14 +68,14 @@ fn found(asked: Result<Answer, Box<dyn Error>>) -> Result<Found, Box<dyn Error>>
         Err(error) if error.is::<Usage>() => return Err(error),
         Err(error) => error,
     };
-    // A node that refuses answers, unless it is about to end.
+    // A node that refuses is live, unless it is stopping.
     let refused =
         |error: &AskError| matches!(error, AskError::Refused(why) if why.why != Why::Stopped);
     let live = error.downcast_ref().is_some_and(refused);
     Ok(Found { live, health: Health { reason: Some(told(&*error)), ..Health::default() } })
 }
 
-/// An error with its causes, in one line.
+/// Formats an error with its causes in one line.
 fn told(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

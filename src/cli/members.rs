@@ -1,4 +1,4 @@
-//! `ostraca members`: who belongs to the cluster, as one node sees it.
+//! `ostraca members`: prints the members of the cluster, as one node sees them.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::table::table;
 use super::target::{Asking, wait};
 use super::watching::Watching;
 
-/// Whom to ask, and how to print.
+/// Options of `ostraca members`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca members --config node.toml\n  \
                         ostraca members --socket /var/lib/ostraca/control.sock\n  \
@@ -57,7 +57,7 @@ fn shown(all: &Members) -> String {
         text += &format!("{waits_for}\n");
     }
     if all.preparing_for_shutdown {
-        text += "all are about to stop: nothing moves any more\n";
+        text += "the cluster prepares to stop: no shard moves\n";
     }
     let rows: Vec<[String; 7]> = all.members.iter().map(|member| row(all, member)).collect();
     let heads = ["ADDRESS", "STATUS", "ROLES", "HOSTS", "NODE", "NOTE", "UNREACHABLE BY"];
@@ -65,7 +65,7 @@ fn shown(all: &Members) -> String {
 }
 
 fn row(all: &Members, member: &Member) -> [String; 7] {
-    let is = |who: &str| who == member.node;
+    let is = |node: &str| node == member.node;
     let notes = [
         (all.leader.as_deref().is_some_and(is), "leads"),
         (is(&all.me), "asked"),

@@ -1,4 +1,4 @@
-//! The command line: what can be asked, and how errors are told.
+//! The command line: its commands, the output of answers and errors, and the exit codes.
 
 mod config;
 mod confirmation;
@@ -29,29 +29,29 @@ use ostraca::management::client::{AskError, ConnectError};
 use ostraca::management::wire::Why;
 use ostraca::net;
 
-/// What a command ends with.
+/// Result of a command.
 pub(crate) type Outcome = Result<(), Box<dyn Error>>;
 
 /// Sharded, stateful entities on a cluster that needs no external store.
 ///
-/// `ostraca node` runs a node. Most other commands ask a running node, yours or `ostraca node`, over
-/// its control socket or, on another host, by its address. OSTRACA_CONFIG or OSTRACA_SOCKET name the
-/// node for all of them.
+/// `ostraca node` runs a node. Most other commands ask a running node, one of a program of yours or
+/// `ostraca node`: over its control socket or, on another host, at its address. The variables
+/// OSTRACA_CONFIG and OSTRACA_SOCKET name the node for all of them.
 #[derive(Debug, Parser)]
 #[command(
     version,
     propagate_version = true,
     after_long_help = "\
     Exit codes:\n  \
-    0  it is done\n  \
-    1  it failed, or was refused: nothing was changed unless the error says otherwise;\n     \
+    0  success\n  \
+    1  failure or refusal: nothing was changed unless the error says otherwise;\n     \
        `ostraca health`: the node is not healthy\n  \
-    2  the arguments make no sense\n  \
-    3  there is no such key, or the node knows no such entity type\n  \
-    4  no node answers there\n  \
-    5  not finished in time: a write stays and will spread, shards go on moving or stopping\n  \
-    6  `ostraca node` was removed from its cluster, or found none in time: start it again\n  \
-    130  `ostraca node`: a second signal ended it at once"
+    2  the arguments are invalid\n  \
+    3  the key holds nothing, or the node has not started the entity type\n  \
+    4  no node answers\n  \
+    5  not finished in time: a write will still spread, shards continue to move or stop\n  \
+    6  `ostraca node` was removed from its cluster, or found none in time: restart it\n  \
+    130  `ostraca node`: a second signal ended it immediately"
 )]
 pub(crate) struct Ostraca {
     #[command(subcommand)]
@@ -60,102 +60,106 @@ pub(crate) struct Ostraca {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs a node without entities of its own: a replica of the cluster's data, and a vote.
+    /// Runs a node without entities of its own: it stores replicated data and votes.
     ///
-    /// It leaves the cluster in order when it gets SIGTERM or Ctrl-C, and exits with 0; a second
-    /// signal ends it at once (130). A node that was removed from its cluster exits with 6: let its
-    /// supervisor start it again.
+    /// On SIGTERM or Ctrl-C the node leaves the cluster, stops and exits with 0; a second signal
+    /// ends it immediately (130). A node that was removed from its cluster exits with 6: let its
+    /// supervisor restart it.
     Node(node::Arguments),
-    /// Prints the default settings, or checks a file of settings.
+    /// Prints the default settings, or checks a settings file.
     Config(config::Arguments),
-    /// Prints who belongs to the cluster, as a running node sees it.
+    /// Prints the members of the cluster, as a running node sees them.
     ///
-    /// Who is there and where they stand, who leads, who has lost whom, and which configuration
-    /// decides about replicated data. Nodes may see it differently for a moment: ask another one.
+    /// Prints addresses, states and roles, the leader, unreachable members, and the configuration
+    /// that decides about replicated data. Nodes may differ for a moment: ask another one with
+    /// --node.
     Members(members::Arguments),
-    /// Prints where the shards of an entity type live, and how many entities are in them.
+    /// Prints where the shards of an entity type live and how many entities each node hosts.
     ///
-    /// Asks a node that has started the type, which asks all that host it. Who does not answer in
-    /// time is named.
+    /// Asks a node that has started the type. This node asks all hosts of the type and names those
+    /// that do not answer in time.
     Shards(shards::Arguments),
-    /// Prints why a shard or an entity lives where it lives, or what came to a node and left it.
+    /// Prints why a shard or an entity lives where it lives, or which shards came to a node and
+    /// left it.
     ///
-    /// Asks a node that has started the type, which asks all that host it what they remember of
-    /// decisions. A node that ends takes what it remembers along.
+    /// Asks a node that has started the type. This node asks all hosts of the type for the
+    /// decisions that they remember; a stopped node remembers nothing.
     Explain(explain::Arguments),
-    /// Checks whether a node lives and is ready to serve: exit code 0 or 1, for probes.
+    /// Checks whether a node is live and ready: exit code 0 or 1, for probes.
     ///
-    /// A node is live if it answers. It is ready if it is Up in a cluster and the coordinators know
-    /// its regions, as `node.sharding().ready()` tells a program.
+    /// A node is live if it answers. It is ready if it is Up in a cluster and the coordinators have
+    /// registered its regions, as `node.sharding().ready()` reports to a program.
     Health(health::Arguments),
-    /// Asks a member to leave in order: it gives away its shards, and ends.
+    /// Asks a member to leave the cluster: it hands its shards over and stops.
     ///
-    /// Without NODE the asked node leaves. The command does not wait: `ostraca members --watch` shows
-    /// when the member is gone.
+    /// Without NODE the asked node leaves. The command does not wait for the end: `ostraca members
+    /// --watch` shows when the member is gone.
     Leave(orders::Leave),
-    /// Gives away all shards of the asked node, which stays a member.
+    /// Moves all shards away from the asked node, which remains a member.
     ///
-    /// No shard is allocated to it from then on, and coordinators that run there move. Shards that no
-    /// other node may host stay. It lasts until `--undo` or a restart of the node.
+    /// From then on no shard is allocated to it, and coordinators that run on it move. Shards that
+    /// no other node may host stay. The node drains until `--undo` or its restart.
     Drain(orders::Drain),
-    /// Declares a member dead, so that a quorum of the others removes it.
+    /// Declares a member dead; a quorum of the others then removes it.
     ///
-    /// Only for a member that is dead for sure and that the downing strategy leaves alone: if it lives
-    /// it ends itself. It is removed once its lease has run out.
+    /// Only for a member that is certainly dead and that the downing strategy does not remove. If
+    /// the member is alive, it stops itself. It is removed once its lease has expired.
     Down(orders::Down),
-    /// Stops shards of an entity type, wherever they live: their entities end.
+    /// Stops shards of an entity type on all nodes; their entities stop.
     ///
-    /// Their state in memory is lost. They start again with the next message for them.
+    /// Their state in memory is lost. A shard starts again with the next message for it.
     StopShards(orders::StopShards),
-    /// Has the coordinator of an entity type look at the balance of shards now.
+    /// Makes the coordinator of an entity type check the balance of shards now.
     ///
-    /// Its allocation strategy decides what moves, within its limits. Only the node that coordinates
-    /// the type can be asked; another one names it.
+    /// The allocation strategy decides which shards move, within its limits. Only the node that
+    /// runs the coordinator can do this; another node names it.
     Rebalance(orders::Rebalance),
-    /// Freezes members and shards of the whole cluster, ahead of a stop of all nodes.
+    /// Freezes members and shards of the whole cluster, before all nodes stop.
     ///
-    /// Nothing joins, moves or is handed over from then on. It is not to be undone: stop all nodes.
+    /// From then on no node joins and no shard moves. This can't be undone: stop all nodes.
     PrepareShutdown(orders::PrepareShutdown),
-    /// Goes on without a majority of the cluster that is lost for good. Gives guarantees up.
+    /// Continues without a majority of the cluster that is lost for good. Gives up guarantees.
     ///
-    /// Ask it of ONE survivor, on its own host. Without --force it changes nothing: it prints who would
-    /// be kept (this node, and the members that it reaches now) and who would be given up.
+    /// Run it on ONE surviving node, on that node's host. Without --force it changes nothing: it
+    /// prints the members that would be kept (this node, and the members that it reaches now) and
+    /// those that would be given up.
     ///
-    /// Survivors of a majority end themselves within seconds by default, and nobody is left to ask. Set
-    /// cluster.downing.wait-without-quorum = "30min" beforehand, and they wait for you.
+    /// By default the survivors of a lost majority stop within seconds, and then no node is left to
+    /// run this on. Set cluster.downing.wait-without-quorum = "30min" beforehand to make them wait.
     ///
-    /// No node can tell the dead from those whom it does not reach. Be sure that those who are given up
-    /// are stopped, every one of them, and will not start again on their own. If they live, even as a
-    /// healthy majority that this node is merely cut off from, both sides act at once: the same entity
-    /// may live twice, and data go two ways. Whoever of them hears of it ends itself, WHATEVER THEIR
-    /// NUMBER, and what they did since is lost; who refuses to talk with the survivors never hears, and
-    /// goes on until you stop it.
+    /// A node can't distinguish a dead member from one that it does not reach. Make sure that all
+    /// members to be given up are stopped and will not restart on their own. If they are alive,
+    /// even as a healthy majority that only this node is cut off from, both sides act: an entity
+    /// may run twice, and replicated data diverge. A given-up member that learns of the recovery
+    /// stops, WHATEVER THEIR NUMBER, and its changes since then are lost. A member that refuses
+    /// connections from the survivors never learns of it and continues until you stop it.
     ///
-    /// Replicated data that only those who are given up held is lost, acknowledged or not, and so are
-    /// entities that lived there. Survivors' shards stay where they are. What is given up never returns:
-    /// its host starts the node again, and it joins as a new one. Two survivors that were told so at
-    /// once end as one cluster, that of the later configuration; if a member that was kept turns out to
-    /// be dead, run it again.
+    /// Replicated data that only given-up members held are lost, acknowledged or not, and so are
+    /// the entities there. Shards on survivors stay. A given-up member never returns: when its host
+    /// starts the node again, it joins as a new member. If two survivors are forced at the same
+    /// time, the later configuration wins and they end as one cluster. If a kept member turns out
+    /// to be dead, run the command again.
     Recover(recover::Arguments),
     /// Reads, sets, deletes and watches replicated data of a running node.
     Data(data::Arguments),
-    /// Makes a secret for a cluster: `ostraca secret --out cluster.secret`, the same file on all nodes.
+    /// Generates a secret for a cluster: `ostraca secret --out cluster.secret`, the same file on
+    /// all nodes.
     ///
-    /// Name the file in `net.cluster-secret-file`. Every holder of the secret may join the cluster.
+    /// Set `net.cluster-secret-file` to this file. Every holder of the secret may join the cluster.
     Secret(secret::Arguments),
-    /// Simulates a cluster, and measures how fast changes reach every replica.
+    /// Simulates a cluster and measures how fast changes reach every replica.
     ///
-    /// Real Replicators on virtual time: prints time, one-way trips, messages and bytes beside what
-    /// no protocol does better than, and draws a plot.
+    /// Runs real Replicators in virtual time. Prints time, one-way trips, messages and bytes beside
+    /// lower bounds that hold for every protocol, and draws a plot.
     Sim(sim::Arguments),
-    /// Prints the completions of a shell.
+    /// Prints completions for a shell.
     Completions(generated::Completions),
-    /// Prints a man page, or writes those of all commands.
+    /// Prints a man page, or writes the pages of all commands.
     Man(generated::Man),
 }
 
 impl Ostraca {
-    /// Does what was asked.
+    /// Executes the command.
     pub(crate) fn run(self) -> Outcome {
         match self.command {
             Command::Node(arguments) => arguments.run(),
@@ -180,8 +184,8 @@ impl Ostraca {
     }
 }
 
-/// Prints an answer, without control characters that came from elsewhere. A reader of only its
-/// beginning, as `head` is, is no error.
+/// Prints an answer with harmful characters of other nodes escaped. A closed pipe, as after `head`,
+/// is not an error.
 fn answer(text: &str) -> Outcome {
     match io::stdout().lock().write_all(printable::lines(text).as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
@@ -189,22 +193,22 @@ fn answer(text: &str) -> Outcome {
     }
 }
 
-/// Arguments that make no sense, found after they were parsed.
+/// Invalid arguments that the parser can't detect.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Usage(String);
 
-/// What was ordered has not finished in time, and goes on.
+/// An action was started but has not finished in time; it continues.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Unfinished(String);
 
-/// What was asked for is not there.
+/// The key holds nothing.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Missing(String);
 
-/// What the process ends with; `ostraca --help` lists the codes.
+/// Exit code of the process; `ostraca --help` lists the codes.
 pub(crate) fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
     let code = if let Some(node::Ended(reason)) = error.downcast_ref() {
         reason.exit_code()
@@ -222,7 +226,7 @@ pub(crate) fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Whoever refuses is there.
+/// Whether no node answers. A node that refuses is present.
 const fn is_nobody_there(error: &net::client::ConnectError) -> bool {
     use net::client::ConnectError::{NoAnswer, NobodyListens, Silent};
     matches!(error, NoAnswer { .. } | NobodyListens { .. } | Silent { .. })
@@ -241,7 +245,7 @@ fn code_of(error: &AskError) -> u8 {
     }
 }
 
-/// Tells an error and what is behind it.
+/// Prints an error with its chain of sources to stderr.
 pub(crate) fn complain(error: &dyn Error) {
     let mut text = format!("error: {error}");
     let mut cause = error.source();
@@ -249,5 +253,5 @@ pub(crate) fn complain(error: &dyn Error) {
         text.push_str(&format!("\n  because: {behind}"));
         cause = behind.source();
     }
-    let _ = writeln!(io::stderr(), "{}", printable::lines(&text)); // it may be closed
+    let _ = writeln!(io::stderr(), "{}", printable::lines(&text)); // stderr may be closed
 }

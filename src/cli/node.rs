@@ -1,4 +1,4 @@
-//! `ostraca node`: a node until a signal ends it.
+//! `ostraca node`: runs a node until a signal stops it.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,34 +14,35 @@ use tracing_subscriber::EnvFilter;
 use super::Outcome;
 use super::config::fit;
 
-/// The node ended although nobody asked for it.
+/// The node stopped without a signal.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Ended(pub(super) Reason);
 
-/// How the node is set up.
+/// Options of `ostraca node`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca node\n  ostraca node --config node.toml\n  \
                         OSTRACA__CLUSTER__SEEDS='[\"/ip4/10.0.0.1/tcp/4001\"]' ostraca node")]
 pub(super) struct Arguments {
-    /// A TOML file of settings; `ostraca config --defaults` prints one. Without it: defaults, and
-    /// variables such as OSTRACA__NET__LISTEN.
+    /// A TOML file of settings; `ostraca config --defaults` prints one. Without this option:
+    /// defaults, and variables such as OSTRACA__NET__LISTEN.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// How the log is written, to stderr; RUST_LOG chooses what, such as `RUST_LOG=ostraca=debug`.
+    /// Format of the log on stderr. RUST_LOG selects the events, such as `RUST_LOG=ostraca=debug`.
     #[arg(long, value_enum, default_value_t = Log::Text)]
     log: Log,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Log {
-    /// Lines for people.
+    /// Lines of text.
     Text,
-    /// A JSON object a line.
+    /// A JSON object per line.
     Json,
 }
 
-/// Log filter without RUST_LOG: the events of a node, under names that stay.
+/// Log filter unless RUST_LOG is set: the events of the node without those of its libraries'
+/// details.
 const LOGGED: &str = "info,libp2p_swarm=warn";
 
 fn begin_log(log: Log) {
@@ -64,7 +65,7 @@ impl Arguments {
         let config = fit(self.config.as_deref())?;
         let runtime = tokio::runtime::Runtime::new()?;
         runtime.block_on(async {
-            // Signals that come while no node runs, between two starts, are held here.
+            // Records signals that arrive while no node runs, between two starts.
             let mut signals = [SignalKind::terminate(), SignalKind::interrupt()]
                 .map(signal)
                 .into_iter()
@@ -76,7 +77,7 @@ impl Arguments {
                 }
                 let reason = node.run_until_signal().await?;
                 tracing::info!(%reason, "node.ended");
-                // A node that nothing remembers and no configuration had: a new one takes its place.
+                // An orphaned node never was in a configuration, so a new one may replace it.
                 if reason != Reason::Membership(StopReason::Orphaned) {
                     return if reason.exit_code() == 0 {
                         Ok(())

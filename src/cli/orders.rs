@@ -12,25 +12,25 @@ use super::confirmation::Confirmation;
 use super::target::{Asking, milliseconds, patience, wait};
 use super::{Outcome, Unfinished};
 
-/// The member to leave.
+/// The member that leaves.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca leave --config node.toml\n  \
                         ostraca leave 10.0.0.2:4001 --config node.toml\n  \
                         ostraca leave 890bb1ab/00000000c0ffee01 --config node.toml --json")]
 pub(super) struct Leave {
-    /// Its name, its address or its incarnation; `ostraca members` lists them. Without it the asked
-    /// node leaves.
+    /// Name, address or incarnation of the member; `ostraca members` lists them. Without it the
+    /// asked node leaves.
     node: Option<String>,
     #[command(flatten)]
     asking: Asking,
 }
 
-/// The member to declare dead.
+/// The member that is declared dead.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca down 10.0.0.2:4001 --config node.toml\n  \
                         ostraca down 890bb1ab/00000000c0ffee01 --yes --config node.toml")]
 pub(super) struct Down {
-    /// Its name, its address or its incarnation; `ostraca members` lists them.
+    /// Name, address or incarnation of the member; `ostraca members` lists them.
     node: String,
     #[command(flatten)]
     confirmation: Confirmation,
@@ -47,7 +47,7 @@ pub(super) struct Drain {
     /// Lets the node host shards again.
     #[arg(long)]
     undo: bool,
-    /// Time to wait until no shard is left, at most 60s; the node keeps draining after that.
+    /// Time to wait until the node has no shards, at most 60s; the node keeps draining after that.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = patience)]
     timeout: Duration,
     #[command(flatten)]
@@ -62,10 +62,10 @@ pub(super) struct StopShards {
     /// The entity type.
     #[arg(value_name = "TYPE")]
     entity_type: String,
-    /// Numbers of shards. Without any: all shards of the type.
+    /// Numbers of shards. Without numbers: all shards of the type.
     #[arg(value_name = "SHARD")]
     shards: Vec<u32>,
-    /// Time that the shards may take to stop, at most 60s.
+    /// Time limit for stopping the shards, at most 60s.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = patience)]
     timeout: Duration,
     #[command(flatten)]
@@ -74,7 +74,7 @@ pub(super) struct StopShards {
     asking: Asking,
 }
 
-/// The type to balance.
+/// The entity type to balance.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca rebalance cart --config node.toml\n  \
                         ostraca rebalance cart --node 10.0.0.2:4001 --config client.toml")]
@@ -106,7 +106,7 @@ impl Leave {
             let MemberName { node, address } = &member;
             asking.output.print(&json!({ "ordered": what, "node": node, "address": address }), || {
                 format!(
-                    "{node} at {address} was asked to leave: it gives away its shards and ends; \
+                    "{node} at {address} was asked to leave: it hands its shards over and stops; \
                      `ostraca members` shows its status\n"
                 )
             })
@@ -118,14 +118,14 @@ impl Down {
     pub(super) fn run(self) -> Outcome {
         let Self { node, confirmation, asking } = self;
         confirmation
-            .demand(&format!("{node} is removed from the cluster, and ends if it lives"))?;
+            .demand(&format!("{node} is removed from the cluster, and stops if it is alive"))?;
         wait(async {
             let member = ordered(&asking, &Request::Down { node }).await?;
             let MemberName { node, address } = &member;
             asking.output.print(&json!({ "ordered": "down", "node": node, "address": address }), || {
                 format!(
                     "{node} at {address} was declared dead: a quorum of the others removes it once \
-                     its lease has run out; `ostraca members` shows its status\n"
+                     its lease has expired; `ostraca members` shows its status\n"
                 )
             })
         })
@@ -153,7 +153,7 @@ impl Drain {
             asking.output.print(&drained, || drained_text(&drained))?;
             match drained.draining && !drained.shards.is_empty() {
                 true => Err(Unfinished(format!(
-                    "shards are left after {timeout:?}: they go on moving, or no other node may \
+                    "shards are left after {timeout:?}: they continue to move, or no other node may \
                      host them; `ostraca shards TYPE` shows where they live"
                 ))
                 .into()),
@@ -183,7 +183,7 @@ impl StopShards {
             1 => "a shard".to_owned(),
             count => format!("{count} shards"),
         };
-        let consequence = "and what their entities hold in memory is lost";
+        let consequence = "and the state of their entities in memory is lost";
         confirmation.demand(&format!("{which} of {entity_type} stop, {consequence}"))?;
         let name = entity_type.clone();
         let request = Request::StopShards { entity_type, shards, within_ms: milliseconds(timeout) };
@@ -204,7 +204,7 @@ impl Rebalance {
     pub(super) fn run(self) -> Outcome {
         let Self { entity_type, asking } = self;
         let json = json!({ "ordered": "rebalance", "entity_type": entity_type });
-        let text = format!("the coordinator of {entity_type} looks at the balance now\n");
+        let text = format!("the coordinator of {entity_type} checks the balance now\n");
         wait(done(&asking, &Request::Rebalance { entity_type }, json, text))
     }
 }

@@ -1,20 +1,20 @@
-//! Text from files and other nodes, made harmless for a terminal: control characters, such as the
-//! escape that begins a terminal's commands, and characters that change the direction of text or
-//! that nobody sees are written as escapes.
+//! Escapes text of files and other nodes for a terminal. Control characters could start terminal
+//! commands; invisible characters and those that change the direction of text could hide what is
+//! printed.
 
 use std::borrow::Cow;
 
-/// One line of text: line ends are escaped, too. `\u{1b}[31m` for the command that turns text red.
+/// Escapes one line of text, line ends included: the command for red text becomes `\u{1b}[31m`.
 pub(crate) fn word(text: &str) -> Cow<'_, str> {
     escaped(text, is_harmful, |c| c.escape_unicode().collect())
 }
 
-/// Lines of text: their ends and tabs stay.
+/// Escapes text of several lines; line ends and tabs remain.
 pub(crate) fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| is_harmful(c) && !matches!(c, '\n' | '\t'), |c| c.escape_unicode().collect())
 }
 
-/// JSON, in which such characters can be only in strings: they are escaped as JSON does it.
+/// Escapes JSON. Harmful characters occur only in its strings, so they become JSON escapes.
 pub(crate) fn json(text: &str) -> Cow<'_, str> {
     let escape = |c: char| format!("\\u{:04x}", u32::from(c)); // all of them have 16 bits
     escaped(text, |c| is_harmful(c) && !matches!(c, '\n' | '\t'), escape)
@@ -38,8 +38,8 @@ fn escaped(
     Cow::Owned(clean)
 }
 
-/// Control characters (C0, DEL, C1), marks of direction (Unicode Standard Annex 9), line and
-/// paragraph separators, and characters of no width.
+/// Control characters (C0, DEL, C1), directional formatting characters (Unicode Standard Annex 9),
+/// line and paragraph separators, and characters without width.
 fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(c,

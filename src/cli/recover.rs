@@ -1,4 +1,4 @@
-//! `ostraca recover`: going on without a majority that is lost for good.
+//! `ostraca recover`: continues without a majority that is lost for good.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use ostraca::management::wire::{Answer, Recovery, Request, Survivor};
 use super::Outcome;
 use super::target::{Here, Output, wait};
 
-/// Whom to ask, and whether to do it.
+/// Options of `ostraca recover`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca recover --config node.toml          \
-                        # who would be kept, who given up\n  \
-                        ostraca recover --force --config node.toml  # once those are stopped for good\n  \
+                        # members to keep and to give up\n  \
+                        ostraca recover --force --config node.toml  # once those to give up are stopped\n  \
                         ostraca recover --json --socket /var/lib/ostraca/control.sock")]
 pub(super) struct Arguments {
-    /// Does it. Not to be undone.
+    /// Executes the recovery. It can't be undone.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -25,10 +25,10 @@ pub(super) struct Arguments {
     output: Output,
 }
 
-/// What to do after a dry run.
+/// Instructions after a dry run.
 const NOT_FORCED: &str = "\
     nothing was changed. Make sure that the members that would be given up are stopped, every one of\n\
-    them: if they live, both sides act, and each of them that hears of it ends itself, whatever their\n\
+    them: if they are alive, both sides act, and each of them that learns of it stops, whatever their\n\
     number. Then repeat this with --force, on this node only\n";
 
 impl Arguments {
@@ -58,7 +58,7 @@ fn shown(recovery: &Recovery) -> String {
         text += &format!("configuration {}.{} was forced\n", it.generation, it.number);
     }
     if !given_up.is_empty() {
-        text += "whoever starts again needs one of those who go on among its seeds: give it one before\n";
+        text += "a given-up node needs a kept member among its seeds before it starts again\n";
     }
     text
 }
@@ -84,8 +84,8 @@ mod tests {
         let planned = Recovery { me: "a".into(), kept, given_up, ..Recovery::default() };
         let expected = "1 of 3 members would go on:\n  /dns4/a  a  asked\n\
                         2 would be given up for ever:\n  /dns4/b  b\n  /dns4/c  c\n\
-                        whoever starts again needs one of those who go on among its seeds: \
-                        give it one before\n";
+                        a given-up node needs a kept member among its seeds before it starts \
+                        again\n";
         assert_eq!(shown(&planned), expected);
         assert!(shown(&Recovery { forced: true, ..planned }).contains("2 are given up for ever:"));
     }

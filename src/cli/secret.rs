@@ -1,4 +1,4 @@
-//! `ostraca secret`: as many random bytes as nobody guesses.
+//! `ostraca secret`: generates a random secret of 256 bits.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -13,24 +13,24 @@ use serde_json::json;
 use super::Outcome;
 use super::target::Output;
 
-/// 256 bits, from the system.
+/// Length of a secret: 256 bits from the system's random source.
 const BYTES: usize = 32;
 
-/// Where the secret goes.
+/// Options of `ostraca secret`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca secret --out cluster.secret\n  \
                         ostraca secret | kubectl create secret generic cluster \
                         --from-file=secret=/dev/stdin")]
 pub(super) struct Arguments {
     /// Writes the secret to a new file that only this user may read (mode 600). An existing file is
-    /// left alone. Without this option the secret goes to stdout.
+    /// not changed. Without this option the secret is printed to stdout.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
     output: Output,
 }
 
-/// A secret that was not written.
+/// The secret was not written.
 #[derive(Debug, thiserror::Error)]
 enum Unwritten {
     #[error("{} exists already and was left alone: name a new file", .0.display())]
@@ -62,7 +62,7 @@ fn write(path: &Path, text: &str) -> Result<(), Unwritten> {
     })?;
     let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
     written.map_err(|source| {
-        let _ = std::fs::remove_file(path); // it holds a part of a secret
+        let _ = std::fs::remove_file(path); // it may hold a part of the secret
         failed(source)
     })
 }

@@ -1,4 +1,4 @@
-//! `ostraca shards`: where the shards of an entity type live.
+//! `ostraca shards`: prints where the shards of an entity type live.
 
 use clap::Args;
 use ostraca::management::client::AskError;
@@ -9,17 +9,17 @@ use super::table::table;
 use super::target::{AskingAll, wait};
 use super::watching::Watching;
 
-/// Which type, whom to ask, and how to print.
+/// Options of `ostraca shards`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca shards cart --config node.toml\n  \
                         ostraca shards cart --each --socket /var/lib/shop/control.sock\n  \
                         ostraca shards cart --watch --config node.toml\n  \
                         ostraca shards cart --config node.toml --json | jq '.regions[].node'")]
 pub(super) struct Arguments {
-    /// The entity type, as the program that is asked has started it.
+    /// The entity type, under the name with which the asked program has started it.
     #[arg(value_name = "TYPE")]
     entity_type: String,
-    /// Prints a line for each shard.
+    /// Prints one line per shard.
     #[arg(long)]
     each: bool,
     #[command(flatten)]
@@ -95,7 +95,7 @@ fn by_shard(all: &Shards) -> String {
 
 fn place(region: &Region) -> String {
     match region.address.as_str() {
-        "" => "(no member any more)".to_owned(),
+        "" => "(no longer a member)".to_owned(),
         address => address.to_owned(),
     }
 }
@@ -124,7 +124,7 @@ mod tests {
             "ADDRESS               SHARDS  ENTITIES  NODE  NOTE",
             "/a                    2       2         a",
             "/b                    1       5         b     coordinates",
-            "(no member any more)  ?       ?         c     no answer",
+            "(no longer a member)  ?       ?         c     no answer",
         ];
         assert_eq!(by_region(&all).lines().collect::<Vec<_>>(), expected);
         let expected = [

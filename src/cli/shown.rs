@@ -1,7 +1,7 @@
-//! Values of replicated data as people and programs read them: JSON, whatever their type.
+//! Formats values of replicated data of any type as text and JSON.
 //!
-//! Bytes are written as `0x…`, numbers that JSON has no form for as text, and keys of maps that are
-//! no text as their JSON. Elements and entries are sorted.
+//! Bytes become `0x…`. Numbers without a JSON form become text. Map keys that are not text become
+//! their JSON text. Elements and entries are sorted.
 
 use std::cmp::Ordering;
 
@@ -12,7 +12,7 @@ use serde_json::{Map, Number, Value};
 use super::printable::word;
 use super::table::table;
 
-/// A key with what it holds, over several lines.
+/// Formats a key and its value as text of several lines.
 pub(super) fn text(key: &str, data: &Data) -> String {
     let key = &*word(key);
     let counted = |count: usize, one: &str, many: &str| {
@@ -46,7 +46,7 @@ pub(super) fn text(key: &str, data: &Data) -> String {
     }
 }
 
-/// A key with what it holds, for programs. A key that holds nothing has no type.
+/// Formats a key and its value as JSON. The type of a key that holds nothing is `null`.
 pub(super) fn json(key: &str, data: Option<&Data>) -> Value {
     let shape = data.map_or(Value::Null, |data| Value::from(data.shape.as_str()));
     let value = data.map_or(Value::Null, value);
@@ -54,17 +54,17 @@ pub(super) fn json(key: &str, data: Option<&Data>) -> Value {
     Value::Object(entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
-/// What a key holds.
+/// Returns the value of a key as JSON.
 pub(super) fn value(data: &Data) -> Value {
     content(&decoded(data))
 }
 
-/// What a key holds; one of a later release is shown by its length.
+/// Decodes the content. A form of a later release is shown by its length, like a user type.
 fn decoded(data: &Data) -> Content {
     data.content().unwrap_or_else(|why| Content::User { bytes: why.len as u64 })
 }
 
-/// What is in a value.
+/// Converts content to JSON.
 fn content(content: &Content) -> Value {
     match content {
         Content::Flag(is_on) => Value::Bool(*is_on),
@@ -92,7 +92,7 @@ fn sorted(all: &[Packed]) -> Vec<Value> {
     values
 }
 
-/// Numbers as numbers, all else as text.
+/// Orders numbers by value and everything else by text.
 fn order(one: &Value, other: &Value) -> Ordering {
     match (one.as_f64(), other.as_f64()) {
         (Some(one), Some(other)) => one.total_cmp(&other),
@@ -100,9 +100,9 @@ fn order(one: &Value, other: &Value) -> Ordering {
     }
 }
 
-/// A packed value.
+/// Decodes a packed value to JSON.
 pub(super) fn unpacked(packed: &Packed) -> Value {
-    let unreadable = |_| Value::from(format!("({} bytes that are no value)", packed.len()));
+    let unreadable = |_| Value::from(format!("({} bytes that can't be decoded)", packed.len()));
     packed.item().map_or_else(unreadable, shown)
 }
 
@@ -134,7 +134,7 @@ fn name(key: Value) -> String {
     }
 }
 
-/// What somebody wrote on the command line: JSON, or else text as it stands.
+/// Parses a value of the command line: JSON, or else text.
 pub(super) fn read(text: &str) -> Item {
     serde_json::from_str(text).unwrap_or_else(|_| Item::Text(text.to_owned()))
 }

@@ -1,4 +1,4 @@
-//! `ostraca sim`: how fast changes reach every replica, in a simulated cluster.
+//! `ostraca sim`: measures in a simulated cluster how fast changes reach every replica.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -14,40 +14,40 @@ use super::curve::{Curve, draw};
 use super::target::Output;
 use super::{Outcome, Usage};
 
-/// What to simulate.
+/// Options of `ostraca sim`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca sim --nodes 1000 --seed 7 --loss 0.01\n  \
                         ostraca sim --nodes 50 --partition 10s --write majority\n\n\
                         The same arguments give the same figures on every machine.")]
 pub(super) struct Arguments {
-    /// Replicas in the cluster, 2 to 10,000.
+    /// Number of replicas, 2 to 10,000.
     #[arg(long, default_value_t = 100)]
     nodes: usize,
-    /// Where all chance comes from.
+    /// Seed of the random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The share of messages that are lost without a word, from 0 to below 1.
+    /// Probability that a message is lost, from 0 to below 1.
     #[arg(long, default_value_t = 0.0)]
     loss: f64,
-    /// How long a message is under way, such as 500us, 1ms, 80ms.
+    /// Latency of a message, such as 500us, 1ms, 80ms.
     #[arg(long, default_value = "1ms", value_parser = span)]
     one_way: Duration,
-    /// The data that is changed.
+    /// Type of the changed data.
     #[arg(long, value_enum, default_value_t = Data::OrMap)]
     data: Data,
-    /// What the author of a change waits for.
+    /// Replicas that must have acknowledged a change before it counts as written.
     #[arg(long, value_enum, default_value_t = Write::Local)]
     write: Write,
-    /// Entries that the set or map has before.
+    /// Number of entries of the set or map before the changes.
     #[arg(long, default_value_t = 100)]
     entries: u64,
-    /// Changes to make, one after the other.
+    /// Number of changes, one after the other.
     #[arg(long, default_value_t = 10)]
     changes: usize,
-    /// Cuts the cluster in two halves for so long before each change; both halves change.
+    /// Splits the cluster in two halves for this time before each change; both halves make changes.
     #[arg(long, value_parser = span)]
     partition: Option<Duration>,
-    /// Where to write the plot, an SVG picture.
+    /// Path of the plot, an SVG file.
     #[arg(long, default_value = "convergence.svg")]
     plot: PathBuf,
     #[command(flatten)]
@@ -105,7 +105,7 @@ impl Arguments {
     }
 }
 
-/// A plan that cannot be is an error of the arguments.
+/// Converts an invalid plan to an error of the arguments.
 fn failed(error: Failed) -> Box<dyn Error> {
     match error {
         Failed::Unfit { .. } => Usage(error.to_string()).into(),
@@ -113,7 +113,7 @@ fn failed(error: Failed) -> Box<dyn Error> {
     }
 }
 
-/// A line on a terminal, nothing elsewhere.
+/// Progress bar; invisible if stderr is not a terminal.
 fn bar(changes: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{pos} of {len} changes {wide_bar} {eta}");
     let bar = ProgressBar::new(changes as u64);
@@ -144,7 +144,7 @@ fn title(plan: &Plan) -> String {
     )
 }
 
-/// Figures of a run, each for one change.
+/// Results of a run, per change.
 struct Figures {
     half_ms: f64,
     p99_ms: f64,

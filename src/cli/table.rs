@@ -1,8 +1,9 @@
-//! Columns of text.
+//! Text tables for the output of commands.
 
 use super::printable::word;
 
-/// Rows with their columns below each other, a line each; what is empty in all rows is left out.
+/// Formats rows as aligned columns, one line per row. Columns that are empty in all rows are left
+/// out.
 pub(super) fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) -> String {
     let printable = |row: &[String; N]| row.each_ref().map(|cell| word(cell).into_owned());
     let rows: Vec<[String; N]> = rows.iter().map(printable).collect();

@@ -1,4 +1,4 @@
-//! The node that a command asks, the time that it may take, and the form of its answer.
+//! Options for the node that a command asks, for time limits and for the output format.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -16,28 +16,28 @@ use ostraca::prelude::Multiaddr;
 
 use super::{Usage, answer, printable};
 
-/// How long a node that asks nobody else may take.
+/// Time limit of a request for which the node asks no other node.
 pub(super) const SOON: Duration = Duration::from_secs(15);
 
-/// How long the answer itself may take after the node has asked others for as long as it may.
+/// Time for the answer itself, after the time that the node may wait for other nodes.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// How long it may take, after that, to find out why there is no answer.
+/// Time after that for finding out why there is no answer.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// A command ends at its `--timeout` and this at the latest.
+/// Maximum time that a command takes beyond its `--timeout`.
 pub(super) const MARGIN: Duration = ANSWER_WITHIN.saturating_add(PROBE);
 
-/// The node to ask. Without any option: the one that OSTRACA_CONFIG (a file of settings) or
-/// OSTRACA_SOCKET (a control socket) names, or variables such as OSTRACA__NET__DATA_DIR.
+/// The node to ask. Without options: the node that OSTRACA_CONFIG (a settings file), OSTRACA_SOCKET
+/// (a control socket), or variables such as OSTRACA__NET__DATA_DIR name.
 #[derive(Debug, Args)]
 pub(super) struct Target {
     #[command(flatten)]
     here: Here,
-    /// A node on another host, by an address that others dial, such as `a.example:2551`,
+    /// A node on another host, by an address that other nodes dial, such as `a.example:2551`,
     /// `10.0.0.1:2551`, `[::1]:2551` or `/dns4/a.example/tcp/2551`. The settings (--config FILE,
-    /// OSTRACA_CONFIG) tell the cluster's name and its secret; the tool asks as a client, and never
-    /// joins.
+    /// OSTRACA_CONFIG) contain the cluster's name and secret. The tool connects as a client and
+    /// never joins.
     #[arg(
         long = "node",
         value_name = "ADDRESS",
@@ -46,13 +46,13 @@ pub(super) struct Target {
         value_parser = address::parse
     )]
     elsewhere: Option<Multiaddr>,
-    /// Where this tool keeps an identity of its own, for nodes with a list of who may talk to them
-    /// (net.allowed-peers); made if there is none. Never a node's data directory.
+    /// Directory with an identity for this tool, for nodes that restrict their peers
+    /// (net.allowed-peers). Created if it is missing. Never a node's data directory.
     #[arg(long, value_name = "DIR", help_heading = "Which node", requires = "elsewhere")]
     identity: Option<PathBuf>,
 }
 
-/// No node is named.
+/// No option or variable names a node.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "which node? Name its settings (--config FILE), its control socket (--socket PATH) or its \
@@ -61,11 +61,11 @@ pub(super) struct Target {
 )]
 pub(super) struct Unnamed;
 
-/// A node on this host. Without any option: the one that OSTRACA_CONFIG (a file of settings) or
-/// OSTRACA_SOCKET (a control socket) names, or variables such as OSTRACA__NET__DATA_DIR.
+/// A node on this host. Without options: the node that OSTRACA_CONFIG (a settings file),
+/// OSTRACA_SOCKET (a control socket), or variables such as OSTRACA__NET__DATA_DIR name.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Here {
-    /// The file of settings that the node runs with: its control socket is found there.
+    /// The node's settings file; it leads to the control socket.
     #[arg(long, value_name = "FILE", help_heading = "Which node", conflicts_with = "socket")]
     config: Option<PathBuf>,
     /// The node's control socket: `control.sock` in its data directory unless set otherwise.
@@ -73,27 +73,28 @@ pub(super) struct Here {
     socket: Option<PathBuf>,
 }
 
-/// Names the file of settings for commands that ask a node.
+/// Variable that names the settings file for commands that ask a node.
 const CONFIG_VARIABLE: &str = "OSTRACA_CONFIG";
 
-/// Names the control socket for commands that ask a node.
+/// Variable that names the control socket for commands that ask a node.
 const SOCKET_VARIABLE: &str = "OSTRACA_SOCKET";
 
-/// Where the way to a node begins.
+/// The source of a node's address.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
     Socket(PathBuf),
-    /// A file of settings; `None`: only the environment has some.
+    /// A settings file; `None`: the environment only.
     Settings(Option<PathBuf>),
 }
 
 impl Here {
-    /// The same node as one that could be anywhere.
+    /// Returns this node as a [`Target`].
     pub(super) fn target(&self) -> Target {
         Target { here: self.clone(), elsewhere: None, identity: None }
     }
 
-    /// Options override the variables. A node elsewhere (`is_elsewhere`) has no socket here.
+    /// Chooses the source. Options override variables. A node on another host (`is_elsewhere`) has
+    /// no socket here.
     fn place(
         &self,
         is_elsewhere: bool,
@@ -117,12 +118,12 @@ impl Here {
     }
 }
 
-/// The path that a variable of the environment holds; an empty one counts as unset.
+/// Returns the path in an environment variable; an empty one counts as unset.
 fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// The node refuses a request that older releases do not know.
+/// The node refused a request that releases before it did not know.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{0}; nodes of older releases do not know this request: update the node, or use the ostraca \
@@ -130,7 +131,7 @@ fn variable(name: &str) -> Option<PathBuf> {
 )]
 struct NotKnownThere(Refusal);
 
-/// Whether the first release with a management wire knows this request.
+/// Whether the first release with the management protocol knows this request.
 const fn is_of_first_release(request: &Request) -> bool {
     matches!(
         request,
@@ -146,7 +147,7 @@ const fn is_of_first_release(request: &Request) -> bool {
 }
 
 impl Target {
-    /// A way to the node.
+    /// Connects to the node.
     pub(super) async fn connect(&self) -> Result<Client, Box<dyn Error>> {
         self.connect_within(SOON).await
     }
@@ -165,8 +166,8 @@ impl Target {
         Ok(Client::connect(&path).await?)
     }
 
-    /// Asks one thing. `patience`: how long the node may ask others; zero: it asks nobody. The whole
-    /// call, connecting included, ends at `patience` and [`MARGIN`] at the latest.
+    /// Sends one request. `patience` is the time that the node may wait for other nodes; zero if it
+    /// asks none. The whole call, with connecting, ends at most [`MARGIN`] after `patience`.
     pub(super) async fn ask(
         &self,
         request: &Request,
@@ -176,7 +177,7 @@ impl Target {
         self.ask_within(request, within).await
     }
 
-    /// As [`ask`](Self::ask); the node has `within` for its answer.
+    /// Like [`ask`](Self::ask); `within` is the time limit of the answer.
     pub(super) async fn ask_within(
         &self,
         request: &Request,
@@ -207,7 +208,7 @@ fn settings(file: Option<&Path>) -> Result<Config, Box<dyn Error>> {
     })
 }
 
-/// Which node to ask, and how its answers come out.
+/// Options for the node to ask and for the output.
 #[derive(Debug, Args)]
 pub(super) struct Asking {
     #[command(flatten)]
@@ -216,10 +217,10 @@ pub(super) struct Asking {
     pub(super) output: Output,
 }
 
-/// The same of a node that asks others before it answers.
+/// The options of [`Asking`] for a request for which the node asks other nodes.
 #[derive(Debug, Args)]
 pub(super) struct AskingAll {
-    /// How long nodes may take to answer: `500ms`, `3s`. The command ends 2 s later at the latest.
+    /// Time limit for the answers of nodes: `500ms`, `3s`. The command ends at most 2 s later.
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = patience)]
     timeout: Duration,
     #[command(flatten)]
@@ -227,7 +228,7 @@ pub(super) struct AskingAll {
 }
 
 impl AskingAll {
-    /// As the wire has it, in milliseconds.
+    /// Returns the time limit in milliseconds, for requests.
     pub(super) fn within_ms(&self) -> u64 {
         milliseconds(self.timeout)
     }
@@ -249,7 +250,7 @@ impl AskingAll {
     }
 }
 
-/// How answers come out.
+/// Options for the output.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct Output {
     /// Prints JSON, for programs.
@@ -262,7 +263,7 @@ impl Output {
         self.json
     }
 
-    /// Prints what was answered.
+    /// Prints an answer as JSON or text.
     pub(super) fn print(
         self,
         json: &impl serde::Serialize,
@@ -275,26 +276,26 @@ impl Output {
     }
 }
 
-/// How many replicas take part.
+/// Options for the consistency of a read or write.
 #[derive(Debug, Args)]
 pub(super) struct Consistency {
-    /// Asks a majority of the cluster, not only the node's own copy: what a majority has
-    /// acknowledged is seen by every later majority read.
+    /// Asks a majority of the cluster, not only the node's own copy. A majority read sees every
+    /// write that a majority has acknowledged.
     #[arg(long)]
     majority: bool,
-    /// How long replicas may take in all: `500ms`, `3s`. The command ends 2 s later at the latest.
+    /// Time limit for replicas: `500ms`, `3s`. The command ends at most 2 s later.
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = patience)]
     timeout: Duration,
 }
 
 impl Consistency {
-    /// For a change.
+    /// Returns the level of a change.
     pub(super) fn level(&self) -> Level {
         self.level_within(self.timeout)
     }
 
-    /// For a read. Its value may have to be written back to replicas that lack it before it is
-    /// answered, so reading and writing have half of the time each.
+    /// Returns the level of a read. The value may have to be written back to replicas that lack it
+    /// before the answer, so reading and writing back each get half of the time.
     pub(super) fn level_of_read(&self) -> Level {
         self.level_within(self.timeout / 2)
     }
@@ -306,18 +307,18 @@ impl Consistency {
         }
     }
 
-    /// As JSON names the level.
+    /// Name of the level in JSON.
     pub(super) const fn name(&self) -> &'static str {
         if self.majority { "majority" } else { "local" }
     }
 
-    /// How long the node may take.
+    /// Returns the time limit for replicas.
     pub(super) const fn patience(&self) -> Duration {
         self.timeout
     }
 }
 
-/// A time that a node may ask others for.
+/// Parses a time limit for other nodes.
 pub(super) fn patience(text: &str) -> Result<Duration, String> {
     match parse_duration(text) {
         Ok(span) if span <= WITHIN_MAX => Ok(span),
@@ -330,13 +331,13 @@ pub(super) fn milliseconds(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Does what waits, on a thread of its own: this one.
+/// Runs a future to its end on this thread.
 pub(super) fn wait<T>(
     work: impl Future<Output = Result<T, Box<dyn Error>>>,
 ) -> Result<T, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let done = runtime.block_on(work);
-    runtime.shutdown_background(); // a resolver that does not answer must not delay the exit
+    runtime.shutdown_background(); // a blocked DNS resolver must not delay the exit
     done
 }
 

@@ -1,4 +1,4 @@
-//! `--watch`: a command that prints its answer again whenever that changes.
+//! `--watch`: prints the answer to a request again whenever it changes.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -10,19 +10,19 @@ use serde::Serialize;
 use super::target::{Output, Target};
 use super::{Outcome, printable};
 
-/// Between two questions.
+/// Interval of requests.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct Watching {
-    /// Prints the answer again whenever it changes, until Ctrl-C; with --json an object a line.
+    /// Prints the answer again whenever it changes, until Ctrl-C; with --json one object per line.
     #[arg(long)]
     watch: bool,
 }
 
 impl Watching {
-    /// Asks once, or every second until Ctrl-C, and prints each answer that differs from the one
-    /// before.
+    /// Sends the request once or, with `--watch`, every second until Ctrl-C, and prints each answer
+    /// that differs from the previous one.
     pub(super) async fn print<A, J: Serialize>(
         self,
         target: &Target,

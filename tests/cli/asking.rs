@@ -429,5 +429,5 @@ fn every_command_has_an_example_in_its_help() {
         assert!(answer.contains("Examples:\n") && answer.contains(&example), "{answer}");
     }
     let (_, answer, _) = ended(&run(&["--help"]));
-    assert!(answer.contains("Exit codes:\n  0  it is done\n"), "{answer}");
+    assert!(answer.contains("Exit codes:\n  0  success\n"), "{answer}");
 }

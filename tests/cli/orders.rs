@@ -124,7 +124,7 @@ async fn rebalance_runs_at_the_coordinator_only() {
     let [(first, at_first, _), (second, at_second, _)] = pair(&dir).await;
     let (code, answer, errors) = tool(&at_first, &["rebalance", "bell"]).await;
     assert_eq!((code, errors.as_str()), (0, ""));
-    assert!(answer.contains("looks at the balance now"), "{answer}");
+    assert!(answer.contains("checks the balance now"), "{answer}");
     let (code, _, errors) = tool(&at_second, &["rebalance", "bell"]).await;
     assert_eq!(code, 1);
     let address = first.addresses()[0].to_string();
