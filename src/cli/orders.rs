@@ -153,8 +153,8 @@ impl Drain {
             asking.output.print(&drained, || drained_text(&drained))?;
             match drained.draining && !drained.shards.is_empty() {
                 true => Err(Unfinished(format!(
-                    "shards are left after {timeout:?}: they continue to move, or no other node may \
-                     host them; `ostraca shards TYPE` shows where they live"
+                    "shards are left after {timeout:?}: they continue to move, or no other node \
+                     may host them; `ostraca shards TYPE` shows where they live"
                 ))
                 .into()),
                 false => Ok(()),

@@ -205,7 +205,7 @@ async fn unready(handles: &Handles, within: Duration) -> Option<String> {
 
 async fn recover(handles: &Handles, force: bool) -> Result<Answer, Refusal> {
     let cluster = &handles.cluster;
-    let members = cluster.members().into_iter(); // before the recovery, which removes members that must be named
+    let members = cluster.members().into_iter(); // before the recovery removes some
     let known: Known = members.map(|member| (member.incarnation(), member)).collect();
     let (recovery, configuration) = if force {
         let done = cluster.recover_by_force().await.map_err(|why| not_recovered(&why))?;

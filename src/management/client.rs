@@ -218,7 +218,7 @@ impl Client {
         if std::mem::replace(&mut self.owes, true) {
             return Err(AskError::Unanswered);
         }
-        // A failed write is ignored: a node that closed the connection may have sent the reason before.
+        // Ignores a failed write: before it closed, the node may have sent the reason.
         let _ = wire::write_frame(&mut self.stream, &body).await;
         Ok(())
     }

@@ -86,7 +86,7 @@ impl Seats {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner) // no code of callers runs under the lock
+        self.0.lock().unwrap_or_else(PoisonError::into_inner) // no caller's code under the lock
     }
 }
 

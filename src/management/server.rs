@@ -72,7 +72,7 @@ impl Server {
     /// authenticated the peer of the stream, because the server answers every peer.
     pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(&self, mut stream: S) {
         let Some(seat) = self.seats.take() else {
-            let _ = timeout(REFUSING_MAX, say(&mut stream, &busy())).await; // a failure or timeout here is ignored
+            let _ = timeout(REFUSING_MAX, say(&mut stream, &busy())).await; // best effort
             return;
         };
         let over = tokio::select! {
@@ -125,7 +125,7 @@ impl Server {
                     let Some(change) = change else { return Ok(()) }; // the node has ended
                     say(stream, &answers::value(change.value).await).await?;
                 }
-                _ = stream.read(&mut byte) => return Ok(()), // end of stream, an error, or a byte: all end the watch
+                _ = stream.read(&mut byte) => return Ok(()), // the end, an error or any byte
             }
         }
     }

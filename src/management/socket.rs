@@ -223,7 +223,7 @@ async fn clear(path: &Path) -> Result<(), SocketError> {
             tracing::info!(path = %path.display(), "management.stale_socket: replaced");
             fs::remove_file(path).map_err(unmade)
         }
-        Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()), // removed in the meantime
+        Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()), // removed by now
         Ok(Err(error)) if error.kind() != io::ErrorKind::WouldBlock => Err(unmade(error)),
         Ok(_) | Err(_) => Err(SocketError::Served { path: path.to_owned() }),
     }

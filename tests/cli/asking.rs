@@ -1,4 +1,5 @@
-//! The tool against running nodes: `ostraca node`, and one of a program, in this process.
+//! Commands of the tool that read from running nodes: `ostraca node` processes, and nodes in this
+//! process.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::{Running, SOON, ostraca, run, said, watch};
 
-/// What a shell would show: the exit code, what was printed, what was complained of.
+/// Exit code, stdout and stderr of a finished command.
 pub(crate) fn ended(output: &Output) -> (i32, String, String) {
     let (answer, errors) = said(output);
     (output.status.code().expect("it ended by itself"), answer, errors)
@@ -24,7 +25,7 @@ pub(crate) fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// A directory with the settings of a node that keeps its data there.
+/// Creates a directory with a settings file of a node whose data directory is in it.
 pub(crate) fn settings() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().expect("a directory");
     let (file, data) = (dir.path().join("node.toml"), dir.path().join("data"));
@@ -42,7 +43,7 @@ pub(crate) fn start(file: &Path) -> Running {
     node
 }
 
-/// The time limits given below are seconds; without them the tool would wait for 15 s and longer.
+/// The commands have time limits of seconds; the defaults would wait for 15 s and longer.
 #[test]
 fn paused_node_is_reported_as_paused_with_exit_code_4() {
     let (dir, file) = settings();
@@ -132,7 +133,7 @@ fn a_node_is_asked_by_its_settings_until_it_ends_and_again_after_it_was_killed()
     assert!(!socket.exists(), "it tidied up");
 }
 
-/// A node of this process, with a socket in a directory.
+/// Starts a node in this process with its control socket in `dir`.
 pub(crate) async fn node_at(dir: &TempDir) -> (Node, String) {
     let socket = dir.path().join("s");
     let mut config = Config::default();
@@ -243,7 +244,7 @@ async fn where_shards_live_is_told_and_an_unknown_type_names_those_that_there_ar
     assert_eq!(answer.matches("/ip4/127.0.0.1/tcp/").count(), 2, "{answer}");
     assert_eq!(answer.matches("  coordinates\n").count(), 1, "{answer}");
     let (_, each, _) = ask(&["shards", "bell", "--each"]);
-    let shards = each.lines().count() - 3; // a summary, nothing, and heads
+    let shards = each.lines().count() - 3; // without the summary, the empty line and the header
     assert!(answer.contains(&format!(" in {shards} shards on ")), "{each}");
     let all = json(&ask(&["shards", "bell", "--json"]).1);
     assert_eq!(all["regions"].as_array().map(Vec::len), Some(2), "{all}");

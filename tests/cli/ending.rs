@@ -1,4 +1,4 @@
-//! The exit codes of `ostraca node`, and what ends it.
+//! Exit codes of `ostraca node` and the events that end it.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::net::TcpListener;
@@ -8,13 +8,13 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Running, ostraca, watch};
 
-/// A free address of loopback.
+/// A free loopback address.
 fn address() -> String {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
     format!("/ip4/127.0.0.1/tcp/{}", port.expect("loopback has ports").port())
 }
 
-/// Two nodes of a cluster, the older one first, that notice a silent one soon.
+/// Two nodes of a cluster, the older one first, with short timeouts for failure detection.
 fn pair() -> [Running; 2] {
     let seed = address();
     let start = |address: &str| {
@@ -36,7 +36,7 @@ fn pair() -> [Running; 2] {
     [older, younger]
 }
 
-/// The rest of its log, and its exit code.
+/// Reads the rest of the node's log and its exit code.
 fn ended(node: &mut Running) -> (String, Option<i32>) {
     let lines: Vec<String> = node.log.by_ref().map(|line| line.expect("UTF-8")).collect();
     (lines.join("\n"), node.child.wait().expect("it is ours").code())
@@ -72,11 +72,11 @@ fn node_with_a_closed_log_pipe_goes_on_and_exits_with_0() {
     watch(&node);
     let first = node.log.next().expect("it logs").expect("UTF-8");
     node.log = closed(); // every later line meets a closed pipe
-    node.signal(Signal::TERM); // once it has started, and logged much
+    node.signal(Signal::TERM); // sent once the node has started and written many log lines
     assert_eq!(node.child.wait().expect("it is ours").code(), Some(0), "after {first}");
 }
 
-/// The log of a process that has ended.
+/// The stderr of a process that has ended.
 fn closed() -> Lines<BufReader<ChildStderr>> {
     let mut child = ostraca().arg("--version").stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let child = child.as_mut().expect("it starts");

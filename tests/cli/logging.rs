@@ -1,4 +1,4 @@
-//! What the tool logs: as `RUST_LOG` says, on stderr, as text unless it is told otherwise.
+//! The tool's log: filtered by `RUST_LOG`, on stderr, as text or JSON.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Running, SOON, ostraca, watch};
 
-/// Killed with the test, and at the latest after [`SOON`].
+/// An `ostraca node` process; killed when dropped, and at the latest after [`SOON`].
 struct Node(Child);
 
 impl Node {
@@ -25,7 +25,7 @@ impl Node {
         node
     }
 
-    /// All that it logs; it is told to end once it has started.
+    /// Terminates the node once it has started, and returns all its log lines.
     fn log(&mut self) -> Vec<String> {
         let log = BufReader::new(self.0.stderr.take().expect("piped")).lines();
         let mut lines = Vec::new();

@@ -1,4 +1,4 @@
-//! The command line as a shell runs it: what it prints, and what it ends with.
+//! The `ostraca` binary as a shell runs it: output and exit codes.
 
 mod asking;
 mod ending;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Ten times what anything here takes on a machine that has other things to do.
+/// Time limit of a step: ten times the longest on a loaded machine.
 const SOON: Duration = Duration::from_secs(90);
 
 fn ostraca() -> Command {
@@ -235,14 +235,14 @@ fn a_simulation_that_cannot_be_says_what_may_be() {
     assert!(!unwritten.status.success() && errors.contains("/nowhere/plot.svg"), "{errors}");
 }
 
-/// A node in a process of its own, killed with the test.
+/// An `ostraca node` process with its log; killed when dropped.
 struct Running {
     child: Child,
     log: std::io::Lines<BufReader<ChildStderr>>,
 }
 
 impl Running {
-    /// Starts a node with that seed, which listens at `address`.
+    /// Starts a node with this seed that listens on `address`.
     fn start(seed: &str, address: &str) -> Self {
         let mut command = ostraca();
         command
@@ -258,7 +258,8 @@ impl Running {
         Self { child, log }
     }
 
-    /// Reads its log up to a line that holds all of these, and returns it. The watchdog ends what hangs.
+    /// Reads the log up to a line that contains all `words`, and returns that line. Without the
+    /// watchdog ([`watch`]) a missing line would block for ever.
     fn tells(&mut self, words: &[&str]) -> String {
         let mut lines = Vec::new();
         for line in self.log.by_ref() {
@@ -273,7 +274,7 @@ impl Running {
         panic!("it ended before {words:?}: {}", lines.join("\n"));
     }
 
-    /// Sends it once the node handles it: before that it would kill the node.
+    /// Sends a signal once the process has a handler for it; before that the signal would kill it.
     fn signal(&self, signal: Signal) {
         let until = Instant::now() + SOON;
         while signal != Signal::KILL && !self.handles(signal) {
@@ -283,7 +284,7 @@ impl Running {
         kill_process(Pid::from_child(&self.child), signal).expect("it is ours");
     }
 
-    /// Whether it has a handler for this, as the kernel says.
+    /// Whether the process has a handler for the signal, read from `/proc`.
     fn handles(&self, signal: Signal) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
         let status = status.expect("Linux");
@@ -300,7 +301,7 @@ impl Drop for Running {
     }
 }
 
-/// Kills a process that is there after [`SOON`], so that its reader sees the end of its log.
+/// Kills a process that still runs after [`SOON`], so that a reader reaches the end of its log.
 fn watch(process: &Running) {
     let id = Pid::from_child(&process.child);
     std::thread::spawn(move || {

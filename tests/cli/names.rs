@@ -1,4 +1,4 @@
-//! One spelling of a node's name: in its log, in JSON, in the program's handles, in `explain`.
+//! A node has one name in its log, in JSON, in the program's handles and in `explain`.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,7 +46,8 @@ fn is_name(text: &str) -> bool {
     })
 }
 
-/// Its runtime has one thread, so that the log of this test holds all that the node logs there.
+/// The runtime has one thread, so that this test's thread-local subscriber receives all events of
+/// the node.
 #[tokio::test]
 async fn node_has_one_name_in_log_handles_and_answers() {
     let log = Log::default();

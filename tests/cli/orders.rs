@@ -1,4 +1,4 @@
-//! Commands that change data, members and shards, and `health`, against running nodes.
+//! Commands that change data, members or shards, and `health`, against running nodes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::{SOON, run};
 
 type Ended = (i32, String, String);
 
-/// Runs the tool beside the nodes of this process.
+/// Runs the tool while the nodes of this process go on.
 async fn tool(socket: &str, arguments: &[&str]) -> Ended {
     let arguments: Vec<String> =
         arguments.iter().chain(&["--socket", socket]).map(|it| (*it).to_owned()).collect();
@@ -23,7 +23,7 @@ async fn tool(socket: &str, arguments: &[&str]) -> Ended {
     asked.await.expect("no panic")
 }
 
-/// Waits until something is so.
+/// Waits until `is_so` returns `true`.
 async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !is_so().await {
@@ -33,7 +33,7 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     tokio::time::timeout(SOON, waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
 }
 
-/// Two nodes that host bells, the coordinator first, each with a socket.
+/// Two nodes that host the type `bell`, each with a socket; the coordinator runs on the first.
 async fn pair(dir: &TempDir) -> [(Node, String, ShardRegion<Bell>); 2] {
     let (first, socket) = node_at(dir).await;
     let bells = first.sharding().start("bell", |_id| Bell).await.expect("it starts");
@@ -184,7 +184,7 @@ async fn prepare_shutdown_freezes_the_cluster() {
     assert_eq!((code, errors.as_str()), (0, ""));
     assert!(answer.contains("stop all nodes now"), "{answer}");
     let members = tool(&socket, &["members"]).await.1;
-    assert!(members.contains("all are about to stop"), "{members}");
+    assert!(members.contains("the cluster prepares to stop"), "{members}");
     node.stop().await;
 }
 

@@ -1,4 +1,5 @@
-//! Forms of output: JSON of every command, `--watch`, completions, man pages, the target's variables.
+//! Forms of output: JSON of every command, `--watch`, completions, man pages, and the variables
+//! that name a node.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -69,7 +70,7 @@ fn members_watch_prints_an_object_for_each_change() {
     assert!(child.wait().expect("it is ours").success());
 }
 
-/// The tool gives up 8 s after the pause at the latest; the test waits for its exit.
+/// The tool reports the pause at most 8 s after it begins; the test waits for its exit.
 #[test]
 fn data_watch_reports_a_node_that_pauses_later() {
     let (_dir, file) = settings();

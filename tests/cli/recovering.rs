@@ -1,4 +1,4 @@
-//! A majority dies, and the tool goes on without it: three nodes in this process, asked by the tool.
+//! Recovery by force: three nodes in this process, of which two die, and the tool on the last one.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{SOON, run, said};
 
 const ENTITIES: u64 = 30;
 
-/// Counts in memory only.
+/// An entity that counts in memory only.
 #[derive(Default)]
 struct Counter(u64);
 
@@ -40,14 +40,15 @@ impl Entity for Counter {
     }
 }
 
-/// A node, its region, and its socket.
+/// A node with its region and its socket.
 struct Place {
     node: Node,
     region: ShardRegion<Counter>,
     socket: String,
 }
 
-/// Instances outlive the way to the console: nothing is dropped before the test has forced.
+/// Starts a node with a long `stop-after`, so that its entities keep their state until the
+/// recovery.
 async fn place(dir: &TempDir, name: &str, seeds: &[Multiaddr]) -> Place {
     let socket = dir.path().join(name);
     let mut config = Config::default();
@@ -79,7 +80,7 @@ fn entity(number: u64) -> String {
     format!("counter-{number}")
 }
 
-/// Asked again until somebody answers.
+/// Repeats a request until it is answered.
 async fn answered<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let tries = async {
         loop {
@@ -102,7 +103,8 @@ async fn home(at: &Place, number: u64) -> u64 {
     answered(async || of.ask(Ask::Where).await.ok()).await
 }
 
-/// And where a quorum is there, not even that one.
+/// Checks that `recover` is refused while a quorum exists, and to every caller except the control
+/// socket.
 async fn only_an_operator_on_its_host_is_heard(last: &Place, address: &Multiaddr) {
     let (code, answer, errors) = tool(last, &["recover", "--force"]);
     assert_eq!((code, answer.as_str()), (1, ""), "a quorum is there");
@@ -114,7 +116,7 @@ async fn only_an_operator_on_its_host_is_heard(last: &Place, address: &Multiaddr
     let Err(AskError::Refused(why)) = refused else { panic!("{refused:?}") };
     assert_eq!(why.why, Why::OnlyHere);
 
-    let (near, far) = tokio::io::duplex(1 << 16); // of a program that serves tools itself
+    let (near, far) = tokio::io::duplex(1 << 16); // a program's own server for tools
     let server = last.node.management();
     let serving = tokio::spawn(async move { server.serve(far).await });
     let refused = Client::over(near).ask(&Request::Recover { force: true }, SOON).await;
@@ -145,7 +147,7 @@ async fn the_last_of_three_goes_on_by_force_with_what_its_entities_have_counted(
 
     only_an_operator_on_its_host_is_heard(&last, &seeds[0]).await;
 
-    drop((one, other)); // as if they were killed
+    drop((one, other)); // stops both as a kill would
     answered(async || (!last.node.lease().serves()).then_some(())).await;
     let missed = async || {
         let state = last.node.cluster().state().await.expect("it runs");
@@ -166,7 +168,7 @@ async fn the_last_of_three_goes_on_by_force_with_what_its_entities_have_counted(
     assert_eq!(told["kept"][0]["node"], me.to_string(), "{told}");
     assert_eq!(told["given_up"].as_array().map(Vec::len), Some(2), "{told}");
     for number in 0..ENTITIES {
-        // An ask without an answer may have been handled: a few more or less say nothing.
+        // An unanswered ask may have been handled, so the exact count is not known.
         let count = add(&last, number).await;
         assert_eq!(count > 3, own.contains(&number), "{} counts {count}", entity(number));
     }

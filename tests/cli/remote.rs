@@ -1,4 +1,4 @@
-//! `management.remote`: which requests a node takes from clients on the network.
+//! `management.remote`: the requests that a node accepts from clients on the network.
 
 use ostraca::management::client::{AskError, Client};
 use ostraca::management::config::Remote;
@@ -18,7 +18,7 @@ async fn node(remote: Remote) -> Node {
     node
 }
 
-/// What a client on the network gets: `Ok`, or the reason of the refusal and its text.
+/// Outcome for a client on the network: `Ok`, or the kind and text of the refusal.
 async fn asked(node: &Node, request: &Request) -> Result<Answer, (Why, String)> {
     let identity = Identity::load(None).expect("a new one");
     let (net, at) = (Config::default().net, &node.addresses()[0]);

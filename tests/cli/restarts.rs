@@ -1,5 +1,5 @@
-//! Nodes that start again, as processes: the only member of a cluster, and nodes without data
-//! directories of whose cluster no member is left.
+//! Restarts of node processes: the only member of a cluster, and nodes without data directories
+//! when no member of their cluster is left.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -30,7 +30,7 @@ fn on(dir: &Path) -> Running {
     running
 }
 
-/// The cluster that a line of the log names.
+/// Returns the cluster that a log line names.
 fn cluster(line: &str) -> String {
     let (_, after) = line.split_once("\"cluster\":\"").expect("a cluster is named");
     after.split('"').next().expect("it ends").to_owned()
@@ -54,7 +54,7 @@ fn lone_node_goes_on_after_stop_and_kill() {
 #[test]
 fn copied_directory_waits_for_recover_force() {
     let (dir, copy) = (tempfile::tempdir().expect("one"), tempfile::tempdir().expect("another"));
-    // In order: what is killed at once may not have written down that it is the only member.
+    // An orderly stop: after a kill the node may not have stored that it is the only member.
     let mut node = on(dir.path());
     node.tells(&["cluster.member", "\"what\":\"up\""]);
     node.signal(Signal::TERM);
@@ -74,7 +74,7 @@ fn copied_directory_waits_for_recover_force() {
     node.tells(&["cluster.member", "\"what\":\"up\""]);
 }
 
-/// Nodes that a supervisor starts again, each at an address of its own.
+/// Nodes that a supervisor restarts, each at an address of its own.
 struct Deployment {
     dir: TempDir,
     ports: Vec<u16>,
@@ -115,7 +115,7 @@ impl Deployment {
         self.nodes[place] = self.node(place);
     }
 
-    /// Starts again what has ended by itself.
+    /// Restarts nodes that have ended.
     fn supervise(&mut self) {
         for place in 0..self.nodes.len() {
             if self.nodes[place].try_wait().expect("it is ours").is_some() {
@@ -124,7 +124,7 @@ impl Deployment {
         }
     }
 
-    /// The cluster that all agree on, once all are Up in each one's view.
+    /// Returns the cluster once every node sees all nodes as Up in the same one.
     fn agreed(&self) -> Option<String> {
         let mut clusters = BTreeSet::new();
         for place in 0..self.ports.len() {
@@ -172,7 +172,7 @@ impl Drop for Deployment {
     }
 }
 
-/// Kills the nodes and starts them again, one after the other.
+/// Kills and restarts the nodes one after the other.
 fn redeployed(count: usize, pause: Duration, supervised: bool) {
     let mut all = Deployment::start(count);
     all.agree(supervised);

@@ -1,5 +1,5 @@
-//! The control socket against whoever connects: nonsense, silence and slowness cost the connection
-//! that shows them, and nobody else.
+//! Limits of the control socket: an invalid request, an idle caller or a slow reader affects only
+//! its own connection.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
@@ -43,14 +43,14 @@ async fn can_be_asked(socket: &Path) {
     assert!(matches!(answer, Answer::Members(_)), "{answer:?}");
 }
 
-/// What a connection is told after it has said this and no more; up to the end.
+/// Sends these bytes, closes the sending side, and returns everything that the server sends.
 async fn answer_to(socket: &Path, bytes: &[u8]) -> Vec<u8> {
     let mut stream = UnixStream::connect(socket).await.expect("it listens");
-    let _ = stream.write_all(bytes).await; // it may have hung up
+    let _ = stream.write_all(bytes).await; // the server may have closed the connection
     let _ = stream.shutdown().await;
     let mut answer = Vec::new();
     let read = tokio::time::timeout(SOON, stream.read_to_end(&mut answer)).await;
-    let _ = read.expect("it hangs up"); // a reset is an end, too
+    let _ = read.expect("it hangs up"); // a reset also ends the connection
     answer
 }
 
@@ -108,7 +108,7 @@ async fn whoever_watches_and_reads_slowly_is_told_of_the_last_value() {
     let (_dir, _socket, node) = node().await;
     let (data, key) = (node.replicator(), Key::<LWWRegister<String>>::new("k"));
     let filler = "x".repeat(8 << 10);
-    let (near, far) = tokio::io::duplex(1 << 10); // a pipe that holds no whole value
+    let (near, far) = tokio::io::duplex(1 << 10); // a buffer smaller than one value
     let server: Server = node.management();
     let serving = tokio::spawn(async move { server.serve(far).await });
     let mut watching = Client::over(near).watch("k").await.expect("it is asked");
@@ -167,7 +167,7 @@ async fn a_socket_is_for_its_user_and_what_is_in_its_place_is_judged() {
     assert!(socket.exists());
     let node = Node::start(config(&socket)).await.expect("it replaces that");
     can_be_asked(&socket).await;
-    drop(node); // without a goodbye
+    drop(node); // stops without a shutdown
     assert!(!socket.exists());
 
     std::fs::write(&socket, "precious").expect("it is written");

@@ -1,4 +1,4 @@
-//! Well-formed inputs of each decoder, which mutations start from.
+//! Well-formed inputs of each decoder, from which mutations start.
 
 use std::collections::BTreeSet;
 
@@ -19,10 +19,10 @@ use ostraca::sharding::ids::{Generation, RegionId, ShardId};
 use ostraca::sharding::wire::{HostShard, ShardRoute, ShardingMessage, ToCoordinator, ToRegion};
 use serde::Serialize;
 
-/// An address of a node.
+/// A node's address.
 const ADDRESS: &str = "/ip4/10.0.0.1/tcp/7600";
 
-/// The inputs of a golden file: a name and hexadecimal digits on each line.
+/// Reads the inputs of a golden file: a name and hexadecimal digits per line.
 fn golden(text: &str) -> Vec<Vec<u8>> {
     let digits = text.lines().filter_map(|line| line.split_whitespace().nth(1));
     let inputs: Vec<_> = digits.map(bytes_of).collect();
@@ -53,13 +53,13 @@ pub(crate) fn replicator() -> Vec<Vec<u8>> {
     inputs
 }
 
-/// The bytes without the length before them.
+/// Strips the length prefix of a frame.
 pub(crate) fn openings() -> Vec<Vec<u8>> {
     let inputs = golden(include_str!("../golden/openings.hex"));
     inputs.into_iter().map(|input| input[4..].to_vec()).collect()
 }
 
-/// Opens a stream, sends data, grants window, pings and says goodbye; yamux, version 0.
+/// A yamux (version 0) conversation: opens a stream, sends data, grants window, pings and closes.
 pub(crate) fn muxer() -> Vec<Vec<u8>> {
     let header = |kind: u8, flags: u8, stream: u8, len: u8| {
         [0, kind, 0, flags, 0, 0, 0, stream, 0, 0, 0, len]

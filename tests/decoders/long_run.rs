@@ -1,12 +1,12 @@
-//! A long run by hand: each fuzz body a given number of times, with figures on standard error.
+//! A long run, started by hand: each fuzz body a given number of times, with figures on stderr.
 //!
 //! ```text
 //! OSTRACA_FUZZ_EXECUTIONS=100000000 OSTRACA_FUZZ_BODY=frames \
 //!     cargo test --release --test decoders long_run -- --nocapture
 //! ```
-//! Without `OSTRACA_FUZZ_EXECUTIONS` a few inputs are tried. Without `OSTRACA_FUZZ_BODY` all bodies run,
-//! one after the other; `OSTRACA_FUZZ_BASE` is the first seed. A crash does not end the run: its seed and
-//! the command that replays it are printed, and the test fails at the end.
+//! Without `OSTRACA_FUZZ_EXECUTIONS` the run tries a few inputs. Without `OSTRACA_FUZZ_BODY` it
+//! runs all bodies in turn. `OSTRACA_FUZZ_BASE` is the first seed. The run continues after a crash:
+//! it prints the seed and the command that replays it, and the test fails at the end.
 
 use std::collections::HashSet;
 use std::env;
@@ -17,17 +17,17 @@ use std::time::{Duration, Instant};
 use super::mutation::{Body, INPUTS, inputs};
 use super::{cluster, corpus, frames, management, messages, muxer, noise, openings, sharding};
 
-/// Executions of each body, if `OSTRACA_FUZZ_EXECUTIONS` is not set.
+/// Executions of each body unless `OSTRACA_FUZZ_EXECUTIONS` is set.
 const EXECUTIONS: u64 = 10 * INPUTS;
-/// Time between two lines of progress.
+/// Interval of progress lines.
 const PROGRESS: Duration = Duration::from_secs(30);
-/// Different outcomes that are counted, at most.
+/// Maximum number of different outcomes that are counted.
 const OUTCOMES_MAX: usize = 1_000_000;
 
-/// Makes the inputs that mutations begin with.
+/// Creates the inputs from which mutations start.
 type Corpus = fn() -> Vec<Vec<u8>>;
 
-/// Name, the test that replays a seed, corpus and body of each fuzz target.
+/// A fuzz target: its name, the test that replays a seed, its corpus and its body.
 const BODIES: [(&str, &str, Corpus, Body); 8] = [
     ("frames", "mutated_frames_never_panic", corpus::frames, frames::run),
     ("cluster", "mutated_cluster_messages_never_panic", corpus::cluster, cluster::run),
@@ -39,7 +39,7 @@ const BODIES: [(&str, &str, Corpus, Body); 8] = [
     ("noise", "mutated_handshakes_never_panic", corpus::noise, noise::run),
 ];
 
-/// The figures of one body.
+/// Figures of one body.
 #[derive(Default)]
 struct Figures {
     executions: u64,

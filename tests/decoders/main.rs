@@ -1,8 +1,8 @@
-//! The bodies of the fuzz targets (`fuzz/bodies`) on mutated well-formed inputs: no decoder panics,
-//! hangs or reads beyond its input, whatever a peer sends.
+//! Fuzz bodies (`fuzz/bodies`) on mutated well-formed inputs: no decoder panics, hangs or reads
+//! beyond its input, whatever a peer sends.
 //!
-//! `OSTRACA_SIM_SECONDS=600 cargo test --test decoders` runs each body that long on fresh seeds. The
-//! long run of `long_run.rs` counts executions. The same bodies run under libFuzzer, guided by
+//! `OSTRACA_SIM_SECONDS=600 cargo test --test decoders` runs each body that long on fresh seeds.
+//! `long_run.rs` runs a given number of executions. libFuzzer runs the same bodies guided by
 //! coverage: `cargo +nightly fuzz run frames`.
 
 mod corpus;

@@ -1,10 +1,12 @@
-//! Peak heap of each decoder: at most [`BUDGET_FACTOR`] bytes for each byte of input
-//! ([`MEMBERSHIP_FACTOR`] for membership, [`MESSAGE_FACTOR`] for the Replicator), and [`BUDGET_BYTES`] more, whatever the bytes are.
+//! Peak heap of each decoder. The bound is [`BUDGET_BYTES`] plus [`BUDGET_FACTOR`] bytes per byte
+//! of input ([`MEMBERSHIP_FACTOR`] for membership, [`MESSAGE_FACTOR`] for the Replicator), for any
+//! input.
 //!
-//! A counting allocator measures the whole process, so this binary has one test, which takes one
-//! decoder after the other: `cargo test --test decoder_memory`. Inputs: the corpus of the fuzz bodies,
-//! mutations of it (`OSTRACA_SIM_SECONDS` and `OSTRACA_SEED` as for any seeded test), long messages
-//! as nodes write them, and shapes that announce or contain more than they carry.
+//! A counting allocator measures the whole process, so this binary has only one test, which
+//! measures one decoder after the other: `cargo test --test decoder_memory`. Inputs: the corpus of
+//! the fuzz bodies, mutations of it (`OSTRACA_SIM_SECONDS` and `OSTRACA_SEED` as for every seeded
+//! test), long messages as nodes encode them, and inputs whose announced or repeated elements need
+//! more memory than bytes.
 
 #[expect(dead_code, reason = "shared with the fuzz bodies, which have more inputs")]
 mod corpus;
@@ -31,11 +33,11 @@ use peak_alloc::PeakAlloc;
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
 
-/// A decoder: whether it accepts the bytes. The value lives until the peak is read.
+/// A decoder; returns whether it accepts the bytes. The decoded value lives until the peak is read.
 struct Decoder {
     name: &'static str,
     corpus: fn() -> Vec<Vec<u8>>,
-    factor: usize, // of the input's length
+    factor: usize, // bytes of heap per byte of input
     accepts: fn(&[u8]) -> bool,
 }
 
@@ -135,12 +137,13 @@ fn hears(part: &str, bytes: &[u8]) -> bool {
     black_box(hear(ReplicaId::new(2), (part, "counter"), bytes)).is_ok()
 }
 
-/// The transport refuses longer openings before it reads them.
+/// The transport refuses longer handshakes before it decodes them.
 fn opens(bytes: &[u8], decode: impl Fn(&[u8]) -> bool) -> bool {
     bytes.len() <= OPENING_BYTES_MAX && decode(bytes)
 }
 
-/// Peak heap of a decoder above what was there before, in bytes, and whether it accepts the bytes.
+/// Measures a decoder's peak heap above the level before, in bytes, and whether it accepts the
+/// input.
 fn peak(decoder: &Decoder, bytes: &[u8]) -> (usize, bool) {
     HEAP.reset_peak_usage();
     let before = HEAP.current_usage();
@@ -148,12 +151,12 @@ fn peak(decoder: &Decoder, bytes: &[u8]) -> (usize, bool) {
     (HEAP.peak_usage() - before, accepted)
 }
 
-/// What is beyond the bound, of each decoder the first few.
+/// The first few violations of the bound per decoder.
 #[derive(Default)]
 struct Findings(Vec<String>);
 
 impl Findings {
-    /// Whether the decoder accepts the bytes.
+    /// Whether the decoder accepts the input.
     fn measure(&mut self, decoder: &Decoder, what: &str, bytes: &[u8]) -> bool {
         let (peak, accepted) = peak(decoder, bytes);
         let bound = decoder.factor * bytes.len() + BUDGET_BYTES;

@@ -2,26 +2,26 @@
 
 use ostraca::ddata::sim::{Stream, seeds};
 
-/// Inputs that one seed tries.
+/// Number of inputs per seed.
 pub(crate) const INPUTS: u64 = 32;
-/// Mutations that one input gets, at most.
+/// Maximum number of mutations of one input.
 const MUTATIONS_MAX: u64 = 6;
-/// Bytes of one input, at most.
+/// Maximum length of an input, in bytes.
 const INPUT_BYTES_MAX: usize = 64 * 1024;
-/// Bytes that formats treat specially: MessagePack markers and the ends of ranges.
+/// Bytes with a special meaning in the formats: MessagePack markers and the ends of ranges.
 const SPECIAL: [u8; 16] = [
     0x00, 0x01, 0x7f, 0x80, 0x81, 0x8f, 0x9f, 0xa0, 0xc0, 0xc4, 0xc6, 0xcf, 0xdb, 0xdd, 0xdf, 0xff,
 ];
 
-/// A fuzz body: it panics if a decoder breaks its promise, and returns a number that stands for the
-/// outcome. Two inputs with different numbers took different paths.
+/// A fuzz body. It panics if a decoder violates its contract, and otherwise returns a number for
+/// the outcome. Inputs with different numbers took different paths.
 pub(crate) type Body = fn(&[u8]) -> u64;
 
 /// Runs `body` on mutated inputs of the corpus: `seed_count` seeds of [`INPUTS`] inputs each, or as
-/// many as the variables of [`seeds`] ask for.
+/// many as the variables of [`seeds`] request.
 ///
 /// # Panics
-/// If `body` does. The seed and its replay command are printed.
+/// If `body` panics. The seed and its replay command are printed.
 pub(crate) fn explore(test: &'static str, seed_count: u64, corpus: &[Vec<u8>], body: Body) {
     for input in corpus {
         let _ = body(input);

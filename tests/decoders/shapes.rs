@@ -1,4 +1,4 @@
-//! Inputs that a decoder could take much memory for, and long messages as nodes write them.
+//! Inputs that could make a decoder use much memory, and long messages as nodes encode them.
 
 use std::collections::BTreeSet;
 use std::io::Cursor;
@@ -19,15 +19,15 @@ use ostraca::sharding::wire::{HostShard, ShardRoute, ShardingMessage, ToCoordina
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-/// An input and its name.
+/// An input with its name.
 pub(crate) type Shape = (String, Vec<u8>);
 
-/// Elements of a list that is made long.
+/// Number of elements in a lengthened list.
 const ELEMENTS: u32 = 50_000;
-/// Members of a large cluster, and shards of a large type.
+/// Number of members of a large cluster, and of shards of a large type.
 const MEMBERS: u64 = 1_000;
 const SHARDS: u32 = 20_000;
-/// Small values, each of which can take much more memory than bytes.
+/// Encodings of small values that can need much more memory than bytes.
 const SMALL: [(&str, &[u8]); 8] = [
     ("nil", &[0xc0]),
     ("integers", &[7]),
@@ -39,7 +39,7 @@ const SMALL: [(&str, &[u8]); 8] = [
     ("pairs of texts", &[0x92, 0xa0, 0xa0]),
 ];
 
-/// Whole inputs that are no message of any decoder.
+/// Complete inputs that are not a message of any decoder.
 pub(crate) fn hostile() -> Vec<Shape> {
     let mut shapes = vec![
         ("nested lists".to_owned(), vec![0x91; 1 << 20]),
@@ -63,9 +63,9 @@ fn list_of(element: &[u8]) -> Vec<u8> {
     [&[0xdd][..], &ELEMENTS.to_be_bytes(), &elements].concat()
 }
 
-/// The input with each of its lists and maps in turn made long, of its own first element and of small
-/// values, and announced as longer than it is; and with each of its texts and byte strings announced
-/// as longer.
+/// Returns variants of the input. In each, one list or map is filled with many copies of its own
+/// first element or of small values, or is announced as longer than it is, or one text or byte
+/// string is announced as longer.
 pub(crate) fn grown(input: &[u8]) -> Vec<Shape> {
     let mut shapes = Vec::new();
     for (at, marker) in input.iter().enumerate() {
@@ -96,14 +96,14 @@ fn map_of(key: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
     [0xdf].into_iter().chain(ELEMENTS.to_be_bytes()).chain(entries).collect()
 }
 
-/// The length of the MessagePack value that the bytes begin with; 0 if there is none.
+/// Returns the length of the MessagePack value at the start of the bytes; 0 if there is none.
 fn value_len(bytes: &[u8]) -> usize {
     let mut decoder = rmp_serde::Deserializer::new(Cursor::new(bytes));
     let whole = IgnoredAny::deserialize(&mut decoder).is_ok();
     if whole { usize::try_from(decoder.position()).unwrap_or(0) } else { 0 }
 }
 
-/// Long messages that the decoder of this name must accept.
+/// Long messages that the decoder with this name must accept.
 pub(crate) fn long(decoder: &str) -> Vec<Shape> {
     match decoder {
         "cluster" => cluster(),

@@ -1,14 +1,14 @@
-//! As much of Rust's grammar as the house rules need: code without comments and literals, and the
-//! paths in it. Knows no rule and no file; what is no Rust gives some tokens, never an error.
+//! A lexer for as much of Rust as the checks of this suite need: code without comments and
+//! literals, and the paths in it. Invalid Rust yields some tokens, never an error.
 
-/// A word, `::`, or one other character of code.
+/// An identifier, `::`, or one other character of code.
 #[derive(Debug)]
 pub(crate) struct Token<'a> {
     pub(crate) line: usize,
     pub(crate) text: &'a str,
 }
 
-/// The code of `text`: comments are left out, a literal of text is one `"`.
+/// Returns the code of `text`: comments are left out, a string literal becomes one `"`.
 pub(crate) fn lex(text: &str) -> Vec<Token<'_>> {
     let mut tokens = Vec::new();
     let mut rest = text;
@@ -43,7 +43,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Length of the comment, nested ones included, that `text` begins with.
+/// Length of the comment at the start of `text`, with nested ones.
 fn block_comment(text: &str) -> usize {
     let (mut depth, mut at) = (0_usize, 0);
     while at < text.len() {
@@ -60,7 +60,7 @@ fn block_comment(text: &str) -> usize {
     text.len()
 }
 
-/// Length of the string with escapes that `text` begins with.
+/// Length of the string with escapes at the start of `text`.
 fn quoted(text: &str) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -74,7 +74,7 @@ fn quoted(text: &str) -> usize {
     text.len()
 }
 
-/// Length of the character that `text` begins with, or 1: it was the tick of a lifetime.
+/// Length of the character literal at the start of `text`, or 1 for the tick of a lifetime.
 fn character(text: &str) -> usize {
     let mut chars = text.char_indices().skip(1);
     match (chars.next(), chars.next()) {
@@ -98,10 +98,10 @@ fn raw_string(text: &str, word: usize) -> Option<usize> {
     Some(text[start..].find(&end).map_or(text.len(), |at| start + at + end.len()))
 }
 
-/// Every path in the code with its line; the groups of a `use` are spelled out.
+/// Returns every path in the code with its line; the groups of a `use` are expanded.
 pub(crate) fn paths<'a>(tokens: &[Token<'a>]) -> Vec<(usize, Vec<&'a str>)> {
     let mut found = Vec::new();
-    let mut groups: Vec<Vec<&'a str>> = Vec::new(); // what stands before each open `{` of a `use`
+    let mut groups: Vec<Vec<&'a str>> = Vec::new(); // the path before each open `{` of a `use`
     let mut path: Vec<&'a str> = Vec::new();
     let mut line = 0;
     let mut before = "";
@@ -109,7 +109,7 @@ pub(crate) fn paths<'a>(tokens: &[Token<'a>]) -> Vec<(usize, Vec<&'a str>)> {
         let text = token.text;
         match text {
             "::" if before.ends_with(is_word) => {}
-            "::" => found.push((line, std::mem::take(&mut path))), // of `::std`, or after a `>`
+            "::" => found.push((line, std::mem::take(&mut path))), // begins a path: `::std`, or after a `>`
             "{" if before == "::" => groups.push(path.clone()),
             "," | "}" if !groups.is_empty() => {
                 found.push((line, std::mem::take(&mut path)));

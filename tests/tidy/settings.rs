@@ -1,10 +1,10 @@
-//! Every setting has an effect: code outside of the settings' own files reads it, or a node refuses
-//! any value but its default (src/config/refused.rs).
+//! Checks that every setting has an effect: code outside the settings' own files reads it, or a
+//! node refuses all values except its default (src/config/refused.rs).
 
 use super::lexer::{Token, lex};
 use super::{NONE, read, sources};
 
-/// Fields that the file of their struct reads, in a method that code outside calls.
+/// Fields that the file of their struct reads in a method that other code calls.
 const READ_BY_METHOD: &[(&str, &str, &str)] = &[
     ("Downing", "stable_after", "timing"),
     ("Downing", "down_all_when_unstable", "timing"),
@@ -29,7 +29,7 @@ const READ_BY_METHOD: &[(&str, &str, &str)] = &[
     ("Passivation", "least_frequently_used", "policy"),
 ];
 
-/// Fields that are only checked: a node refuses all values but one.
+/// Fields that are only checked: a node refuses all values except one.
 const REFUSED_ELSEWHERE: &[(&str, &str)] = &[
     ("Sharding", "state_store_mode"),
     ("Downing", "trust_downing"),
@@ -37,10 +37,10 @@ const REFUSED_ELSEWHERE: &[(&str, &str)] = &[
     ("ConstantRate", "number_of_entities"),
 ];
 
-/// Where refused settings are listed.
+/// The file that lists refused settings.
 const REFUSED: &str = "src/config/refused.rs";
 
-/// A source file without its tests.
+/// Returns a source file without its tests.
 struct Source<'a> {
     path: &'a str,
     tokens: Vec<Token<'a>>,
@@ -60,7 +60,7 @@ fn every_setting_is_read_or_refused() {
     assert!(found >= 200, "only {found} settings were found: does the scan still see them?");
 }
 
-/// How many settings there are, and those that nothing reads.
+/// Returns the number of settings and those that no code reads.
 fn without_effect(files: &[(&str, &str)]) -> (usize, Vec<String>) {
     let all: Vec<Source<'_>> = files.iter().map(|(path, text)| source(path, text)).collect();
     let (mut found, mut complaints) = (0, Vec::new());
@@ -86,14 +86,14 @@ fn source<'a>(path: &'a str, text: &'a str) -> Source<'a> {
     Source { path, tokens: lex(code) }
 }
 
-/// Files that hold settings and their checks: a read there is no effect of a setting.
+/// Files that declare and check settings; a read there is not an effect.
 fn is_of_settings(path: &str) -> bool {
     path.ends_with("config.rs") || path.contains("/config/") || path.ends_with("/settings.rs")
 }
 
 fn has_effect(all: &[Source<'_>], of: &Source<'_>, settings: &str, field: &str) -> bool {
     if settings == "Overrides" {
-        return reads(of, &["overrides", ".", field]); // each is put over the setting of its name
+        return reads(of, &["overrides", ".", field]); // an override replaces the setting of its name
     }
     if REFUSED_ELSEWHERE.contains(&(settings, field)) {
         return true;
@@ -115,7 +115,7 @@ fn reads(file: &Source<'_>, words: &[&str]) -> bool {
         .any(|found| found.iter().map(|it| it.text).eq(words.iter().copied()))
 }
 
-/// `.field` that is neither a call nor the target of an assignment.
+/// Whether the text reads `.field`: neither a call nor the target of an assignment.
 fn reads_field(file: &Source<'_>, field: &str) -> bool {
     let text = |at: usize| file.tokens.get(at).map_or("", |token| token.text);
     (1..file.tokens.len()).any(|at| {
@@ -124,14 +124,15 @@ fn reads_field(file: &Source<'_>, field: &str) -> bool {
     })
 }
 
-/// The structs of settings, with their fields and lines: those that derive `DocumentedFields`.
+/// Returns the structs of settings with their fields and lines: those that derive
+/// `DocumentedFields`.
 fn structs<'a>(tokens: &[Token<'a>]) -> Vec<(&'a str, Vec<(usize, &'a str)>)> {
     let mut found = Vec::new();
     for at in 0..tokens.len() {
         if tokens[at].text != "DocumentedFields"
             || tokens.get(at + 1).is_none_or(|it| it.text != ")")
         {
-            continue; // an import
+            continue; // a `use` of the derive
         }
         let rest = &tokens[at..];
         let Some(name) = rest.iter().position(|token| token.text == "struct") else { continue };
@@ -141,7 +142,7 @@ fn structs<'a>(tokens: &[Token<'a>]) -> Vec<(&'a str, Vec<(usize, &'a str)>)> {
     found
 }
 
-/// The public fields up to the brace that closes the struct.
+/// Returns the public fields up to the brace that closes the struct.
 fn fields<'a>(tokens: &[Token<'a>]) -> Vec<(usize, &'a str)> {
     let body = tokens.iter().take_while(|token| token.text != "}").collect::<Vec<_>>();
     let named = body.windows(3).filter(|it| it[0].text == "pub" && it[2].text == ":");
