@@ -359,7 +359,7 @@ mod tests {
     type Broken = (fn(&mut Cluster), &'static str);
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_name() {
+    fn out_of_range_cluster_setting_is_refused_by_name() {
         let broken: [Broken; 20] = [
             (|c| c.gossip_interval = Duration::ZERO, "cluster.gossip-interval"),
             (|c| c.retry_unsuccessful_join_after = Duration::ZERO, "retry-unsuccessful-join-after"),

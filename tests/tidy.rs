@@ -104,7 +104,7 @@ fn no_source_file_is_longer_than_800_lines() {
 }
 
 #[test]
-fn every_source_file_opens_with_what_it_is_for() {
+fn every_source_file_opens_with_a_module_comment() {
     demand(unopened);
 }
 
@@ -152,7 +152,7 @@ fn the_readme_names_one_test_command() {
 }
 
 #[test]
-fn what_pages_link_to_exists() {
+fn links_of_pages_resolve() {
     let docs = std::fs::read_dir(root().join("docs")).expect("there are pages");
     let docs = docs.map(|entry| entry.expect("it can be read").path());
     let pages = docs.filter(|path| path.extension().is_some_and(|it| it == "md"));
@@ -494,7 +494,7 @@ fn an_arrow_with_the_house_is_let_through() {
 }
 
 #[test]
-fn a_door_to_the_world_is_refused_inside_ddata_and_membership_only() {
+fn io_is_refused_inside_ddata_and_membership_only() {
     let doors = [
         "use tokio::sync::mpsc;",
         "use libp2p_identity::PeerId;",

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_lost_stands_beside_whoever_has_lost_it() {
+    fn members_table_shows_observers_of_unreachable_member() {
         let mut lost = member(2, "Up");
         lost.unreachable_by = vec!["node-1".to_owned(), "node-9".to_owned()];
         let all = Members {

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_kept_and_who_is_given_up_is_told_before_and_after() {
+    fn recover_lists_kept_and_given_up_members() {
         let survivor =
             |name: &str| Survivor { node: name.into(), address: format!("/dns4/{name}") };
         let kept = vec![survivor("a")];

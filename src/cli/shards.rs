@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_did_not_answer_is_named_and_not_counted() {
+    fn silent_region_is_named_and_not_counted() {
         let region = |node: &str, address: &str, shards: &[(u32, u64)]| Region {
             node: node.to_owned(),
             address: address.to_owned(),

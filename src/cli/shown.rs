@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_text() {
+    fn value_that_is_not_json_is_text() {
         let cases = [
             ("on", Item::Text("on".to_owned())),
             ("\"3\"", Item::Text("3".to_owned())),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_json_has_no_form_for_is_text() {
+    fn value_without_json_form_is_text() {
         let bytes = Packed::new(&Item::Bytes(vec![1, 255])).expect("it has a form");
         let nan = Packed::new(&Item::Float(f64::NAN)).expect("it has a form");
         assert_eq!(unpacked(&bytes), Value::from("0x01ff"));

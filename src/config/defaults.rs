@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_of_defaults_holds_every_default_and_says_what_it_means() {
+    fn documented_defaults_are_complete_and_load() {
         let text = documented();
         let written: Table = text.parse().expect("TOML");
         let config = Config::default();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_default_stands_there_as_a_comment() {
+    fn setting_without_default_is_commented_out() {
         let text = documented();
         let keys = [
             "data-dir",

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_stand_still_or_be_found_by_nobody_is_refused_by_name() {
+    fn out_of_range_net_or_ddata_setting_is_refused_by_name() {
         for (breaks, said) in BROKEN {
             let mut config = Config::default();
             breaks(&mut config);

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_goes_on_after_an_answer_a_refusal_and_what_was_too_long() {
+    async fn client_is_usable_after_answer_refusal_and_long_request() {
         let (near, mut node) = tokio::io::duplex(1024);
         let mut client = Client::over(near);
         let refusal = Refusal { why: wire::Why::Busy, text: "later".to_owned() };

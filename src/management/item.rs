@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_value_is_refused_without_harm() {
+    fn invalid_item_bytes_are_refused() {
         let tower = [vec![0x91; 3_000], vec![0xc0]].concat();
         let lie = [0xdd, 0xff, 0xff, 0xff, 0xff, 0xc0]; // four billion elements, one there
         for bytes in [&[][..], &[0xc1], &[0x92, 1], &lie, &tower, &[1, 2]] {

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_is_silent_for_the_longest_goes_and_nobody_who_waits() {
+    fn full_table_evicts_longest_idle_connection() {
         let seats = Seats::default();
         let all: Vec<Seat> = (0..SEATS_MAX).map(|_| seats.take().expect("free")).collect();
         all[0].waits().expect("it is there");
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_seats_are_not_for_those_who_only_watch() {
+    fn watches_are_limited_to_half_of_the_slots() {
         let seats = Seats::default();
         let new = seats.take().expect("free");
         let mut all: Vec<Seat> = (0..WATCHERS_MAX).map(|_| seats.take().expect("free")).collect();

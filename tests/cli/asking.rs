@@ -72,7 +72,7 @@ fn paused_node_is_reported_as_paused_with_exit_code_4() {
 }
 
 #[test]
-fn a_node_is_asked_by_its_settings_until_it_ends_and_again_after_it_was_killed() {
+fn tool_finds_node_by_settings_across_restarts() {
     let (dir, file) = settings();
     let config = file.to_str().expect("UTF-8");
     let socket = dir.path().join("data/control.sock");
@@ -170,7 +170,7 @@ async fn fill(data: &Replicator) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_programs_keys_hold_is_read_whatever_its_types_and_only_registers_are_set() {
+async fn data_get_reads_all_types_and_set_only_registers() {
     let dir = tempfile::tempdir().expect("a directory");
     let (node, socket) = node_at(&dir).await;
     fill(&node.replicator()).await;
@@ -216,7 +216,7 @@ impl Entity for Bell {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_shards_live_is_told_and_an_unknown_type_names_those_that_there_are() {
+async fn shards_lists_placement_and_names_known_types() {
     let dir = tempfile::tempdir().expect("a directory");
     let (node, socket) = node_at(&dir).await;
     let ask = |arguments: &[&str]| ended(&run(&[arguments, &["--socket", &socket]].concat()));
@@ -294,7 +294,7 @@ async fn a_key_is_watched_until_ctrl_c() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_elsewhere_is_asked_by_a_client_that_knows_the_secret_and_never_joins() {
+async fn remote_tool_proves_secret_and_never_joins() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = |name: &str, secret: &str| {
         let path = dir.path().join(name);
@@ -368,7 +368,7 @@ async fn tool_with_the_client_secret_reads_members_and_data() {
 }
 
 #[test]
-fn an_argument_that_makes_no_sense_says_what_does() {
+fn invalid_argument_error_names_valid_ones() {
     let dir = tempfile::tempdir().expect("a directory");
     let (file, socket) = (dir.path().join("file"), dir.path().join("none"));
     std::fs::write(&file, "no socket").expect("it is written");

@@ -48,7 +48,7 @@ impl Drop for Node {
 }
 
 #[test]
-fn the_tool_logs_what_rust_log_asks_for_and_nothing_else() {
+fn rust_log_filters_events() {
     for (options, is_json) in [(&[][..], false), (&["--log", "json"], true)] {
         let lines = Node::start(Some("ostraca::node::start=info"), options).log();
         let wanted = ["node.listening", "cluster.alone"];
@@ -78,7 +78,7 @@ fn port_scan_is_logged_at_info() {
 }
 
 #[test]
-fn unless_told_otherwise_it_logs_what_happens_and_each_line_has_a_name() {
+fn default_log_has_named_events() {
     let lines = Node::start(None, &["--log", "json"]).log();
     let rooms = ["cluster.", "ddata.", "management.", "net.", "node.", "sharding."];
     for line in &lines {

@@ -180,7 +180,7 @@ fn secret_file_is_new_and_for_its_user_only() {
 }
 
 #[test]
-fn a_secret_is_new_each_time_and_lets_a_node_listen_to_the_world() {
+fn generated_secret_is_new_and_accepted_by_a_node() {
     let [first, second] = [(); 2].map(|()| run(&["secret"]).stdout);
     assert_eq!(first.len(), 65, "32 bytes in hex, and a line end");
     assert_ne!(first, second);
@@ -219,7 +219,7 @@ fn a_simulated_cluster_prints_figures_and_draws_a_plot() {
 }
 
 #[test]
-fn a_simulation_that_cannot_be_says_what_may_be() {
+fn invalid_simulation_names_allowed_values() {
     for (arguments, expected) in [
         (["--nodes", "1"], "the number of nodes is 1; it must be 2 to 10000"),
         (["--loss", "1.5"], "the loss is 1.5; it must be a share of messages"),

@@ -126,7 +126,7 @@ async fn only_an_operator_on_its_host_is_heard(last: &Place, address: &Multiaddr
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_last_of_three_goes_on_by_force_with_what_its_entities_have_counted() {
+async fn forced_recovery_keeps_survivors_entity_state() {
     let dir = tempfile::tempdir().expect("a directory");
     let last = place(&dir, "a", &[]).await;
     let seeds = [last.node.addresses()[0].clone()];

@@ -104,7 +104,7 @@ async fn a_thousand_idle_connections_lock_nobody_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_watches_and_reads_slowly_is_told_of_the_last_value() {
+async fn slow_watcher_receives_the_latest_value() {
     let (_dir, _socket, node) = node().await;
     let (data, key) = (node.replicator(), Key::<LWWRegister<String>>::new("k"));
     let filler = "x".repeat(8 << 10);
@@ -133,7 +133,7 @@ async fn whoever_watches_and_reads_slowly_is_told_of_the_last_value() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_others_do_not_have_time_for_they_are_told() {
+async fn watch_beyond_the_limit_is_refused() {
     let (_dir, socket, node) = node().await;
     let mut watching = Vec::new();
     for n in 0..17 {
@@ -153,7 +153,7 @@ async fn what_others_do_not_have_time_for_they_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_socket_is_for_its_user_and_what_is_in_its_place_is_judged() {
+async fn socket_is_private_and_replaces_only_a_stale_socket() {
     let (dir, socket, node) = node().await;
     let mode = std::fs::metadata(&socket).expect("it is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);

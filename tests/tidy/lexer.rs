@@ -143,7 +143,7 @@ fn comments_and_literals_are_no_code() {
 }
 
 #[test]
-fn what_ends_too_early_still_ends() {
+fn unterminated_tokens_end_at_end_of_text() {
     for text in ["/* a", "\"a", "\"a\\", "r#\"a\"", "'\\", "'", "/*é*", "\"é"] {
         assert!(lex(text).len() <= 2, "{text}");
     }

@@ -12,7 +12,7 @@ fn load(text: &str) -> Result<Config, String> {
 }
 
 #[test]
-fn what_is_set_counts_and_all_else_has_its_default() {
+fn file_overrides_only_settings_it_contains() {
     let config = load(
         "[cluster]\ngossip-interval = \"2s\"\nroles = [\"backend\"]\n\
          [cluster.sharding]\nstate-store-mode = \"ddata\"\nnumber-of-shards = 30\n\
@@ -105,7 +105,7 @@ fn host_and_port_are_addresses_in_settings() {
 }
 
 #[test]
-fn an_error_names_the_file_the_key_what_was_found_and_what_is_allowed() {
+fn error_names_file_key_found_and_allowed_values() {
     let mut missing = Vec::new();
     for (text, key, said) in WRONG {
         let error = load(text).expect_err(text);
@@ -118,7 +118,7 @@ fn an_error_names_the_file_the_key_what_was_found_and_what_is_allowed() {
 }
 
 #[test]
-fn what_is_no_toml_is_told_with_its_line() {
+fn syntax_error_names_its_line() {
     let error = load("[cluster]\nseeds = [\n").expect_err("cut off");
     assert!(error.contains("node.toml is not valid TOML") && error.contains("line "), "{error}");
     let error = Config::load("/nowhere/node.toml").expect_err("no file").to_string();

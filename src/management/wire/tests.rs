@@ -127,7 +127,7 @@ fn requests_and_answers_have_golden_bytes() {
 }
 
 #[test]
-fn what_a_later_release_adds_is_skipped_and_what_an_earlier_one_lacks_has_its_default() {
+fn unknown_fields_are_skipped_and_missing_ones_default() {
     let later = b"\x81\xa5watch\x82\xa3key\xa1k\xa5since\x01";
     assert_eq!(decode::<Request>(later).ok(), Some(Request::Watch { key: text("k") }));
     let unknown = b"\x81\xa5evict\x81\xa4node\xa1n";
@@ -166,7 +166,7 @@ impl tokio::io::AsyncRead for Gone {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_reset_between_frames_is_one_that_has_hung_up() {
+async fn reset_between_frames_is_end_of_stream() {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
     for kind in [ConnectionReset, ConnectionAborted] {
         let read = read_frame(&mut Gone(b"", kind), 3).await;
