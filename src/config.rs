@@ -212,26 +212,26 @@ fn check_seeds(cluster: &Cluster) -> Result<(), InvalidConfig> {
     for seed in &cluster.seeds {
         let seed = seed.to_string();
         let address = seed.parse::<Multiaddr>().ok();
-        match address.as_ref().and_then(kind) {
-            Some(Kind::Ip) => {}
-            Some(Kind::Name) if cluster.expected_nodes.is_some() => {}
-            Some(Kind::Name) => return Err(InvalidConfig::ExpectedNodes { seed }),
+        match address.as_ref().and_then(host_kind) {
+            Some(HostKind::Ip) => {}
+            Some(HostKind::Name) if cluster.expected_nodes.is_some() => {}
+            Some(HostKind::Name) => return Err(InvalidConfig::ExpectedNodes { seed }),
             None => return Err(InvalidConfig::Seed { seed }),
         }
     }
     Ok(())
 }
 
-enum Kind {
+enum HostKind {
     Ip,
     Name,
 }
 
-fn kind(address: &Multiaddr) -> Option<Kind> {
+fn host_kind(address: &Multiaddr) -> Option<HostKind> {
     let mut parts = address.iter();
     let kind = match parts.next()? {
-        Protocol::Ip4(_) | Protocol::Ip6(_) => Kind::Ip,
-        Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_) => Kind::Name,
+        Protocol::Ip4(_) | Protocol::Ip6(_) => HostKind::Ip,
+        Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_) => HostKind::Name,
         _ => return None,
     };
     matches!(parts.next()?, Protocol::Tcp(_)).then_some(kind)
@@ -356,11 +356,11 @@ mod tests {
     }
 
     /// A change that makes a setting wrong, and a part of the expected error.
-    type Broken = (fn(&mut Cluster), &'static str);
+    type BrokenClusterSetting = (fn(&mut Cluster), &'static str);
 
     #[test]
     fn out_of_range_cluster_setting_is_refused_by_name() {
-        let broken: [Broken; 20] = [
+        let broken: [BrokenClusterSetting; 20] = [
             (|c| c.gossip_interval = Duration::ZERO, "cluster.gossip-interval"),
             (|c| c.retry_unsuccessful_join_after = Duration::ZERO, "retry-unsuccessful-join-after"),
             (|c| c.seed_node_timeout = Duration::ZERO, "cluster.seed-node-timeout"),

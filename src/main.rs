@@ -11,7 +11,7 @@ fn main() -> ExitCode {
     match cli::Ostraca::parse().run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            cli::complain(&*error);
+            cli::print_error(&*error);
             cli::exit_code(&*error)
         }
     }

@@ -17,14 +17,14 @@ use super::target::Output;
                         ostraca config --defaults --json | jq .cluster.lease")]
 pub(super) struct Arguments {
     #[command(flatten)]
-    what: What,
+    mode: Mode,
     #[command(flatten)]
     output: Output,
 }
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-struct What {
+struct Mode {
     /// Prints all settings with defaults and explanations, as a file to start from.
     #[arg(long)]
     defaults: bool,
@@ -35,7 +35,7 @@ struct What {
 
 impl Arguments {
     pub(super) fn run(self) -> Outcome {
-        match self.what.check {
+        match self.mode.check {
             Some(file) => check(&file, self.output),
             None => defaults(self.output),
         }
@@ -63,7 +63,7 @@ fn check(file: &Path, output: Output) -> Outcome {
 }
 
 /// Reads the settings of a file, if one is named, and of the environment. Checks those of a file.
-pub(super) fn fit(file: Option<&Path>) -> Result<Config, Box<dyn Error>> {
+pub(super) fn load_checked(file: Option<&Path>) -> Result<Config, Box<dyn Error>> {
     match file {
         Some(file) => Ok(read(file)?.0),
         None => Ok(Config::from_env()?),
@@ -76,7 +76,7 @@ fn read(file: &Path) -> Result<(Config, Vec<String>), Box<dyn Error>> {
     let mut config = Config::load(file)?;
     match checked(&mut config) {
         Ok(warnings) => Ok((config, warnings)),
-        Err(why) => Err(Unfit { file: file.to_owned(), why }.into()),
+        Err(why) => Err(InvalidFile { file: file.to_owned(), why }.into()),
     }
 }
 
@@ -92,18 +92,18 @@ fn checked(config: &mut Config) -> Result<Vec<String>, Box<dyn Error>> {
 
 /// An error of settings, with the file's name.
 #[derive(Debug)]
-struct Unfit {
+struct InvalidFile {
     file: PathBuf,
     why: Box<dyn Error>,
 }
 
-impl fmt::Display for Unfit {
+impl fmt::Display for InvalidFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.file.display(), self.why)
     }
 }
 
-impl Error for Unfit {
+impl Error for InvalidFile {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.why.source()
     }

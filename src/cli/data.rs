@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::shown;
 use super::target::{Asking, Consistency, MARGIN, SOON, Target, wait};
-use super::{Missing, Outcome, answer, is_nobody_there, printable};
+use super::{MissingKey, Outcome, is_unreachable, print_answer, printable};
 
 /// Interval of probes that check whether a watched node still answers.
 const PROBE_EVERY: Duration = Duration::from_secs(3);
@@ -150,14 +150,14 @@ impl Get {
             Answer::Value(Some(data)) => {
                 output.print(&shown::json(&key, Some(&data)), || shown::text(&key, &data))
             }
-            Answer::Value(None) => Err(missing(&target, &key, until).await.into()),
+            Answer::Value(None) => Err(missing_key(&target, &key, until).await.into()),
             _ => Err(AskError::Unexpected.into()),
         }
     }
 }
 
 /// The error for a key that holds nothing; it lists keys that hold a value.
-async fn missing(target: &Target, key: &str, until: Instant) -> Missing {
+async fn missing_key(target: &Target, key: &str, until: Instant) -> MissingKey {
     let request = Request::Keys { prefix: String::new(), after: None, limit: 1 + NAMED_MAX as u32 };
     let there = match timeout_at(until, target.ask(&request, Duration::ZERO)).await {
         Ok(Ok(Answer::Keys(keys))) => keys,
@@ -170,7 +170,7 @@ async fn missing(target: &Target, key: &str, until: Instant) -> Missing {
         1..=NAMED_MAX => format!("the keys that hold something are {names}"),
         _ => format!("keys that hold something are {names} and more: `ostraca data list`"),
     };
-    Missing(format!("{key} holds nothing: it was never written, or was deleted; {there}"))
+    MissingKey(format!("{key} holds nothing: it was never written, or was deleted; {there}"))
 }
 
 impl Set {
@@ -254,7 +254,7 @@ async fn lost(target: &Target) -> Box<dyn Error> {
 fn is_no_answer(error: &(dyn Error + 'static)) -> bool {
     matches!(error.downcast_ref(), Some(AskError::Silent { .. }))
         || error.is::<ConnectError>()
-        || error.downcast_ref().is_some_and(is_nobody_there)
+        || error.downcast_ref().is_some_and(is_unreachable)
 }
 
 fn line(data: Option<&Data>) -> String {
@@ -274,7 +274,9 @@ impl List {
         if output.is_json() {
             return output.print(&all, String::new);
         }
-        answer(&all.iter().map(|key| format!("{}\n", printable::word(key))).collect::<String>())
+        print_answer(
+            &all.iter().map(|key| format!("{}\n", printable::word(key))).collect::<String>(),
+        )
     }
 }
 

@@ -11,11 +11,11 @@ use super::{Outcome, shown};
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(subcommand)]
-    what: What,
+    subject: Subject,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Subject {
     /// Why a shard lives where it lives.
     #[command(after_help = "Examples:\n  ostraca explain shard cart 412 --config node.toml")]
     Shard {
@@ -54,10 +54,10 @@ enum What {
 
 impl Arguments {
     pub(super) fn run(self) -> Outcome {
-        let (entity_type, about, how) = match self.what {
-            What::Shard { entity_type, shard, how } => (entity_type, About::Shard(shard), how),
-            What::Entity { entity_type, id, how } => (entity_type, About::Entity(id), how),
-            What::Node { entity_type, node, how } => (entity_type, About::Node(node), how),
+        let (entity_type, about, how) = match self.subject {
+            Subject::Shard { entity_type, shard, how } => (entity_type, About::Shard(shard), how),
+            Subject::Entity { entity_type, id, how } => (entity_type, About::Entity(id), how),
+            Subject::Node { entity_type, node, how } => (entity_type, About::Node(node), how),
         };
         let request = Request::Explain { entity_type, about, within_ms: how.within_ms() };
         wait(async {

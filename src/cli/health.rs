@@ -37,7 +37,7 @@ pub(super) struct Arguments {
 struct Unhealthy(String);
 
 /// Result of the check.
-struct Found {
+struct HealthResult {
     live: bool,
     health: Health,
 }
@@ -61,9 +61,9 @@ impl Arguments {
 }
 
 /// Evaluates the answer. Every error except invalid arguments counts as a result of the check.
-fn found(asked: Result<Answer, Box<dyn Error>>) -> Result<Found, Box<dyn Error>> {
+fn found(asked: Result<Answer, Box<dyn Error>>) -> Result<HealthResult, Box<dyn Error>> {
     let error = match asked {
-        Ok(Answer::Health(health)) => return Ok(Found { live: true, health }),
+        Ok(Answer::Health(health)) => return Ok(HealthResult { live: true, health }),
         Ok(_) => AskError::Unexpected.into(),
         Err(error) if error.is::<Usage>() => return Err(error),
         Err(error) => error,
@@ -72,11 +72,14 @@ fn found(asked: Result<Answer, Box<dyn Error>>) -> Result<Found, Box<dyn Error>>
     let refused =
         |error: &AskError| matches!(error, AskError::Refused(why) if why.why != Why::Stopped);
     let live = error.downcast_ref().is_some_and(refused);
-    Ok(Found { live, health: Health { reason: Some(told(&*error)), ..Health::default() } })
+    Ok(HealthResult {
+        live,
+        health: Health { reason: Some(error_chain(&*error)), ..Health::default() },
+    })
 }
 
 /// Formats an error with its causes in one line.
-fn told(error: &dyn Error) -> String {
+fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -86,7 +89,7 @@ fn told(error: &dyn Error) -> String {
     text
 }
 
-impl Found {
+impl HealthResult {
     fn is(&self, live: bool) -> bool {
         self.live && (live || self.health.ready == Some(true))
     }

@@ -9,7 +9,7 @@ use ostraca::management::wire::{Answer, Member, Members, Request};
 use super::Outcome;
 use super::table::table;
 use super::target::{Asking, wait};
-use super::watching::Watching;
+use super::watching::WatchOption;
 
 /// Options of `ostraca members`.
 #[derive(Debug, Args)]
@@ -19,7 +19,7 @@ use super::watching::Watching;
                         ostraca members --config node.toml --json | jq '.members[].address'")]
 pub(super) struct Arguments {
     #[command(flatten)]
-    watching: Watching,
+    watching: WatchOption,
     #[command(flatten)]
     asking: Asking,
 }

@@ -186,7 +186,7 @@ impl Ostraca {
 
 /// Prints an answer with harmful characters of other nodes escaped. A closed pipe, as after `head`,
 /// is not an error.
-fn answer(text: &str) -> Outcome {
+fn print_answer(text: &str) -> Outcome {
     match io::stdout().lock().write_all(printable::lines(text).as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
@@ -201,24 +201,24 @@ struct Usage(String);
 /// An action was started but has not finished in time; it continues.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Unfinished(String);
+struct UnfinishedAction(String);
 
 /// The key holds nothing.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Missing(String);
+struct MissingKey(String);
 
 /// Exit code of the process; `ostraca --help` lists the codes.
 pub(crate) fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
-    let code = if let Some(node::Ended(reason)) = error.downcast_ref() {
+    let code = if let Some(node::NodeEnded(reason)) = error.downcast_ref() {
         reason.exit_code()
     } else if error.is::<Usage>() {
         2
-    } else if error.is::<Missing>() {
+    } else if error.is::<MissingKey>() {
         3
-    } else if error.is::<Unfinished>() {
+    } else if error.is::<UnfinishedAction>() {
         5
-    } else if error.is::<ConnectError>() || error.downcast_ref().is_some_and(is_nobody_there) {
+    } else if error.is::<ConnectError>() || error.downcast_ref().is_some_and(is_unreachable) {
         4
     } else {
         error.downcast_ref().map_or(1, code_of)
@@ -227,7 +227,7 @@ pub(crate) fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
 }
 
 /// Whether no node answers. A node that refuses is present.
-const fn is_nobody_there(error: &net::client::ConnectError) -> bool {
+const fn is_unreachable(error: &net::client::ConnectError) -> bool {
     use net::client::ConnectError::{NoAnswer, NobodyListens, Silent};
     matches!(error, NoAnswer { .. } | NobodyListens { .. } | Silent { .. })
 }
@@ -246,7 +246,7 @@ fn code_of(error: &AskError) -> u8 {
 }
 
 /// Prints an error with its chain of sources to stderr.
-pub(crate) fn complain(error: &dyn Error) {
+pub(crate) fn print_error(error: &dyn Error) {
     let mut text = format!("error: {error}");
     let mut cause = error.source();
     while let Some(behind) = cause {

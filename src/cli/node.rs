@@ -12,12 +12,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use super::Outcome;
-use super::config::fit;
+use super::config::load_checked;
 
 /// The node stopped without a signal.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Ended(pub(super) Reason);
+pub(super) struct NodeEnded(pub(super) Reason);
 
 /// Options of `ostraca node`.
 #[derive(Debug, Args)]
@@ -29,12 +29,12 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Format of the log on stderr. RUST_LOG selects the events, such as `RUST_LOG=ostraca=debug`.
-    #[arg(long, value_enum, default_value_t = Log::Text)]
-    log: Log,
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    log: LogFormat,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Log {
+enum LogFormat {
     /// Lines of text.
     Text,
     /// A JSON object per line.
@@ -45,7 +45,7 @@ enum Log {
 /// details.
 const LOGGED: &str = "info,libp2p_swarm=warn";
 
-fn begin_log(log: Log) {
+fn init_log(log: LogFormat) {
     let wanted = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|wanted| !wanted.is_empty());
     let wanted = wanted.unwrap_or_else(|| LOGGED.to_owned());
     let builder = tracing_subscriber::fmt()
@@ -54,15 +54,15 @@ fn begin_log(log: Log) {
         .with_target(false)
         .log_internal_errors(false); // a closed stderr must not end the node
     match log {
-        Log::Text => builder.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init(),
-        Log::Json => builder.json().init(),
+        LogFormat::Text => builder.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init(),
+        LogFormat::Json => builder.json().init(),
     }
 }
 
 impl Arguments {
     pub(super) fn run(self) -> Outcome {
-        begin_log(self.log);
-        let config = fit(self.config.as_deref())?;
+        init_log(self.log);
+        let config = load_checked(self.config.as_deref())?;
         let runtime = tokio::runtime::Runtime::new()?;
         runtime.block_on(async {
             // Records signals that arrive while no node runs, between two starts.
@@ -82,7 +82,7 @@ impl Arguments {
                     return if reason.exit_code() == 0 {
                         Ok(())
                     } else {
-                        Err(Ended(reason).into())
+                        Err(NodeEnded(reason).into())
                     };
                 }
             }

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::confirmation::Confirmation;
 use super::target::{Asking, milliseconds, patience, wait};
-use super::{Outcome, Unfinished};
+use super::{Outcome, UnfinishedAction};
 
 /// The member that leaves.
 #[derive(Debug, Args)]
@@ -152,7 +152,7 @@ impl Drain {
             };
             asking.output.print(&drained, || drained_text(&drained))?;
             match drained.draining && !drained.shards.is_empty() {
-                true => Err(Unfinished(format!(
+                true => Err(UnfinishedAction(format!(
                     "shards are left after {timeout:?}: they continue to move, or no other node \
                      may host them; `ostraca shards TYPE` shows where they live"
                 ))

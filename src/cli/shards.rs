@@ -7,7 +7,7 @@ use ostraca::management::wire::{Answer, Region, Request, Shards};
 use super::Outcome;
 use super::table::table;
 use super::target::{AskingAll, wait};
-use super::watching::Watching;
+use super::watching::WatchOption;
 
 /// Options of `ostraca shards`.
 #[derive(Debug, Args)]
@@ -23,7 +23,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     each: bool,
     #[command(flatten)]
-    watching: Watching,
+    watching: WatchOption,
     #[command(flatten)]
     how: AskingAll,
 }

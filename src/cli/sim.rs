@@ -33,11 +33,11 @@ pub(super) struct Arguments {
     #[arg(long, default_value = "1ms", value_parser = span)]
     one_way: Duration,
     /// Type of the changed data.
-    #[arg(long, value_enum, default_value_t = Data::OrMap)]
-    data: Data,
+    #[arg(long, value_enum, default_value_t = DataType::OrMap)]
+    data: DataType,
     /// Replicas that must have acknowledged a change before it counts as written.
-    #[arg(long, value_enum, default_value_t = Write::Local)]
-    write: Write,
+    #[arg(long, value_enum, default_value_t = WriteLevel::Local)]
+    write: WriteLevel,
     /// Number of entries of the set or map before the changes.
     #[arg(long, default_value_t = 100)]
     entries: u64,
@@ -55,14 +55,14 @@ pub(super) struct Arguments {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Data {
+enum DataType {
     LwwRegister,
     OrSet,
     OrMap,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Write {
+enum WriteLevel {
     Local,
     Majority,
 }
@@ -92,13 +92,13 @@ impl Arguments {
 
     fn plan(&self) -> Plan {
         let kind = match self.data {
-            Data::LwwRegister => Kind::LwwRegister,
-            Data::OrSet => Kind::OrSet,
-            Data::OrMap => Kind::OrMap,
+            DataType::LwwRegister => Kind::LwwRegister,
+            DataType::OrSet => Kind::OrSet,
+            DataType::OrMap => Kind::OrMap,
         };
         let level = match self.write {
-            Write::Local => Level::Local,
-            Write::Majority => Level::Majority,
+            WriteLevel::Local => Level::Local,
+            WriteLevel::Majority => Level::Majority,
         };
         let Self { nodes, seed, one_way, loss, entries, changes, partition, .. } = *self;
         Plan { nodes, seed, one_way, loss, kind, level, entries, changes, partition }

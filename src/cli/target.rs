@@ -14,7 +14,7 @@ use ostraca::net::address;
 use ostraca::net::identity::Identity;
 use ostraca::prelude::Multiaddr;
 
-use super::{Usage, answer, printable};
+use super::{Usage, print_answer, printable};
 
 /// Time limit of a request for which the node asks no other node.
 pub(super) const SOON: Duration = Duration::from_secs(15);
@@ -81,7 +81,7 @@ const SOCKET_VARIABLE: &str = "OSTRACA_SOCKET";
 
 /// The source of a node's address.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum TargetSource {
     Socket(PathBuf),
     /// A settings file; `None`: the environment only.
     Settings(Option<PathBuf>),
@@ -95,16 +95,16 @@ impl Here {
 
     /// Chooses the source. Options override variables. A node on another host (`is_elsewhere`) has
     /// no socket here.
-    fn place(
+    fn source(
         &self,
         is_elsewhere: bool,
         variable: impl Fn(&str) -> Option<PathBuf>,
-    ) -> Result<Place, Usage> {
+    ) -> Result<TargetSource, Usage> {
         if let Some(socket) = &self.socket {
-            return Ok(Place::Socket(socket.clone()));
+            return Ok(TargetSource::Socket(socket.clone()));
         }
         if let Some(config) = &self.config {
-            return Ok(Place::Settings(Some(config.clone())));
+            return Ok(TargetSource::Settings(Some(config.clone())));
         }
         let socket = variable(SOCKET_VARIABLE).filter(|_| !is_elsewhere);
         match (variable(CONFIG_VARIABLE), socket) {
@@ -112,8 +112,8 @@ impl Here {
                 "both {CONFIG_VARIABLE} and {SOCKET_VARIABLE} are set, and they may name different \
                  nodes: unset one of them, or choose with --config, --socket or --node"
             ))),
-            (None, Some(socket)) => Ok(Place::Socket(socket)),
-            (config, None) => Ok(Place::Settings(config)),
+            (None, Some(socket)) => Ok(TargetSource::Socket(socket)),
+            (config, None) => Ok(TargetSource::Settings(config)),
         }
     }
 }
@@ -153,9 +153,9 @@ impl Target {
     }
 
     async fn connect_within(&self, within: Duration) -> Result<Client, Box<dyn Error>> {
-        let config = match self.here.place(self.elsewhere.is_some(), variable)? {
-            Place::Socket(path) => return Ok(Client::connect(&path).await?),
-            Place::Settings(file) => settings(file.as_deref())?,
+        let config = match self.here.source(self.elsewhere.is_some(), variable)? {
+            TargetSource::Socket(path) => return Ok(Client::connect(&path).await?),
+            TargetSource::Settings(file) => settings(file.as_deref())?,
         };
         if let Some(node) = &self.elsewhere {
             let identity = Identity::load(self.identity.as_deref())?;
@@ -270,8 +270,8 @@ impl Output {
         text: impl FnOnce() -> String,
     ) -> Result<(), Box<dyn Error>> {
         match self.json {
-            true => answer(&printable::json(&(serde_json::to_string_pretty(json)? + "\n"))),
-            false => answer(&text()),
+            true => print_answer(&printable::json(&(serde_json::to_string_pretty(json)? + "\n"))),
+            false => print_answer(&text()),
         }
     }
 }
@@ -345,24 +345,28 @@ pub(super) fn wait<T>(
 mod tests {
     use super::*;
 
-    fn place(config: Option<&str>, socket: Option<&str>, set: [Option<&str>; 2]) -> Option<Place> {
+    fn source(
+        config: Option<&str>,
+        socket: Option<&str>,
+        set: [Option<&str>; 2],
+    ) -> Option<TargetSource> {
         let here = Here { config: config.map(Into::into), socket: socket.map(Into::into) };
         let variable = |name: &str| set[usize::from(name == SOCKET_VARIABLE)].map(PathBuf::from);
-        here.place(false, variable).ok()
+        here.source(false, variable).ok()
     }
 
     #[test]
     fn options_override_the_variables_that_name_a_node() {
-        let settings = |path: &str| Some(Place::Settings(Some(path.into())));
-        let socket = |path: &str| Some(Place::Socket(path.into()));
-        assert_eq!(place(None, None, [None, None]), Some(Place::Settings(None)));
-        assert_eq!(place(None, None, [Some("c"), None]), settings("c"));
-        assert_eq!(place(None, None, [None, Some("s")]), socket("s"));
-        assert_eq!(place(None, None, [Some("c"), Some("s")]), None, "which of the two?");
-        assert_eq!(place(Some("a"), None, [Some("c"), Some("s")]), settings("a"));
-        assert_eq!(place(None, Some("a"), [Some("c"), Some("s")]), socket("a"));
+        let settings = |path: &str| Some(TargetSource::Settings(Some(path.into())));
+        let socket = |path: &str| Some(TargetSource::Socket(path.into()));
+        assert_eq!(source(None, None, [None, None]), Some(TargetSource::Settings(None)));
+        assert_eq!(source(None, None, [Some("c"), None]), settings("c"));
+        assert_eq!(source(None, None, [None, Some("s")]), socket("s"));
+        assert_eq!(source(None, None, [Some("c"), Some("s")]), None, "which of the two?");
+        assert_eq!(source(Some("a"), None, [Some("c"), Some("s")]), settings("a"));
+        assert_eq!(source(None, Some("a"), [Some("c"), Some("s")]), socket("a"));
         let here = Here { config: None, socket: None };
-        let elsewhere = here.place(true, |name| Some(name.into())).ok();
+        let elsewhere = here.source(true, |name| Some(name.into())).ok();
         assert_eq!(elsewhere, settings(CONFIG_VARIABLE), "a node elsewhere has no socket here");
     }
 }

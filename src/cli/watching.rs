@@ -14,13 +14,13 @@ use super::{Outcome, printable};
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, Args)]
-pub(super) struct Watching {
+pub(super) struct WatchOption {
     /// Prints the answer again whenever it changes, until Ctrl-C; with --json one object per line.
     #[arg(long)]
     watch: bool,
 }
 
-impl Watching {
+impl WatchOption {
     /// Sends the request once or, with `--watch`, every second until Ctrl-C, and prints each answer
     /// that differs from the previous one.
     pub(super) async fn print<A, J: Serialize>(

@@ -36,14 +36,14 @@ const SECTIONS: [&str; 4] = ["cluster", "ddata", "management", "net"];
 const ALIASES: [(&str, &str, &str); 1] = [("net.limits", "max-message-size", "message-bytes-max")];
 
 /// Settings that are lists of addresses, and the kinds of hosts that they accept.
-const ADDRESSES: [(&str, &str, Hosts); 3] = [
-    ("net", "listen", Hosts::Numbers), // a node listens at its own interfaces
-    ("net", "advertise", Hosts::Any),
-    ("cluster", "seeds", Hosts::Any),
+const ADDRESSES: [(&str, &str, AcceptedHosts); 3] = [
+    ("net", "listen", AcceptedHosts::Numbers), // a node listens at its own interfaces
+    ("net", "advertise", AcceptedHosts::Any),
+    ("cluster", "seeds", AcceptedHosts::Any),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hosts {
+enum AcceptedHosts {
     /// IP addresses and host names.
     Any,
     /// IP addresses only.
@@ -79,7 +79,7 @@ impl Config {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path)
             .map_err(|source| LoadError::File { path: path.to_owned(), source })?;
-        let file = Settings::parse(path, &text)?;
+        let file = FileSettings::parse(path, &text)?;
         extract(&Figment::from(file).merge(environment()), misspelt_variables())
     }
 
@@ -93,12 +93,12 @@ impl Config {
 }
 
 /// The settings of a file, with its path for errors.
-struct Settings {
+struct FileSettings {
     path: PathBuf,
     set: Dict,
 }
 
-impl Settings {
+impl FileSettings {
     fn parse(path: &Path, text: &str) -> Result<Self, LoadError> {
         let syntax = |why: toml::de::Error| LoadError::syntax(path, text, &why);
         let table = toml::from_str::<toml::Table>(text).map_err(syntax)?;
@@ -111,7 +111,7 @@ impl Settings {
     }
 }
 
-impl Provider for Settings {
+impl Provider for FileSettings {
     fn metadata(&self) -> Metadata {
         Metadata::from("TOML file", self.path.as_path())
     }
@@ -155,16 +155,16 @@ fn misspelt(name: &str) -> Option<LoadError> {
 
 fn extract(all: &Figment, mut wrong: Vec<LoadError>) -> Result<Config, LoadError> {
     let mut sections = Section::root(all)?;
-    sections.only(&SECTIONS, &mut wrong);
-    sections.one_name_each(&mut wrong);
-    sections.addresses();
-    let cluster = sections.below("cluster", &mut wrong);
+    sections.check_names(&SECTIONS, &mut wrong);
+    sections.resolve_aliases(&mut wrong);
+    sections.normalize_addresses();
+    let cluster = sections.subsection("cluster", &mut wrong);
     let config = Config {
-        net: sections.below("net", &mut wrong).extract(&mut wrong),
-        ddata: sections.below("ddata", &mut wrong).extract(&mut wrong),
-        management: sections.below("management", &mut wrong).extract(&mut wrong),
-        sharding: cluster.below("sharding", &mut wrong).extract(&mut wrong),
-        shutdown: cluster.below("shutdown", &mut wrong).extract(&mut wrong),
+        net: sections.subsection("net", &mut wrong).extract(&mut wrong),
+        ddata: sections.subsection("ddata", &mut wrong).extract(&mut wrong),
+        management: sections.subsection("management", &mut wrong).extract(&mut wrong),
+        sharding: cluster.subsection("sharding", &mut wrong).extract(&mut wrong),
+        shutdown: cluster.subsection("shutdown", &mut wrong).extract(&mut wrong),
         cluster: cluster.without(&BELOW_CLUSTER).extract(&mut wrong),
     };
     LoadError::of(wrong).map_or(Ok(config), Err)
@@ -190,9 +190,9 @@ impl<'a> Section<'a> {
 
     /// If the file has a setting under one name and the environment under the other, keeps the one
     /// of the environment. Two names in one source are an error.
-    fn one_name_each(&mut self, wrong: &mut Vec<LoadError>) {
+    fn resolve_aliases(&mut self, wrong: &mut Vec<LoadError>) {
         for (section, alias, name) in ALIASES {
-            let Some(set) = within(&mut self.set, section) else { continue };
+            let Some(set) = find_section(&mut self.set, section) else { continue };
             let (Some(one), Some(other)) = (set.get(alias), set.get(name)) else { continue };
             match (is_from_file(self.all, one), is_from_file(self.all, other)) {
                 (true, false) => drop(set.remove(alias)),
@@ -212,15 +212,17 @@ impl<'a> Section<'a> {
 
     /// Rewrites `HOST:PORT` as a multiaddr. Text that is not an address remains unchanged, so that
     /// the error shows the configured text.
-    fn addresses(&mut self) {
+    fn normalize_addresses(&mut self) {
         for (section, name, hosts) in ADDRESSES {
-            let set = within(&mut self.set, section).and_then(|set| set.get_mut(name));
+            let set = find_section(&mut self.set, section).and_then(|set| set.get_mut(name));
             let Some(Value::Array(_, all)) = set else { continue };
             for value in all {
                 let Value::String(_, text) = value else { continue };
                 let address = address::parse(text).ok();
                 let is_name = |it: &Multiaddr| address::socket_address(it).is_none();
-                if let Some(address) = address.filter(|it| hosts == Hosts::Any || !is_name(it)) {
+                if let Some(address) =
+                    address.filter(|it| hosts == AcceptedHosts::Any || !is_name(it))
+                {
                     *text = address.to_string();
                 }
             }
@@ -228,7 +230,7 @@ impl<'a> Section<'a> {
     }
 
     /// Reports sections with other names.
-    fn only(&self, names: &[&str], wrong: &mut Vec<LoadError>) {
+    fn check_names(&self, names: &[&str], wrong: &mut Vec<LoadError>) {
         for unknown in self.set.keys().filter(|name| !names.contains(&name.as_str())) {
             let (key, why) = (self.path_of(unknown), error::unknown_section(unknown, names));
             wrong.push(LoadError::Setting { origin: origin(self.all, &key), key, why });
@@ -236,7 +238,7 @@ impl<'a> Section<'a> {
     }
 
     /// Returns a subsection; empty if nothing is set there.
-    fn below(&self, name: &str, wrong: &mut Vec<LoadError>) -> Self {
+    fn subsection(&self, name: &str, wrong: &mut Vec<LoadError>) -> Self {
         let key = self.path_of(name);
         let set = match self.set.get(name) {
             None => Dict::new(),
@@ -306,7 +308,7 @@ fn found(set: &Dict, path: &[String]) -> Option<String> {
 }
 
 /// Returns the section with that name if anything is set there.
-fn within<'a>(set: &'a mut Dict, section: &str) -> Option<&'a mut Dict> {
+fn find_section<'a>(set: &'a mut Dict, section: &str) -> Option<&'a mut Dict> {
     section.split('.').try_fold(set, |set, name| match set.get_mut(name)? {
         Value::Dict(_, below) => Some(below),
         _ => None,
@@ -352,7 +354,7 @@ fn described(metadata: &Metadata, key: &str) -> String {
 /// Reads settings from a text, without the environment.
 #[cfg(test)]
 pub(super) fn from_text(text: &str) -> Result<Config, LoadError> {
-    extract(&Figment::from(Settings::parse(Path::new("node.toml"), text)?), Vec::new())
+    extract(&Figment::from(FileSettings::parse(Path::new("node.toml"), text)?), Vec::new())
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use ostraca_ddata::replicator::config as ddata;
 
-use super::{Config, InvalidConfig, Kind, kind};
+use super::{Config, HostKind, InvalidConfig, host_kind};
 use crate::net::address;
 use crate::net::config::Limits;
 use crate::net::frame::FRAME_BYTES_MIN;
@@ -18,14 +18,14 @@ use crate::net::frame::FRAME_BYTES_MIN;
 const PIECE_BYTES_MIN: usize = 1_024;
 
 /// A setting, its value and its allowed range.
-type Found = (&'static str, String, &'static str);
+type CheckedSetting = (&'static str, String, &'static str);
 
 /// Returns an error for each setting that is out of range.
 pub(super) fn check(config: &Config) -> Vec<InvalidConfig> {
     let net = &config.net;
     let addresses = [
-        check_addresses("net.listen", &net.listen, Listening::Here),
-        check_addresses("net.advertise", &net.advertise, Listening::Elsewhere),
+        check_addresses("net.listen", &net.listen, AddressUse::Listen),
+        check_addresses("net.advertise", &net.advertise, AddressUse::Advertise),
     ];
     let wrong = times(config).into_iter().chain(counts(config));
     let wrong = wrong.chain(sizes(&net.limits, &config.ddata)).filter(|(is_right, _)| !is_right);
@@ -35,39 +35,40 @@ pub(super) fn check(config: &Config) -> Vec<InvalidConfig> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Listening {
-    Here,
-    Elsewhere,
+enum AddressUse {
+    Listen,
+    Advertise,
 }
 
 fn check_addresses(
     setting: &'static str,
     all: &[Multiaddr],
-    listening: Listening,
+    address_use: AddressUse,
 ) -> Result<(), InvalidConfig> {
-    let must = match listening {
-        Listening::Here => "must be /ip4|ip6/ADDRESS/tcp/PORT",
-        Listening::Elsewhere => {
+    let must = match address_use {
+        AddressUse::Listen => "must be /ip4|ip6/ADDRESS/tcp/PORT",
+        AddressUse::Advertise => {
             "must be what others dial: /ip4|ip6/ADDRESS/tcp/PORT or /dns|dns4|dns6/NAME/tcp/PORT"
         }
     };
-    let is_right = |at: &&Multiaddr| match (kind(at), listening) {
-        (Some(Kind::Ip), Listening::Here) | (Some(Kind::Name), Listening::Elsewhere) => true,
-        (Some(Kind::Ip), Listening::Elsewhere) => {
+    let is_right = |at: &&Multiaddr| match (host_kind(at), address_use) {
+        (Some(HostKind::Ip), AddressUse::Listen)
+        | (Some(HostKind::Name), AddressUse::Advertise) => true,
+        (Some(HostKind::Ip), AddressUse::Advertise) => {
             address::host(at).is_some_and(|host| !host.is_unspecified())
         }
-        (Some(Kind::Name), Listening::Here) | (None, _) => false,
+        (Some(HostKind::Name), AddressUse::Listen) | (None, _) => false,
     };
-    let is_dialled = |at: &Multiaddr| {
-        listening == Listening::Here || at.iter().all(|part| part != Protocol::Tcp(0))
+    let is_dialable = |at: &Multiaddr| {
+        address_use == AddressUse::Listen || at.iter().all(|part| part != Protocol::Tcp(0))
     };
-    match all.iter().find(|at| !is_right(at) || !is_dialled(at)) {
+    match all.iter().find(|at| !is_right(at) || !is_dialable(at)) {
         Some(at) => Err(InvalidConfig::OutOfRange { setting, value: at.to_string(), must }),
         None => Ok(()),
     }
 }
 
-fn times(config: &Config) -> Vec<(bool, Found)> {
+fn times(config: &Config) -> Vec<(bool, CheckedSetting)> {
     let (limits, ddata, epoch) = (&config.net.limits, &config.ddata, &config.ddata.epoch);
     let (back_off_min, back_off_max) = limits.back_off;
     let positive = [
@@ -106,7 +107,7 @@ fn times(config: &Config) -> Vec<(bool, Found)> {
     positive.into_iter().chain(others).collect()
 }
 
-fn counts(config: &Config) -> Vec<(bool, Found)> {
+fn counts(config: &Config) -> Vec<(bool, CheckedSetting)> {
     let (limits, ddata) = (&config.net.limits, &config.ddata);
     let [control, data, user, bulk] = limits.lane_bytes_max;
     let positive = [
@@ -132,7 +133,7 @@ fn counts(config: &Config) -> Vec<(bool, Found)> {
     positive.into_iter().chain([lanes]).collect()
 }
 
-fn sizes(limits: &Limits, ddata: &ddata::Config) -> [(bool, Found); 4] {
+fn sizes(limits: &Limits, ddata: &ddata::Config) -> [(bool, CheckedSetting); 4] {
     let (frame, message, piece, assembly) = (
         limits.frame_bytes_max,
         limits.message_bytes_max,
@@ -178,10 +179,10 @@ mod tests {
     use super::*;
 
     /// A change that makes a setting wrong, and a part of the expected error.
-    type Broken = (fn(&mut Config), &'static str);
+    type BrokenSetting = (fn(&mut Config), &'static str);
 
     const SECOND: Duration = Duration::from_secs(1);
-    const BROKEN: [Broken; 37] = [
+    const BROKEN: [BrokenSetting; 37] = [
         (|c| c.net.limits.first_message_within = Duration::ZERO, "first-message-within is 0s"),
         (|c| c.net.limits.unadmitted = 0, "net.limits.unadmitted is 0"),
         (|c| c.net.limits.handshake_within = Duration::ZERO, "net.limits.handshake-within is 0s"),

@@ -7,7 +7,7 @@ use super::{Config, InvalidConfig};
 use crate::sharding::config::{ConstantRate, EntityRecovery, MajorityPlus};
 
 /// A setting without an implementation.
-struct Refused {
+struct UnimplementedSetting {
     setting: &'static str,
     is_set: fn(&Config) -> bool,
     why: &'static str,
@@ -17,34 +17,34 @@ const NO_STORE: &str = "this release has no durable store: replicated data are k
                         of every node and lost when all nodes stop";
 const NO_REMEMBERED: &str = "this release remembers no entities";
 
-const REFUSED: [Refused; 6] = [
-    Refused {
+const REFUSED: [UnimplementedSetting; 6] = [
+    UnimplementedSetting {
         setting: "ddata.durable.keys",
         is_set: |config| !config.ddata.durable_keys.is_empty(),
         why: NO_STORE,
     },
-    Refused {
+    UnimplementedSetting {
         setting: "ddata.durable.write-behind-interval",
         is_set: |config| config.ddata.write_behind_interval.is_some(),
         why: NO_STORE,
     },
-    Refused {
+    UnimplementedSetting {
         setting: "cluster.sharding.read-majority-plus",
         is_set: |config| config.sharding.read_majority_plus != MajorityPlus::Some(0),
         why: "a coordinator always reads homes from a plain majority, which sees every \
               acknowledged write",
     },
-    Refused {
+    UnimplementedSetting {
         setting: "cluster.sharding.entity-recovery-strategy",
         is_set: |config| config.sharding.entity_recovery_strategy != EntityRecovery::All,
         why: NO_REMEMBERED,
     },
-    Refused {
+    UnimplementedSetting {
         setting: "cluster.sharding.entity-recovery-constant-rate",
         is_set: |config| config.sharding.entity_recovery_constant_rate != ConstantRate::default(),
         why: NO_REMEMBERED,
     },
-    Refused {
+    UnimplementedSetting {
         setting: "cluster.sharding.entity-restart-backoff",
         is_set: |config| config.sharding.entity_restart_backoff != Duration::from_secs(10),
         why: NO_REMEMBERED,
@@ -54,7 +54,10 @@ const REFUSED: [Refused; 6] = [
 /// Returns an error for each unimplemented setting that differs from its default.
 pub(super) fn check(config: &Config) -> impl Iterator<Item = InvalidConfig> {
     let set = REFUSED.iter().filter(|refused| (refused.is_set)(config));
-    set.map(|Refused { setting, why, .. }| InvalidConfig::NotImplemented { setting, why })
+    set.map(|UnimplementedSetting { setting, why, .. }| InvalidConfig::NotImplemented {
+        setting,
+        why,
+    })
 }
 
 #[cfg(test)]

@@ -184,8 +184,8 @@ async fn health(handles: &Handles, within: Duration) -> Result<Answer, Refusal> 
 /// Returns the reason if the node does not become ready in time.
 async fn unready(handles: &Handles, within: Duration) -> Option<String> {
     let ready = async {
-        handles.cluster.up().await.map_err(|why| told(&why))?;
-        handles.sharding.ready().await.map_err(|why| told(&why))
+        handles.cluster.up().await.map_err(|why| error_chain(&why))?;
+        handles.sharding.ready().await.map_err(|why| error_chain(&why))
     };
     match tokio::time::timeout(within, ready).await {
         Ok(ready) => ready.err(),
@@ -206,7 +206,8 @@ async fn unready(handles: &Handles, within: Duration) -> Option<String> {
 async fn recover(handles: &Handles, force: bool) -> Result<Answer, Refusal> {
     let cluster = &handles.cluster;
     let members = cluster.members().into_iter(); // before the recovery removes some
-    let known: Known = members.map(|member| (member.incarnation(), member)).collect();
+    let known: MembersByIncarnation =
+        members.map(|member| (member.incarnation(), member)).collect();
     let (recovery, configuration) = if force {
         let done = cluster.recover_by_force().await.map_err(|why| not_recovered(&why))?;
         let (members, voters) = (done.recovery.kept.len() as u64, done.voters as u64);
@@ -241,7 +242,7 @@ fn not_recovered(why: &RecoverError) -> Refusal {
 // ── Shards ──
 
 /// Members by incarnation.
-type Known = BTreeMap<ReplicaId, Arc<member::Member>>;
+type MembersByIncarnation = BTreeMap<ReplicaId, Arc<member::Member>>;
 
 async fn shards(handles: &Handles, entity_type: &str, within: Duration) -> Result<Answer, Refusal> {
     let sharding = &handles.sharding;
@@ -253,7 +254,8 @@ async fn shards(handles: &Handles, entity_type: &str, within: Duration) -> Resul
     let types = sharding.types().await.map_err(stopped)?;
     let of_type = types.iter().find(|of_type| of_type.entity_type.as_str() == entity_type);
     let members = handles.cluster.members().into_iter();
-    let known: Known = members.map(|member| (member.incarnation(), member)).collect();
+    let known: MembersByIncarnation =
+        members.map(|member| (member.incarnation(), member)).collect();
     let coordinator = of_type.and_then(|of_type| of_type.coordinator);
     let ClusterShardingStats { regions, unanswered } = stats;
     let answered = regions.into_iter().map(|(region, shards)| {
@@ -287,7 +289,8 @@ async fn explain(
     };
     let detail = Encoded::new(&why).map_err(|why| refusal(Why::Other, &why))?;
     let members = handles.cluster.members().into_iter();
-    let known: Known = members.map(|member| (member.incarnation(), member)).collect();
+    let known: MembersByIncarnation =
+        members.map(|member| (member.incarnation(), member)).collect();
     let text = why.text(|node| named(RegionId::new(node), &known).node);
     Ok(Answer::Explained(Explained { text, detail: Packed::from(&detail) }))
 }
@@ -319,7 +322,7 @@ pub(super) fn node_called(handles: &Handles, name: &str) -> Result<ReplicaId, Re
     })
 }
 
-fn named(region: RegionId, known: &Known) -> Region {
+fn named(region: RegionId, known: &MembersByIncarnation) -> Region {
     let replica = region.replica();
     let (node, address) = match known.get(&replica) {
         Some(member) => (member.node.to_string(), member.address.to_string()),
@@ -340,7 +343,7 @@ pub(super) async fn not_started(
         sharding::QueryError::NotStarted { entity_type } => {
             format!("{entity_type} was not started on this node")
         }
-        why => told(why),
+        why => error_chain(why),
     };
     let here = handles.sharding.types().await.unwrap_or_default();
     let here: Vec<&str> = here.iter().map(|view| view.entity_type.as_str()).collect();
@@ -403,7 +406,7 @@ pub(super) async fn nothing_yet(handles: &Handles, key: &KeyName) -> Option<Answ
 }
 
 async fn set(handles: &Handles, key: &str, value: Packed, level: Level) -> Result<Answer, Refusal> {
-    not_own(key)?;
+    refuse_cluster_key(key)?;
     let value = value.verbatim().map_err(|why| refusal(Why::NotUnderstood, &why))?;
     let consistency = match level {
         Level::Local => WriteConsistency::Local,
@@ -415,7 +418,7 @@ async fn set(handles: &Handles, key: &str, value: Packed, level: Level) -> Resul
 }
 
 /// Refuses the keys that the cluster itself writes.
-pub(super) fn not_own(key: &str) -> Result<(), Refusal> {
+pub(super) fn refuse_cluster_key(key: &str) -> Result<(), Refusal> {
     if !key.starts_with(OWN) {
         return Ok(());
     }
@@ -483,11 +486,11 @@ pub(super) fn stopped(why: impl Error) -> Refusal {
 }
 
 pub(super) fn refusal(why: Why, error: &dyn Error) -> Refusal {
-    Refusal { why, text: told(error) }
+    Refusal { why, text: error_chain(error) }
 }
 
 /// Formats an error with its chain of sources.
-pub(super) fn told(error: &dyn Error) -> String {
+pub(super) fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(behind) = cause {

@@ -49,7 +49,7 @@ pub struct Client {
     stream: Box<dyn Duplex>,
     /// A request was sent and its answer was not received. That answer would be taken for the
     /// answer to the next request, so [`Client::ask`] then fails.
-    owes: bool,
+    is_answer_due: bool,
 }
 
 /// Why a client can't connect. No request was sent.
@@ -184,7 +184,7 @@ impl Client {
     /// Creates a client on a stream to a node.
     #[must_use]
     pub fn over(stream: impl Duplex + 'static) -> Self {
-        Self { stream: Box::new(stream), owes: false }
+        Self { stream: Box::new(stream), is_answer_due: false }
     }
 
     /// Sends a request and waits at most `within` for its answer. The client must not be used again
@@ -194,10 +194,10 @@ impl Client {
     /// # Errors
     /// [`AskError`]; always [`AskError::Unanswered`] if the client must not be used again.
     pub async fn ask(&mut self, request: &Request, within: Duration) -> Result<Answer, AskError> {
-        self.say(request).await?;
-        let answer = timeout(within, hear(&mut self.stream)).await;
+        self.send(request).await?;
+        let answer = timeout(within, receive(&mut self.stream)).await;
         let answer = answer.map_err(|_| AskError::Silent { within })?;
-        self.owes = !matches!(answer, Ok(_) | Err(AskError::Refused(_)));
+        self.is_answer_due = !matches!(answer, Ok(_) | Err(AskError::Refused(_)));
         answer
     }
 
@@ -206,16 +206,16 @@ impl Client {
     /// # Errors
     /// [`AskError`] if the request was not sent.
     pub async fn watch(mut self, key: &str) -> Result<Watch, AskError> {
-        self.say(&Request::Watch { key: key.to_owned() }).await?;
+        self.send(&Request::Watch { key: key.to_owned() }).await?;
         Ok(Watch { stream: self.stream })
     }
 
-    async fn say(&mut self, request: &Request) -> Result<(), AskError> {
+    async fn send(&mut self, request: &Request) -> Result<(), AskError> {
         let body = wire::encode(request);
         if body.len() > REQUEST_BYTES_MAX {
             return Err(AskError::TooLong { len: body.len() });
         }
-        if std::mem::replace(&mut self.owes, true) {
+        if std::mem::replace(&mut self.is_answer_due, true) {
             return Err(AskError::Unanswered);
         }
         // Ignores a failed write: before it closed, the node may have sent the reason.
@@ -249,7 +249,7 @@ impl Watch {
     /// # Errors
     /// [`AskError`]; [`AskError::Ended`] when the node has stopped.
     pub async fn next(&mut self) -> Result<Option<Data>, AskError> {
-        match hear(&mut self.stream).await {
+        match receive(&mut self.stream).await {
             Ok(Answer::Value(value)) => Ok(value),
             Ok(_) => Err(AskError::Unexpected),
             Err(AskError::HungUp) => Err(AskError::Ended),
@@ -264,7 +264,7 @@ impl std::fmt::Debug for Watch {
     }
 }
 
-async fn hear(stream: &mut Box<dyn Duplex>) -> Result<Answer, AskError> {
+async fn receive(stream: &mut Box<dyn Duplex>) -> Result<Answer, AskError> {
     let Some(body) = wire::read_frame(stream, ANSWER_BYTES_MAX).await? else {
         return Err(AskError::HungUp);
     };

@@ -7,7 +7,9 @@ use ostraca_ddata::key::Key;
 use ostraca_ddata::replicator::request::WriteConsistency;
 use ostraca_ddata::types::LWWRegister;
 
-use super::answers::{Handles, node_called, not_own, not_started, refusal, span, stopped};
+use super::answers::{
+    Handles, node_called, not_started, refusal, refuse_cluster_key, span, stopped,
+};
 use super::verbatim::Verbatim;
 use super::wire::{Answer, Drained, Level, MemberName, Refusal, Why};
 use crate::cluster::member::Member;
@@ -16,13 +18,13 @@ use crate::node::replicator::DeleteError;
 use crate::node::sharding::{QueryError, RebalanceError};
 use crate::sharding::ids::ShardId;
 
-type Outcome = Result<Answer, Refusal>;
+type OrderResult = Result<Answer, Refusal>;
 
 // ── Data ──
 
 /// Deletes a key of any type.
-pub(super) async fn delete(handles: &Handles, key: &str, level: Level) -> Outcome {
-    not_own(key)?;
+pub(super) async fn delete(handles: &Handles, key: &str, level: Level) -> OrderResult {
+    refuse_cluster_key(key)?;
     let consistency = match level {
         Level::Local => WriteConsistency::Local,
         Level::Majority { .. } => WriteConsistency::majority(span(level)),
@@ -48,7 +50,7 @@ fn not_deleted(why: &DeleteError) -> Refusal {
 // ── Members ──
 
 /// Asks a member to leave; without a name, this node.
-pub(super) async fn leave(handles: &Handles, node: Option<&str>) -> Outcome {
+pub(super) async fn leave(handles: &Handles, node: Option<&str>) -> OrderResult {
     let me = handles.cluster.me().to_string();
     let member = member_called(handles, node.unwrap_or(&me))?;
     match handles.cluster.leave(member.node).await {
@@ -59,7 +61,7 @@ pub(super) async fn leave(handles: &Handles, node: Option<&str>) -> Outcome {
 }
 
 /// Declares a member `Down`.
-pub(super) async fn down(handles: &Handles, node: &str) -> Outcome {
+pub(super) async fn down(handles: &Handles, node: &str) -> OrderResult {
     let member = member_called(handles, node)?;
     match handles.cluster.down(member.node).await {
         Ok(()) => Ok(Answer::Ordered(named(&member))),
@@ -69,7 +71,7 @@ pub(super) async fn down(handles: &Handles, node: &str) -> Outcome {
 }
 
 /// Freezes members and shards of the whole cluster before all nodes stop.
-pub(super) async fn prepare_for_shutdown(handles: &Handles) -> Outcome {
+pub(super) async fn prepare_for_shutdown(handles: &Handles) -> OrderResult {
     let prepared = handles.cluster.prepare_for_full_shutdown().await;
     prepared.map(|()| Answer::Done).map_err(stopped)
 }
@@ -97,7 +99,7 @@ fn named(member: &Member) -> MemberName {
 // ── Shards ──
 
 /// Drains this node or, with `undo`, lets it host shards again.
-pub(super) async fn drain(handles: &Handles, undo: bool, within: Duration) -> Outcome {
+pub(super) async fn drain(handles: &Handles, undo: bool, within: Duration) -> OrderResult {
     let sharding = &handles.sharding;
     let left = match undo {
         false => sharding.drain(within).await.map_err(stopped)?,
@@ -117,7 +119,7 @@ pub(super) async fn stop_shards(
     entity_type: &str,
     shards: Vec<u32>,
     within: Duration,
-) -> Outcome {
+) -> OrderResult {
     let sharding = &handles.sharding;
     let of_type = sharding.types().await.map_err(stopped)?.into_iter();
     let mut of_type = of_type.filter(|of_type| of_type.entity_type.as_str() == entity_type);
@@ -137,7 +139,7 @@ pub(super) async fn stop_shards(
 }
 
 /// Makes the coordinator check the balance now. The coordinator must run on this node.
-pub(super) async fn rebalance(handles: &Handles, entity_type: &str) -> Outcome {
+pub(super) async fn rebalance(handles: &Handles, entity_type: &str) -> OrderResult {
     match handles.sharding.rebalance(entity_type).await {
         Ok(()) => Ok(Answer::Done),
         Err(RebalanceError::NotCoordinator { at, .. }) => {

@@ -17,66 +17,66 @@ pub const WATCHERS_MAX: usize = 16;
 
 /// The table of connections. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seats(Arc<Mutex<Table>>);
+pub(super) struct ConnectionTable(Arc<Mutex<Slots>>);
 
 #[derive(Debug, Default)]
-struct Table {
-    taken: BTreeMap<u64, Taken>, // ≤ SEATS_MAX
+struct Slots {
+    taken: BTreeMap<u64, SlotEntry>, // ≤ SEATS_MAX
     last: u64,
 }
 
 #[derive(Debug)]
-struct Taken {
-    doing: Doing,
-    sent_away: Arc<Notify>,
+struct SlotEntry {
+    state: SlotState,
+    evicted: Arc<Notify>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doing {
+enum SlotState {
     /// No request is being answered since this event number; higher is later.
-    Silent(u64),
-    Waiting,
+    Idle(u64),
+    Answering,
     Watching,
 }
 
 /// The slot of a connection. Dropping it frees the slot.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct ConnectionSlot {
     number: u64,
-    seats: Seats,
-    sent_away: Arc<Notify>,
+    slots: ConnectionTable,
+    evicted: Arc<Notify>,
 }
 
 /// Why a connection can't continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NoSeat {
+pub(super) enum SlotError {
     /// A new connection has taken the slot: close the stream.
-    #[error("sent away for somebody who has something to say")]
-    SentAway,
+    #[error("evicted while idle by a new connection")]
+    Evicted,
     /// [`WATCHERS_MAX`] connections watch already.
     #[error("{WATCHERS_MAX} connections of this node watch a key already: end one of them")]
-    Watchers,
+    TooManyWatches,
 }
 
-impl Seats {
+impl ConnectionTable {
     /// Takes a slot for a new connection, if necessary from an idle one; `None` if all are full and
     /// no connection is idle.
-    pub(super) fn take(&self) -> Option<Seat> {
+    pub(super) fn take(&self) -> Option<ConnectionSlot> {
         let mut table = self.lock();
         if table.taken.len() >= SEATS_MAX {
-            let silent = table.taken.iter().filter_map(|(number, taken)| match taken.doing {
-                Doing::Silent(since) => Some((since, *number)),
+            let idle = table.taken.iter().filter_map(|(number, taken)| match taken.state {
+                SlotState::Idle(since) => Some((since, *number)),
                 _ => None,
             });
-            let (_, number) = silent.min()?;
-            let gone = table.taken.remove(&number);
-            gone.expect("it was just found").sent_away.notify_one();
+            let (_, number) = idle.min()?;
+            let evicted = table.taken.remove(&number);
+            evicted.expect("it was just found").evicted.notify_one();
         }
         let number = table.next();
-        let sent_away = Arc::<Notify>::default();
-        let taken = Taken { doing: Doing::Silent(number), sent_away: sent_away.clone() };
+        let evicted = Arc::<Notify>::default();
+        let taken = SlotEntry { state: SlotState::Idle(number), evicted: evicted.clone() };
         table.taken.insert(number, taken);
-        Some(Seat { number, seats: self.clone(), sent_away })
+        Some(ConnectionSlot { number, slots: self.clone(), evicted })
     }
 
     /// Number of taken slots.
@@ -85,55 +85,55 @@ impl Seats {
         self.lock().taken.len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, Slots> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner) // no caller's code under the lock
     }
 }
 
-impl Table {
+impl Slots {
     fn next(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    fn set(&mut self, number: u64, doing: Doing) -> Result<(), NoSeat> {
-        self.taken.get_mut(&number).ok_or(NoSeat::SentAway)?.doing = doing;
+    fn set(&mut self, number: u64, state: SlotState) -> Result<(), SlotError> {
+        self.taken.get_mut(&number).ok_or(SlotError::Evicted)?.state = state;
         Ok(())
     }
 }
 
-impl Seat {
+impl ConnectionSlot {
     /// Completes when another connection has taken this slot.
-    pub(super) async fn sent_away(&self) {
-        self.sent_away.notified().await;
+    pub(super) async fn evicted(&self) {
+        self.evicted.notified().await;
     }
 
     /// Marks the connection as having a request that is being answered.
-    pub(super) fn waits(&self) -> Result<(), NoSeat> {
-        self.seats.lock().set(self.number, Doing::Waiting)
+    pub(super) fn set_answering(&self) -> Result<(), SlotError> {
+        self.slots.lock().set(self.number, SlotState::Answering)
     }
 
     /// Marks the connection as idle after its answer was sent.
-    pub(super) fn is_silent(&self) -> Result<(), NoSeat> {
-        let mut table = self.seats.lock();
+    pub(super) fn set_idle(&self) -> Result<(), SlotError> {
+        let mut table = self.slots.lock();
         let now = table.next();
-        table.set(self.number, Doing::Silent(now))
+        table.set(self.number, SlotState::Idle(now))
     }
 
     /// Marks the connection as a watch.
-    pub(super) fn watches(&self) -> Result<(), NoSeat> {
-        let mut table = self.seats.lock();
-        let watching = table.taken.values().filter(|taken| taken.doing == Doing::Watching);
+    pub(super) fn set_watching(&self) -> Result<(), SlotError> {
+        let mut table = self.slots.lock();
+        let watching = table.taken.values().filter(|taken| taken.state == SlotState::Watching);
         if watching.count() >= WATCHERS_MAX {
-            return Err(NoSeat::Watchers);
+            return Err(SlotError::TooManyWatches);
         }
-        table.set(self.number, Doing::Watching)
+        table.set(self.number, SlotState::Watching)
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.seats.lock().taken.remove(&self.number);
+        self.slots.lock().taken.remove(&self.number);
     }
 }
 
@@ -145,36 +145,38 @@ mod tests {
 
     #[test]
     fn full_table_evicts_longest_idle_connection() {
-        let seats = Seats::default();
-        let all: Vec<Seat> = (0..SEATS_MAX).map(|_| seats.take().expect("free")).collect();
-        all[0].waits().expect("it is there");
-        all[1].is_silent().expect("it is there"); // later than all others
-        let new = seats.take().expect("one of the silent goes");
+        let slots = ConnectionTable::default();
+        let all: Vec<ConnectionSlot> =
+            (0..SEATS_MAX).map(|_| slots.take().expect("free")).collect();
+        all[0].set_answering().expect("it is there");
+        all[1].set_idle().expect("it is there"); // later than all others
+        let new = slots.take().expect("an idle one is evicted");
         let gone: Vec<usize> =
-            (0..SEATS_MAX).filter(|n| all[*n].sent_away().now_or_never().is_some()).collect();
-        assert_eq!((gone, seats.len()), (vec![2], SEATS_MAX));
-        assert_eq!(all[2].waits(), Err(NoSeat::SentAway));
-        for seat in all.iter().filter(|seat| seat.number != all[2].number) {
-            seat.waits().expect("it is there");
+            (0..SEATS_MAX).filter(|n| all[*n].evicted().now_or_never().is_some()).collect();
+        assert_eq!((gone, slots.len()), (vec![2], SEATS_MAX));
+        assert_eq!(all[2].set_answering(), Err(SlotError::Evicted));
+        for slot in all.iter().filter(|slot| slot.number != all[2].number) {
+            slot.set_answering().expect("it is there");
         }
-        new.waits().expect("it is there");
-        assert!(seats.take().is_none(), "everybody waits");
+        new.set_answering().expect("it is there");
+        assert!(slots.take().is_none(), "every connection has a request");
         drop(new);
-        assert!(seats.take().is_some());
+        assert!(slots.take().is_some());
         drop(all);
-        assert_eq!(seats.len(), 0);
+        assert_eq!(slots.len(), 0);
     }
 
     #[test]
     fn watches_are_limited_to_half_of_the_slots() {
-        let seats = Seats::default();
-        let new = seats.take().expect("free");
-        let mut all: Vec<Seat> = (0..WATCHERS_MAX).map(|_| seats.take().expect("free")).collect();
-        for seat in &all {
-            seat.watches().expect("it is there");
+        let slots = ConnectionTable::default();
+        let new = slots.take().expect("free");
+        let mut all: Vec<ConnectionSlot> =
+            (0..WATCHERS_MAX).map(|_| slots.take().expect("free")).collect();
+        for slot in &all {
+            slot.set_watching().expect("it is there");
         }
-        assert_eq!(new.watches(), Err(NoSeat::Watchers));
+        assert_eq!(new.set_watching(), Err(SlotError::TooManyWatches));
         all.pop();
-        assert_eq!(new.watches(), Ok(()));
+        assert_eq!(new.set_watching(), Ok(()));
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::access::Origin;
 use super::answers::{self, Handles};
 use super::config::Remote;
-use super::seats::{NoSeat, Seats};
+use super::seats::{ConnectionSlot, ConnectionTable, SlotError};
 use super::wire::{
     self, ANSWER_BYTES_MAX, Answer, FrameError, REQUEST_BYTES_MAX, Refusal, Request, Why,
 };
@@ -35,13 +35,13 @@ const REFUSING_MAX: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub struct Server {
     handles: Arc<Handles>,
-    seats: Seats,
+    slots: ConnectionTable,
     origin: Origin,
 }
 
 /// Why the server closes a connection.
 #[derive(Debug, thiserror::Error)]
-enum Over {
+enum CloseReason {
     #[error("nothing was said for {SILENT_MAX:?}")]
     Silent,
     #[error("an answer was not read for {UNREAD_MAX:?}")]
@@ -51,7 +51,7 @@ enum Over {
     #[error("the connection failed")]
     Io(#[from] io::Error),
     #[error(transparent)]
-    NoSeat(#[from] NoSeat),
+    Slot(#[from] SlotError),
 }
 
 impl Server {
@@ -59,7 +59,7 @@ impl Server {
     #[must_use]
     pub fn new(handles: Handles, remote: Remote) -> Self {
         let origin = Origin::Network(remote);
-        Self { handles: Arc::new(handles), seats: Seats::default(), origin }
+        Self { handles: Arc::new(handles), slots: ConnectionTable::default(), origin }
     }
 
     /// Returns this server for callers on the control socket, which may make every request.
@@ -71,59 +71,63 @@ impl Server {
     /// frame, or the connection is evicted. Returns when the node stops. The caller must have
     /// authenticated the peer of the stream, because the server answers every peer.
     pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(&self, mut stream: S) {
-        let Some(seat) = self.seats.take() else {
-            let _ = timeout(REFUSING_MAX, say(&mut stream, &busy())).await; // best effort
+        let Some(slot) = self.slots.take() else {
+            let _ = timeout(REFUSING_MAX, send(&mut stream, &busy())).await; // best effort
             return;
         };
-        let over = tokio::select! {
-            () = seat.sent_away() => Err(NoSeat::SentAway.into()),
-            over = self.talk(&mut stream, &seat) => over,
+        let result = tokio::select! {
+            () = slot.evicted() => Err(SlotError::Evicted.into()),
+            result = self.answer_requests(&mut stream, &slot) => result,
         };
-        if let Err(why) = over {
+        if let Err(why) = result {
             tracing::debug!(why = &why as &dyn Error, "management.hung_up");
         }
     }
 
-    async fn talk<S>(&self, stream: &mut S, seat: &super::seats::Seat) -> Result<(), Over>
+    async fn answer_requests<S>(
+        &self,
+        stream: &mut S,
+        slot: &ConnectionSlot,
+    ) -> Result<(), CloseReason>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
         loop {
-            let Some(request) = hear(stream).await? else { return Ok(()) };
-            seat.waits()?;
+            let Some(request) = receive(stream).await? else { return Ok(()) };
+            slot.set_answering()?;
             let request = match wire::decode::<Request>(&request) {
                 Ok(request) => self.origin.admit(request).map_err(Answer::Refused),
                 Err(why) => Err(refused(Why::NotUnderstood, &why)),
             };
             let answer = match request {
-                Ok(Request::Watch { key }) => match seat.watches() {
+                Ok(Request::Watch { key }) => match slot.set_watching() {
                     Ok(()) => return self.watch(stream, &key).await,
                     Err(why) => refused(Why::Busy, &why),
                 },
                 Ok(request) => answers::answer(&self.handles, request).await,
                 Err(refusal) => refusal,
             };
-            timeout(UNREAD_MAX, say(stream, &answer)).await.map_err(|_| Over::Unread)??;
-            seat.is_silent()?;
+            timeout(UNREAD_MAX, send(stream, &answer)).await.map_err(|_| CloseReason::Unread)??;
+            slot.set_idle()?;
         }
     }
 
     /// Sends the value of a key, then each change; a slow reader misses intermediate values.
-    async fn watch<S>(&self, stream: &mut S, key: &str) -> Result<(), Over>
+    async fn watch<S>(&self, stream: &mut S, key: &str) -> Result<(), CloseReason>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
         let key = KeyName::new(key);
         let mut changes = self.handles.replicator.subscribe_value(&key);
         if let Some(answer) = answers::nothing_yet(&self.handles, &key).await {
-            say(stream, &answer).await?;
+            send(stream, &answer).await?;
         }
         let mut byte = [0];
         loop {
             tokio::select! {
                 change = changes.next() => {
                     let Some(change) = change else { return Ok(()) }; // the node has ended
-                    say(stream, &answers::value(change.value).await).await?;
+                    send(stream, &answers::value(change.value).await).await?;
                 }
                 _ = stream.read(&mut byte) => return Ok(()), // the end, an error or any byte
             }
@@ -132,20 +136,20 @@ impl Server {
 }
 
 /// Reads the next request; `None` if the caller closed the stream.
-async fn hear<S>(stream: &mut S) -> Result<Option<Vec<u8>>, Over>
+async fn receive<S>(stream: &mut S) -> Result<Option<Vec<u8>>, CloseReason>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let heard = timeout(SILENT_MAX, wire::read_frame(stream, REQUEST_BYTES_MAX)).await;
-    let heard = heard.map_err(|_| Over::Silent)?;
-    if let Err(FrameError::TooLong { .. }) = &heard {
-        let why = refused(Why::TooLong, heard.as_ref().expect_err("it was just seen"));
-        timeout(UNREAD_MAX, say(stream, &why)).await.map_err(|_| Over::Unread)??;
+    let received = timeout(SILENT_MAX, wire::read_frame(stream, REQUEST_BYTES_MAX)).await;
+    let received = received.map_err(|_| CloseReason::Silent)?;
+    if let Err(FrameError::TooLong { .. }) = &received {
+        let why = refused(Why::TooLong, received.as_ref().expect_err("it was just seen"));
+        timeout(UNREAD_MAX, send(stream, &why)).await.map_err(|_| CloseReason::Unread)??;
     }
-    Ok(heard?)
+    Ok(received?)
 }
 
-async fn say<S: AsyncWrite + Unpin>(stream: &mut S, answer: &Answer) -> io::Result<()> {
+async fn send<S: AsyncWrite + Unpin>(stream: &mut S, answer: &Answer) -> io::Result<()> {
     let mut body = wire::encode(answer);
     if body.len() > ANSWER_BYTES_MAX {
         body = wire::encode(&too_long(body.len()));
@@ -167,5 +171,5 @@ fn busy() -> Answer {
 }
 
 fn refused(why: Why, error: &dyn Error) -> Answer {
-    Answer::Refused(Refusal { why, text: answers::told(error) })
+    Answer::Refused(Refusal { why, text: answers::error_chain(error) })
 }
