@@ -1,4 +1,4 @@
-//! Answers requests of tools with the node's public handles. [`answer`] bounds the time of each
+//! Answers requests of tools with the node's public handles. `answer` bounds the time of each
 //! request; `orders.rs` holds the requests that change members or shards or delete a key.
 
 use std::collections::BTreeMap;

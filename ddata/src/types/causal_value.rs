@@ -1,8 +1,8 @@
-//! [`Causal`]: a typed value with its causal context, the thing that merges.
+//! [`Causal`]: a typed value with its causal context; the unit of merging.
 //!
-//! It speaks the `crdts` crate's traits: `CvRDT` (full states), `CmRDT` (deltas as operations,
-//! with rule R as their validation) and, for interoperability, `ResetRemove`. The Replicator keeps
-//! the erased [`State`] instead.
+//! It implements the traits of the `crdts` crate: `CvRDT` (full states), `CmRDT` (deltas as
+//! operations, validated by the causal delta rule) and, for interoperability, `ResetRemove`. The
+//! Replicator works with the type-erased [`State`] instead.
 
 use std::convert::Infallible;
 use std::marker::PhantomData;
@@ -16,7 +16,7 @@ use crate::types::delta::{Delta, Lack, Merged, Repair, State};
 use crate::types::edit::{Author, Edit, EditError};
 use crate::types::{DataType, Open};
 
-/// A value of type `T` as one replica knows it.
+/// A value of type `T` in the state of one replica.
 ///
 /// # Example
 /// ```
@@ -58,34 +58,34 @@ impl<T: DataType> Default for Causal<T> {
 }
 
 impl<T: DataType> Causal<T> {
-    /// A value nobody has written.
+    /// Creates a value that was never written.
     #[must_use]
     pub fn new() -> Self {
         Self { state: State::new(T::shape()), kind: PhantomData }
     }
 
-    /// A snapshot to read.
+    /// Returns a snapshot for reading.
     #[must_use]
     pub fn value(&self) -> T {
         T::open(self.state.store.clone())
     }
 
-    /// What has been seen.
+    /// Returns the context: the dots of all changes that this replica has merged.
     #[must_use]
     pub const fn context(&self) -> &CausalContext {
         self.state.context()
     }
 
-    /// The erased state.
+    /// Returns the type-erased state.
     #[must_use]
     pub const fn state(&self) -> &State {
         &self.state
     }
 
-    /// Changes the value: all of what `f` does or, on an error, nothing.
+    /// Changes the value. Either all changes of `f` are made or, if it returns an error, none.
     ///
     /// # Errors
-    /// Whatever `f` says.
+    /// The error of `f`.
     pub fn edit<R>(
         &mut self,
         author: Author,
@@ -94,7 +94,7 @@ impl<T: DataType> Causal<T> {
         self.state.edit(author, f)
     }
 
-    /// Deletes everything seen; what is concurrent survives.
+    /// Deletes everything that this replica has seen; concurrent changes survive.
     pub fn delete(&mut self, author: Author) -> Delta {
         self.state.delete(author)
     }
@@ -102,12 +102,12 @@ impl<T: DataType> Causal<T> {
     /// Merges a delta.
     ///
     /// # Errors
-    /// [`Lack`] by rule R; nothing was changed.
+    /// [`Lack`] if the causal delta rule refuses the delta; nothing was changed.
     pub fn apply(&mut self, delta: &Delta) -> Result<Merged, Lack> {
         self.state.apply(delta)
     }
 
-    /// Merges a delta without asking rule R: a bug that suites must catch.
+    /// Merges a delta without the causal delta rule: a planted fault that test suites must catch.
     #[cfg(feature = "canaries")]
     pub fn apply_without_rule_r(&mut self, delta: &Delta) -> Merged {
         self.state.apply_without_rule_r(delta)
@@ -118,27 +118,27 @@ impl<T: DataType> Causal<T> {
         self.state.merge(&other.state)
     }
 
-    /// What brings a replica that has seen `peer` up to date.
+    /// Returns the repair that brings a replica with the context `peer` up to date.
     #[must_use]
     pub fn repair(&self, peer: &CausalContext) -> Repair {
         self.state.repair(peer)
     }
 
-    /// Forgets the oldest removal record.
+    /// Drops the oldest removal record.
     pub fn forget_record(&mut self) {
         self.state.forget_record();
     }
 
-    /// The hand-laid layout of the full state.
+    /// Encodes the full state.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         self.state.encode()
     }
 
-    /// Reads what [`encode`](Self::encode) wrote.
+    /// Decodes the result of [`encode`](Self::encode).
     ///
     /// # Errors
-    /// [`DecodeError`] if the bytes are no state of this type.
+    /// [`DecodeError`] if the bytes are not a state of this type.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         Ok(Self { state: State::decode(bytes, &T::shape())?, kind: PhantomData })
     }
@@ -164,23 +164,25 @@ impl<T: DataType> CmRDT for Causal<T> {
         self.state.clone().apply(delta).map(|_| ())
     }
 
-    /// An inapplicable delta changes nothing: ask [`validate_op`](CmRDT::validate_op) first, or
-    /// use [`Causal::apply`], which answers.
+    /// A delta that the causal delta rule refuses changes nothing and causes no error: call
+    /// [`validate_op`](CmRDT::validate_op) first, or use [`Causal::apply`], which returns the
+    /// error.
     fn apply(&mut self, delta: Delta) {
         let _ = self.state.apply(&delta);
     }
 }
 
 impl<T: DataType> ResetRemove<ReplicaId> for Causal<T> {
-    /// Drops what `clock` covers. For code written against the crate only: it takes no dot, so a
-    /// replica that is reset no longer has "equal contexts, equal states" with its peers.
+    /// Drops the entries that `clock` covers. Only for code that is written against the `crdts`
+    /// crate: the reset takes no dot, so this replica and its peers may have equal contexts and
+    /// different states.
     fn reset_remove(&mut self, clock: &VClock<ReplicaId>) {
         self.state.reset(clock);
     }
 }
 
 impl State {
-    /// A typed snapshot, if this is a `T`.
+    /// Returns a typed snapshot; `None` if this is not a `T`.
     #[must_use]
     pub fn view<T: DataType>(&self) -> Option<T> {
         (*self.shape() == T::shape()).then(|| <T as Open>::open(self.store.clone()))

@@ -1,6 +1,7 @@
-//! [`Content`]: what a value holds, as its reader sees it, for tools that know none of its types.
+//! [`Content`]: the content of a value without its static type, for tools that do not know the
+//! types of the program.
 //!
-//! Elements, keys and values stay encoded. Which replica wrote what does not show.
+//! Elements, keys and values stay encoded. The replicas that wrote them are left out.
 
 use crate::encoded::Encoded;
 use crate::types::dot_store::{DotFun, DotStore, Stamped};
@@ -10,30 +11,30 @@ use crate::types::shape::Shape;
 use crate::types::store::Store;
 use crate::types::{GCounter, Open, PNCounter};
 
-/// What a value holds. Elements and entries have an order that is the same on every node and has
-/// no meaning.
+/// The content of a value as readers see it. The order of elements and entries is the same on every
+/// node, but has no meaning.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Content {
-    /// Whether a flag is on.
+    /// State of a flag.
     Flag(bool),
-    /// A grow-only counter's value.
+    /// Value of a grow-only counter.
     Total(u128),
-    /// An up-and-down counter's value.
+    /// Value of an up-and-down counter.
     Net(i128),
-    /// A set's elements.
+    /// Elements of a set.
     Elements(Vec<Encoded>),
-    /// What was written last to a register; `None`: nothing.
+    /// Value of a last-writer-wins register; `None` if it was never written.
     Register(Option<Encoded>),
-    /// What was written to a register, with all that was written at the same time.
+    /// Concurrent values of a multi-value register.
     Siblings(Vec<Encoded>),
-    /// A map's entries.
+    /// Entries of a map.
     Map(Vec<(Encoded, Self)>),
-    /// A user type, which only its own code can read.
+    /// A user type, which only its own code can decode.
     User {
-        /// Parts of replicas, as many as there are.
+        /// Number of contributions of replicas.
         parts: usize,
-        /// Their length, in bytes.
+        /// Total length of the contributions, in bytes.
         bytes: usize,
     },
 }

@@ -1,20 +1,20 @@
-//! [`State`] and [`Delta`]: one key's content with its causal context, and one change of it.
+//! [`State`] and [`Delta`]: the content of one key with its causal context, and a change of it.
 //!
-//! **Rule R**: a delta is merged only if every dot it overwrites is in the receiver's context (or
-//! among its own); otherwise nothing changes and the answer is [`Lack`]. So a dot in a context
-//! means that the whole effect of its mutation has been applied, and equal contexts mean equal
-//! states. Without the rule an acknowledged removal can be invisible to a later majority read
-//! (spec/reference/crdts.md §6).
+//! **Causal delta rule** (docs/protocol/replication.md#causal-delta-rule): a delta is merged only
+//! if every dot that it overwrites is in the receiver's context or among the delta's own dots.
+//! Otherwise nothing changes and the answer is [`Lack`]. So a dot in a context means that the whole
+//! effect of its mutation has been applied, and equal contexts mean equal states. Without the rule
+//! a majority read could miss an acknowledged removal.
 //!
-//! A *repair* is computed from the peer's context alone: the live entries it lacks and the
-//! removal records it lacks. It is a delta like any other, so it may be lost, doubled, or reach
-//! somebody else; but it says only what is news to that peer, so it carries the peer's context,
-//! and who has not seen all of that answers [`Lack`]. Only the last [`RECORDS_MAX`] removal
-//! records are kept; a peer behind their floor gets the full state.
+//! A *repair* is computed from the peer's context alone: it contains the live entries and the
+//! removal records that the peer lacks. It is an ordinary delta, so it may be lost, duplicated or
+//! reach another replica. Because it contains only news for that peer, it carries the peer's
+//! context, and a receiver that has not seen all of it answers [`Lack`]. A state keeps only the
+//! last [`RECORDS_MAX`] removal records; a peer that lacks an older one gets the full state.
 //!
-//! Of a leaf (a flag, a counter, a register) nothing is recorded: it is one place, and what was seen
-//! of it and does not live was overwritten. So its repair says all that its full state says, but
-//! for the content that the peer has; who has seen less than the peer would lose that, and answers
+//! A leaf (a flag, a counter, a register) has no records: it is one place, and all dots that were
+//! seen and are not live were overwritten. So its repair is the full state without the content that
+//! the peer has. A receiver that has seen less than the peer would lose that content, and answers
 //! [`Lack`] as well.
 
 use std::sync::Arc;
@@ -26,42 +26,44 @@ use crate::types::dot_store::{DotStore, Empty};
 use crate::types::shape::Shape;
 use crate::types::store::Store;
 
-/// Removal records that one state keeps. The Replicator bounds their sum over all keys as well.
+/// Maximum number of removal records of one state. The Replicator also bounds their sum over all
+/// keys.
 pub const RECORDS_MAX: usize = 4_096;
 
-/// The number up to which departed replicas' dots are folded away; 0 until forgetting exists
-/// (spec/safety.md §7). It stands in every encoded state from the first version on.
+/// Level up to which the dots of departed replicas are folded away. It is 0 as long as forgetting
+/// is not implemented (docs/protocol/replication.md#forgetting-needs-a-decision). Every encoded
+/// state contains it, from the first version on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FoldLevel(pub u64);
 
-/// One change, or several joined: the dots it made, the dots it overwrote, the places it touched.
+/// One change or several joined ones: the new dots, the overwritten dots and the touched places.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delta {
     pub(crate) dots: DotSet,
     pub(crate) gone: DotSet,
     pub(crate) store: Store,
-    pub(crate) after: Option<Box<CausalContext>>, // of a repair: what its receiver must have seen
+    pub(crate) after: Option<Box<CausalContext>>, // of a repair: the required context
 }
 
-/// The receiver's context, for a delta or a read that needs more than it knows: the sender
-/// answers with a repair.
+/// Refusal of a delta or read that requires more than the receiver knows. It contains the
+/// receiver's context; the sender answers with a repair.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the delta builds on changes not seen here; nothing was changed, a repair is needed")]
 pub struct Lack {
-    /// What the receiver knows.
+    /// The receiver's context.
     pub context: CausalContext,
 }
 
-/// What a merge did.
+/// Result of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merged {
-    /// Everything was known already.
+    /// All changes were known already.
     Unchanged,
-    /// Something new came in.
+    /// Some changes were new.
     Changed,
 }
 
-/// What one or more mutations overwrote, and where: kept so that peers can be repaired.
+/// The dots that one or more mutations overwrote, and their places, kept for repairs of peers.
 #[derive(Debug, PartialEq)]
 struct Record {
     dots: DotSet,
@@ -69,36 +71,36 @@ struct Record {
     places: Store,
 }
 
-/// One key's content, with the context of all mutations that made it.
+/// The content of one key with the context of all mutations that made it.
 #[derive(Clone, Debug)]
 pub struct State {
     shape: Shape,
     pub(crate) store: Store,
     context: CausalContext,
     fold: FoldLevel,
-    records: imbl::Vector<Arc<Record>>, // ≤ RECORDS_MAX, oldest first; none of a leaf
-    floor: CausalContext,               // dots whose removal records are gone: ≤ the context
+    records: imbl::Vector<Arc<Record>>, // ≤ RECORDS_MAX, oldest first; empty for a leaf
+    floor: CausalContext,               // dots whose removal records were dropped: ≤ the context
 }
 
-/// Equal content and equal knowledge; what a state remembers for repairs does not count.
+/// Compares content and context. Records for repairs are ignored.
 impl PartialEq for State {
     fn eq(&self, other: &Self) -> bool {
         self.shape == other.shape && self.context == other.context && self.store == other.store
     }
 }
 
-/// What brings a peer up to date.
+/// A message that brings a peer up to date.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Repair {
-    /// The peer knows everything.
+    /// The peer has seen everything.
     Nothing,
-    /// What it lacks.
+    /// The changes that the peer lacks.
     Delta(Delta),
-    /// Everything: the removal records it lacks are gone. Never of a leaf.
+    /// The full state, because removal records that the peer lacks were dropped. Never for a leaf.
     Full,
 }
 
-/// What a delta has made known or overwritten.
+/// Dots that a delta adds or overwrites.
 struct Known<'a> {
     dots: &'a DotSet,
     gone: &'a DotSet,
@@ -111,43 +113,43 @@ impl Seen for Known<'_> {
 }
 
 impl Delta {
-    /// The dots this delta makes known.
+    /// Returns the dots that the delta adds to a context.
     #[must_use]
     pub const fn dots(&self) -> &DotSet {
         &self.dots
     }
 
-    /// The dots it overwrites.
+    /// Returns the dots that the delta overwrites.
     #[must_use]
     pub const fn overwritten(&self) -> &DotSet {
         &self.gone
     }
 
-    /// About its encoded size, in bytes.
+    /// Returns an estimate of the encoded size, in bytes.
     pub(crate) fn size(&self) -> usize {
         if self.is_empty() { 0 } else { 16 + self.store.size() }
     }
 
-    /// Whether it brings anything, besides overwriting.
+    /// Whether the delta adds entries, in addition to overwriting.
     pub(crate) fn adds(&self) -> bool {
         let mut any = false;
         self.store.each_dot(&mut |_| any = true);
         any
     }
 
-    /// The highest time in the registers it writes, for the clock.
+    /// Returns the highest time in the registers that it writes, for the receiver's clock.
     pub(crate) fn latest_time(&self) -> Option<HybridTimestamp> {
         self.store.latest_time()
     }
 
-    /// Whether it says nothing.
+    /// Whether the delta contains no change.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.dots.is_empty()
     }
 
-    /// Joins another delta of the same key into this one, earlier or later. With a repair among
-    /// them, the whole asks for what the repair asks for.
+    /// Joins another delta of the same key, earlier or later, into this one. If one of them is a
+    /// repair, the result requires the repair's context.
     pub fn join(&mut self, other: &Self) {
         let mine = Known { dots: &self.dots, gone: &self.gone };
         self.store.join_delta(&mine, &other.store, &other.gone, Empty::Keep);
@@ -158,8 +160,8 @@ impl Delta {
         }
     }
 
-    /// The hand-laid layout: version, replicas, dots, overwritten dots, what a repair builds
-    /// on, touched places.
+    /// Encodes the delta: version, replicas, dots, overwritten dots, required context of a repair,
+    /// touched places.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
@@ -173,11 +175,11 @@ impl Delta {
         writer.finish()
     }
 
-    /// Reads what [`encode`](Self::encode) wrote.
+    /// Decodes the result of [`encode`](Self::encode).
     ///
     /// # Errors
-    /// [`DecodeError`] if the bytes are no delta of this shape. Never panics, and allocates no
-    /// more than a small multiple of the input.
+    /// [`DecodeError`] if the bytes are not a delta of this shape. Never panics, and allocates at
+    /// most a small multiple of the input's size.
     pub fn decode(bytes: &[u8], shape: &Shape) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes)?;
         let (dots, gone) = (DotSet::decode(&mut reader)?, DotSet::decode(&mut reader)?);
@@ -199,7 +201,7 @@ impl Delta {
 }
 
 impl State {
-    /// An empty value nobody has written.
+    /// Creates an empty value that was never written.
     #[must_use]
     pub fn new(shape: Shape) -> Self {
         Self {
@@ -212,29 +214,31 @@ impl State {
         }
     }
 
-    /// What kind of data this is.
+    /// Returns the kind of data.
     #[must_use]
     pub const fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// What has been seen of this key: digest, version and acknowledgement in one.
+    /// Returns the context: the dots of all changes seen. It serves as digest, version and
+    /// acknowledgement.
     #[must_use]
     pub const fn context(&self) -> &CausalContext {
         &self.context
     }
 
-    /// Whether nothing is live: never written, deleted, or emptied.
+    /// Whether nothing is live: the value was never written, was deleted or was emptied.
     #[must_use]
     pub fn is_bottom(&self) -> bool {
         self.store.is_bottom()
     }
 
-    /// Merges a delta, or says what is lacking.
+    /// Merges a delta, or returns the context that shows what is missing.
     ///
     /// # Errors
-    /// [`Lack`] if the delta overwrites dots never seen here (rule R), is a repair for somebody who
-    /// has seen more, or would make the cloud of stray dots too large. Nothing was changed.
+    /// [`Lack`] if the delta overwrites dots that this state has not seen (causal delta rule), is a
+    /// repair for a replica that has seen more, or would make the set of non-contiguous dots too
+    /// large. Nothing was changed.
     pub fn apply(&mut self, delta: &Delta) -> Result<Merged, Lack> {
         let unseen = self.context.unseen(&delta.gone);
         let astray = delta.after.as_ref().is_some_and(|after| !self.context.includes(after));
@@ -244,14 +248,15 @@ impl State {
         Ok(self.apply_unchecked(delta))
     }
 
-    /// Merges a delta as [`Bug::NoRuleR`](crate::bug::Bug::NoRuleR) would have it. For suites that
-    /// must catch that.
+    /// Merges a delta with the fault [`Bug::NoRuleR`](crate::bug::Bug::NoRuleR), for suites that
+    /// must catch it.
     #[cfg(feature = "canaries")]
     pub fn apply_without_rule_r(&mut self, delta: &Delta) -> Merged {
         self.apply_unchecked(delta)
     }
 
-    /// Merges a delta without asking rule R. Only a canary may.
+    /// Merges a delta without the causal delta rule. Callers have checked the rule or plant a
+    /// fault.
     pub(crate) fn apply_unchecked(&mut self, delta: &Delta) -> Merged {
         if self.context.includes_all(&delta.dots) {
             return Merged::Unchanged;
@@ -264,7 +269,7 @@ impl State {
         Merged::Changed
     }
 
-    /// Takes over what a local mutation did: its content is in the store already.
+    /// Commits a local mutation whose content is already in `store`.
     pub(crate) fn commit(&mut self, store: Store, delta: &Delta) {
         if !delta.gone.is_empty()
             && !self.store.is_leaf()
@@ -276,7 +281,7 @@ impl State {
         self.context.extend(&delta.dots);
     }
 
-    /// Merges another replica's full state. Both must be of one shape.
+    /// Merges the full state of another replica. Both must have the same shape.
     pub fn merge(&mut self, other: &Self) -> Merged {
         assert_eq!(self.shape, other.shape, "shapes are compared before states are merged");
         if self.context.includes(&other.context) {
@@ -287,13 +292,13 @@ impl State {
         self.context.merge(&other.context);
         self.fold = self.fold.max(other.fold);
         if !self.store.is_leaf() {
-            self.floor.extend(&learned); // what those mutations overwrote is not known one by one
+            self.floor.extend(&learned); // their overwritten dots are not known one by one
         }
         Merged::Changed
     }
 
-    /// What brings a replica that has seen `peer` up to date. Costs a scan of the live entries, of a
-    /// leaf also of the context.
+    /// Returns the repair for a replica with the context `peer`. Scans the live entries and, for a
+    /// leaf, the context.
     #[must_use]
     pub fn repair(&self, peer: &CausalContext) -> Repair {
         let dots = self.context.minus(peer);
@@ -313,20 +318,21 @@ impl State {
         Repair::Delta(Delta { dots, gone, store, after: Some(Box::new(peer.clone())) })
     }
 
-    /// All that was seen and does not live: what was overwritten, and what added nothing. Once folded
-    /// dots leave the context, replicas of unequal fold levels need the full state instead.
+    /// Returns all dots that were seen and are not live: overwritten ones, and those that added
+    /// nothing. Once folded dots leave the context, replicas with different fold levels will need
+    /// the full state instead.
     fn overwritten(&self) -> DotSet {
         let mut live = DotSet::new();
         self.store.each_dot(&mut |dot| live.insert(dot));
         self.context.except(live)
     }
 
-    /// The highest time in its registers, for the clock.
+    /// Returns the highest time in its registers, for the clock.
     pub(crate) fn latest_time(&self) -> Option<HybridTimestamp> {
         self.store.latest_time()
     }
 
-    /// The same content and context without what only repairs need: for readers.
+    /// Returns content and context without the records for repairs, for readers.
     #[must_use]
     pub(crate) fn snapshot(&self) -> Self {
         Self {
@@ -339,28 +345,28 @@ impl State {
         }
     }
 
-    /// A canary's merge: registers keep what arrived last.
+    /// Merge of a planted fault: registers keep what arrived last.
     pub(crate) fn keep_arrived(&mut self, arrived: &DotSet) {
         self.store.keep_arrived(arrived);
     }
 
-    /// Removal records kept.
+    /// Number of removal records kept.
     #[must_use]
     pub fn records(&self) -> usize {
         self.records.len()
     }
 
-    /// Forgets the oldest removal record: a peer that lacks it will get the full state.
+    /// Drops the oldest removal record. A peer that lacks it will get the full state.
     pub fn forget_record(&mut self) {
         if let Some(oldest) = self.records.pop_front() {
             self.floor.extend(&oldest.dots);
         }
     }
 
-    /// Where a delta from elsewhere overwrites anything. What it overwrites, was seen and is not
-    /// live here was overwritten by another mutation, which has its own record or lies below the
-    /// floor. What came together with its overwriter was never live here, but may be at a peer:
-    /// that one has to look everywhere.
+    /// Returns the places at which a remote delta overwrites entries. An overwritten dot that was
+    /// seen and is not live here was overwritten by another mutation, which has its own record or
+    /// is below the floor. A dot that arrives together with its overwriter was never live here, but
+    /// may be live at a peer, so that peer must look at all places.
     fn overwritten_by(&self, delta: &Delta) -> Option<Store> {
         if delta.gone.is_empty() || self.store.is_leaf() {
             return None;
@@ -373,7 +379,7 @@ impl State {
         Some(everywhere)
     }
 
-    /// Keeps what a delta is about to overwrite here, so that peers can be repaired.
+    /// Records what a delta is about to overwrite, for repairs of peers.
     fn remember(&mut self, delta: &Delta, places: Store) {
         let (dots, gone) = (delta.dots.clone(), delta.gone.clone());
         self.records.push_back(Arc::new(Record { dots, gone, places }));
@@ -395,7 +401,7 @@ impl State {
         after.cloud().runs().len() > CLOUD_RUNS_MAX
     }
 
-    /// The hand-laid layout: version, replicas, context, fold level, content.
+    /// Encodes the state: version, replicas, context, fold level, content.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
@@ -405,11 +411,11 @@ impl State {
         writer.finish()
     }
 
-    /// Reads what [`encode`](Self::encode) wrote.
+    /// Decodes the result of [`encode`](Self::encode).
     ///
     /// # Errors
-    /// [`DecodeError`] if the bytes are no state of this shape. Never panics, and allocates no
-    /// more than a small multiple of the input.
+    /// [`DecodeError`] if the bytes are not a state of this shape. Never panics, and allocates at
+    /// most a small multiple of the input's size.
     pub fn decode(bytes: &[u8], shape: &Shape) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes)?;
         let context = CausalContext::decode(&mut reader)?;
@@ -428,18 +434,19 @@ impl State {
         Ok(Self { shape: shape.clone(), store, context, fold, records: imbl::Vector::new(), floor })
     }
 
-    /// Drops every live entry that the crate's version vector covers, as `ResetRemove` asks.
+    /// Drops every live entry that the version vector of the `crdts` crate covers; for
+    /// `ResetRemove`.
     pub(crate) fn reset(&mut self, clock: &crdts::VClock<crate::id::ReplicaId>) {
         self.store.forget(&CausalContext::from(clock.clone()));
     }
 
-    /// The dot that `replica`'s next mutation of this key takes.
+    /// Returns the dot of `replica`'s next mutation of this key.
     pub(crate) fn next_dot(&self, replica: crate::id::ReplicaId) -> Dot {
         self.context.next_dot(replica)
     }
 }
 
-/// Whether a decoded state names places without content, which only deltas may.
+/// Whether a decoded state contains places without content, which only deltas may have.
 fn has_empty_places(store: &Store) -> bool {
     match store {
         Store::Set(map) => map.sweeps() || map.iter().any(|(_, inner)| inner.is_bottom()),

@@ -1,7 +1,8 @@
-//! [`DotMap`]: encoded keys → inner stores. A key is there as long as its inner store is live.
+//! [`DotMap`]: a map from encoded keys to inner dot stores. A key exists as long as its inner store
+//! has live entries.
 //!
-//! In a delta a map names the keys it touched, also those that became empty, and `sweep` says
-//! "look everywhere below": a `clear` names no key at all.
+//! In a delta the map contains the touched keys, also those that became empty. The flag `sweep`
+//! stands for every key of the receiver's map, because a `clear` does not list keys.
 
 use crate::causal::{Dot, DotSet, Seen};
 use crate::encoded::{DecodeError, Encoded, Reader, Writer};
@@ -10,7 +11,7 @@ use crate::types::hash_ordered::{HashOrdered, Hashed};
 use crate::types::shape::Shape;
 use crate::types::store::Store;
 
-/// See the module's page.
+/// A dot store that maps encoded keys to inner stores.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DotMap<S: Clone> {
     entries: HashOrdered<S>,
@@ -47,12 +48,12 @@ impl<S: DotStore> DotMap<S> {
         S::empty(&self.inner)
     }
 
-    /// Makes this part of a delta name everything below it, too.
+    /// Makes this part of a delta refer to everything below it.
     pub(crate) const fn sweep(&mut self) {
         self.sweep = true;
     }
 
-    /// Whether a delta asks to look everywhere below.
+    /// Whether this part of a delta refers to everything below it.
     pub(crate) const fn sweeps(&self) -> bool {
         self.sweep
     }
@@ -70,7 +71,7 @@ impl<S: DotStore> DotMap<S> {
         }
     }
 
-    /// The keys whose inner stores read differently than in `before`.
+    /// Returns the keys whose inner stores read differently from `before`.
     pub(crate) fn keys_changed(&self, before: &Self) -> Vec<Encoded>
     where
         Store: From<S>,
@@ -90,7 +91,7 @@ impl<S: DotStore> DotMap<S> {
         keys
     }
 
-    /// Changes the inner stores under `keys`, leaves all others shared.
+    /// Changes the inner stores of `keys`. All others stay shared with older snapshots.
     fn change_each(&mut self, keys: Vec<Hashed>, change: impl Fn(&mut S)) {
         for key in keys {
             let Some(inner) = self.entries.get_mut(&key) else { continue };
@@ -107,11 +108,12 @@ impl<S: DotStore> DotMap<S> {
     }
 }
 
-/// What a walk over two maps side by side finds.
+/// Differences that a walk over two maps finds.
 struct Walk<'a, S> {
-    /// Keys that only the first map holds and the second has overwritten something under.
+    /// Keys that only the first map contains and that hold dots which the second side has seen, so
+    /// the second side has overwritten them.
     overwritten: Vec<Hashed>,
-    /// What the second map holds and the first does not, or not so.
+    /// Entries of the second map that the first lacks or has with another content.
     differing: Vec<(&'a Hashed, &'a S)>,
 }
 
@@ -256,7 +258,7 @@ where
     }
 }
 
-/// Takes one kind of map out of the erased form.
+/// Extracts one kind of map from the type-erased store.
 pub(crate) trait FromStore: Sized {
     fn open(store: Store) -> Option<Self>;
 }

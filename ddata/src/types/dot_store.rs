@@ -1,8 +1,8 @@
-//! Dot stores: the trait that every replicated type's state obeys, and its leaf, [`DotFun`].
+//! Dot stores: the trait of the state of every replicated type, and its leaf, [`DotFun`].
 //!
-//! A dot store holds live entries, each under the dot of the mutation that wrote it. An entry
-//! disappears when a known mutation has overwritten its dot. Two stores join by comparing dots
-//! with contexts; no clock is read, and no order of arrival matters.
+//! A dot store contains live entries, each under the dot of the mutation that wrote it. An entry
+//! disappears when a known mutation has overwritten its dot. A join of two stores compares dots
+//! with contexts, so it depends neither on clocks nor on the order of arrival.
 //!
 //! Source: Almeida, Shoker, Baquero, *Delta State Replicated Data Types* (arXiv 1603.01529), §7.
 
@@ -17,46 +17,47 @@ use crate::id::ReplicaId;
 use crate::types::shape::Shape;
 use crate::types::store::Store;
 
-/// What a join does with places that became empty.
+/// Treatment of keys that become empty in a join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Empty {
-    /// Drops them: a state holds only what is live.
+    /// Removes them: a state contains only live content.
     Drop,
-    /// Keeps them: a delta names them as the places where something was overwritten.
+    /// Keeps them: a delta lists them as the places where something was overwritten.
     Keep,
 }
 
-/// Live entries under dots. See the module's page.
+/// A set of live entries under dots.
 pub(crate) trait DotStore: Clone + PartialEq + Debug + Into<Store> + Sized {
-    /// An empty store of this shape.
+    /// Creates an empty store of this shape.
     fn empty(shape: &Shape) -> Self;
-    /// An empty store of the same shape.
+    /// Creates an empty store of the same shape.
     fn empty_like(&self) -> Self;
-    /// Takes the same kind out of the erased form; another kind is our bug.
+    /// Extracts the store from its type-erased form. Another kind is a bug of this crate.
     fn from_store(store: Store) -> Self;
-    /// Whether nothing is live (and, in a delta, nothing is named).
+    /// Whether nothing is live and, in a delta, no place is listed.
     fn is_bottom(&self) -> bool;
-    /// Joins a full state: an entry stays if both hold it or the other side has not seen it.
+    /// Joins a full state: an entry remains if both sides have it or the other side has not seen
+    /// it.
     fn join(&mut self, mine: &impl Seen, other: &Self, theirs: &impl Seen);
-    /// Joins a delta: at the places it names, drops what is `gone` and adds what `mine` has not
-    /// seen. Costs as much as the delta is large.
+    /// Joins a delta: at its places, drops the dots in `gone` and adds the entries that `mine` has
+    /// not seen. Costs time proportional to the delta.
     fn join_delta(&mut self, mine: &impl Seen, delta: &Self, gone: &DotSet, empty: Empty);
     /// Drops every entry whose dot is in `gone`.
     fn forget(&mut self, gone: &impl Seen);
-    /// Whether anything live here is in `seen`.
+    /// Whether a live entry's dot is in `seen`.
     fn meets(&self, seen: &impl Seen) -> bool;
-    /// Every live dot.
+    /// Calls `f` for every live dot.
     fn each_dot(&self, f: &mut dyn FnMut(Dot));
-    /// The live entries whose dots are in `dots`.
+    /// Returns the live entries whose dots are in `dots`.
     fn only(&self, dots: &DotSet) -> Self;
-    /// The places that `delta` names and where something live here is in `gone`, without their
-    /// content; `None` if there is no such place.
+    /// Returns the places of `delta` at which a live entry's dot is in `gone`, without content;
+    /// `None` if there is no such place.
     fn places(&self, delta: &Self, gone: &DotSet) -> Option<Self>;
     fn encode(&self, writer: &mut Writer);
     fn decode(reader: &mut Reader<'_>, shape: &Shape) -> Result<Self, DecodeError>;
 }
 
-/// What a leaf holds under each dot.
+/// The payload that a leaf stores under each dot.
 pub(crate) trait Payload: Clone + PartialEq + Debug {
     fn encode(&self, writer: &mut Writer);
     fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError>;
@@ -65,7 +66,7 @@ pub(crate) trait Payload: Clone + PartialEq + Debug {
     fn peek(store: &Store) -> Option<&DotFun<Self>>;
 }
 
-/// Dots → payloads: siblings that no known mutation has overwritten. Sorted by dot.
+/// Map from dots to payloads that no known mutation has overwritten (siblings). Sorted by dot.
 #[derive(Debug, PartialEq)]
 pub(crate) struct DotFun<P> {
     entries: SmallVec<[(Dot, P); 1]>, // ≤ concurrent writers since the last write that saw them
@@ -73,7 +74,7 @@ pub(crate) struct DotFun<P> {
 
 impl<P: Clone> Clone for DotFun<P> {
     fn clone(&self) -> Self {
-        // Nearly always there is one: no loop, no growing.
+        // Fast path for the usual single entry: no loop and no reallocation.
         let entries = match &*self.entries {
             [one] => SmallVec::from_buf([one.clone()]),
             more => more.iter().cloned().collect(),
@@ -97,7 +98,7 @@ impl<P: Payload> DotFun<P> {
         self.entries.len()
     }
 
-    /// The payload that `replica` holds under its highest dot.
+    /// Returns the payload of the highest dot of `replica`.
     pub(crate) fn of(&self, replica: ReplicaId) -> Option<(Dot, &P)> {
         self.iter().filter(|(dot, _)| dot.actor == replica).last()
     }
@@ -294,8 +295,9 @@ impl Payload for Encoded {
     }
 }
 
-/// The right to speak for a guarded key group: ordered by number, then by the holder's
-/// incarnation, so that no two owners hold the same term (spec/safety.md §2).
+/// The right to write a guarded key group. Ordered by number, then by the holder's incarnation, so
+/// no two owners hold the same term
+/// (docs/protocol/replication.md#terms-are-unique-and-promises-only-rise).
 #[derive(
     Clone,
     Copy,
@@ -310,39 +312,41 @@ impl Payload for Encoded {
     serde::Deserialize,
 )]
 pub struct Term {
-    /// Counts takeovers; 0 is "unguarded".
+    /// Number of takeovers; 0 means unguarded.
     #[serde(rename = "n")]
     pub number: u64,
-    /// Who holds the term.
+    /// The replica that holds the term.
     #[serde(rename = "o")]
     pub owner: ReplicaId,
 }
 
 impl Term {
-    /// The highest number: nobody takes so many terms, and the next one must always exist.
+    /// Highest valid number. It is far beyond any real number of takeovers, and every valid term
+    /// must have a successor.
     pub const NUMBER_MAX: u64 = u64::MAX / 2;
 
-    /// Whether somebody can hold it: its number is 1 to [`NUMBER_MAX`](Self::NUMBER_MAX).
+    /// Whether a replica can hold this term: its number is 1 to [`NUMBER_MAX`](Self::NUMBER_MAX).
     #[must_use]
     pub const fn is_valid(self) -> bool {
         self.number >= 1 && self.number <= Self::NUMBER_MAX
     }
 }
 
-/// What orders concurrent register writes: the term, then time (guarded: the sequence number).
+/// Order of concurrent register writes: the term, then the time or, if guarded, the sequence
+/// number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp {
-    /// The term of a guarded write; the zero term of an ordinary one.
+    /// Term of a guarded write; the zero term of an ordinary one.
     pub term: Term,
-    /// Hybrid time of an ordinary write, sequence number of a guarded one.
+    /// Hybrid time of an ordinary write; sequence number of a guarded one.
     pub time: HybridTimestamp,
 }
 
-/// A register's content under one dot.
+/// Content of a register under one dot.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Stamped {
     pub(crate) stamp: Stamp,
-    /// Whether the stamp's time was read from a clock, and may teach one.
+    /// Whether a clock produced the stamp's time, so other clocks may learn from it.
     pub(crate) clocked: bool,
     pub(crate) value: Encoded,
 }

@@ -1,8 +1,8 @@
-//! [`Edit`]: a value, a replica id and a clock together, so that user code says
-//! `set.insert("alice")` and nothing else.
+//! [`Edit`]: a value together with the replica id and the clock of its author, so that user code is
+//! only `set.insert("alice")`.
 //!
-//! Every mutation goes through a `Change`, which hands out the dots and gathers the delta. The
-//! mutators themselves stand beside their types.
+//! Every mutation goes through a `Change`, which assigns the dots and collects the delta. The
+//! mutators are in the files of their types.
 
 use std::marker::PhantomData;
 
@@ -18,78 +18,79 @@ use crate::types::dot_store::{DotFun, DotStore, Payload, Stamp, Term};
 use crate::types::hash_ordered::Hashed;
 use crate::types::store::Store;
 
-/// Why a mutation was refused. Nothing was changed.
+/// Why a mutation was refused. It has changed nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EditError {
-    /// The write is not above what it would overwrite: somebody with a higher term, or a later
-    /// guarded sequence number, wrote here. Read again; a guarded owner steps down.
+    /// The write is not above the content that it would overwrite: an owner with a higher term
+    /// wrote here, or a guarded write has a later sequence number. Read again; a guarded owner must
+    /// step down.
     #[error("stale write: {attempted:?} is not above the {live:?} that it would overwrite")]
     Stale {
-        /// The stamp of the refused write.
+        /// Stamp of the refused write.
         attempted: Stamp,
-        /// The highest stamp that is live.
+        /// Highest live stamp.
         live: Stamp,
     },
     /// A counter would leave the range of its type.
     #[error("the counter would overflow")]
     Overflow,
-    /// This replica's dots of the key are used up: a dot above [`COUNTER_MAX`] decodes nowhere.
+    /// This replica has no dots left for the key: a dot above [`COUNTER_MAX`] can't be decoded.
     #[error("replica {replica} has made 2^62 changes of this key; no further one can be encoded")]
     NoDotLeft {
-        /// This replica.
+        /// The replica that makes the change.
         replica: ReplicaId,
     },
-    /// A key of a guarded map can't be removed: an add-wins map could resurrect what a refused
-    /// writer touched. Write a `None` instead.
+    /// A key of a guarded map can't be removed, because an add-wins map could restore what a
+    /// refused writer touched. Write a `None` instead.
     #[error("keys of a guarded map are never removed: write a register that says `None`")]
     GuardedRemove,
-    /// Only registers, and maps of registers, can be guarded.
+    /// The type can't be guarded; only registers and maps of registers can.
     #[error("data of this kind can't be guarded: use an LWWRegister, or a map of them")]
     NotGuardable,
-    /// An element or value does not encode.
+    /// An element or value can't be encoded.
     #[error(transparent)]
     Encode(#[from] EncodeError),
-    /// An element or value already there does not decode as the type asked for.
+    /// The current content is not of the requested type.
     #[error(transparent)]
     Decode(#[from] crate::encoded::ValueError),
-    /// A change of a map's inner value failed halfway and its error was swallowed.
+    /// A change of a map's inner value failed partway and the closure ignored its error.
     #[error("an inner change failed halfway and its error was swallowed: return it with `?`")]
     Torn,
-    /// The caller's closure gave up.
+    /// The caller's closure returned an error of its own.
     #[error("the update was given up by its caller")]
     Custom(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl EditError {
-    /// Wraps an error of the caller's own.
+    /// Wraps an error of the caller.
     pub fn custom(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Custom(error.into())
     }
 }
 
-/// The replica that makes a change, and the stamp its register writes take.
+/// The replica that makes a change, and the stamp of its register writes.
 #[derive(Clone, Copy, Debug)]
 pub struct Author {
-    /// Whose dots the change takes.
+    /// The replica whose dots the change takes.
     pub replica: ReplicaId,
-    /// This node's clock, already ticked for this change.
+    /// The node's clock, already advanced for this change.
     pub time: HybridTimestamp,
     /// The term of a guarded change; `None` for an ordinary one.
     pub term: Option<Term>,
-    /// The deliberate bug of this run, if any.
+    /// The planted fault of this run, if any.
     pub canary: Canary,
 }
 
 impl Author {
-    /// An ordinary author.
+    /// Creates the author of an ordinary change.
     #[must_use]
     pub const fn new(replica: ReplicaId, time: HybridTimestamp) -> Self {
         Self { replica, time, term: None, canary: Canary::none() }
     }
 }
 
-/// One change in the making.
+/// A change that is being built.
 #[derive(Debug)]
 pub(crate) struct Change {
     author: Author,
@@ -97,8 +98,8 @@ pub(crate) struct Change {
     dots: DotSet,
     gone: Vec<Dot>,
     torn: bool, // an inner change failed halfway: the whole edit must fail
-    /// It builds on what its author found done already, which its dots and what they overwrite do
-    /// not say: others have done all of it only once they hold all that its author held.
+    /// The change relies on effects that its author found present. They are not in its delta, so a
+    /// peer has the whole promised result only once it holds everything that the author held.
     leans: bool,
 }
 
@@ -114,7 +115,7 @@ impl Change {
         self.next
     }
 
-    /// Refuses dots that no decoder takes.
+    /// Refuses dots that no decoder accepts.
     const fn is_encodable(&self) -> Result<(), EditError> {
         if self.next > COUNTER_MAX + 1 {
             return Err(EditError::NoDotLeft { replica: self.author.replica });
@@ -134,7 +135,7 @@ impl Change {
         self.author.time
     }
 
-    /// Refuses what would remove a key of a guarded map.
+    /// Refuses the removal of a key of a guarded map.
     pub(crate) fn may_remove(&self) -> Result<(), EditError> {
         if self.author.term.is_some() && !self.author.canary.has(Bug::GuardedKeyRemoved) {
             return Err(EditError::GuardedRemove);
@@ -142,13 +143,14 @@ impl Change {
         Ok(())
     }
 
-    /// Overwrites every dot of `store` and takes one dot for that.
+    /// Overwrites every dot of `store` and takes one dot for it.
     fn overwrite(&mut self, store: &impl DotStore) {
         self.dot();
         store.each_dot(&mut |dot| self.gone.push(dot));
     }
 
-    /// The stamp of a write over content whose highest stamp is `live`; `seq` for guarded ones.
+    /// Returns the stamp of a write over content with the highest stamp `live`. `seq` is a version
+    /// chosen by the caller.
     pub(crate) fn stamp(&self, live: Option<Stamp>, seq: Option<u64>) -> Result<Stamp, EditError> {
         let term = self.author.term.unwrap_or_default();
         let above = live.filter(|live| live.term == term).map(|live| live.time.next());
@@ -172,8 +174,8 @@ impl Change {
     }
 }
 
-/// A value being changed. Mutators are methods of `Edit<'_, ORSet<_>>` and so on; reading goes
-/// through [`view`](Edit::view).
+/// A value that is being changed. The mutators are methods of `Edit<'_, ORSet<_>>` and so on;
+/// [`view`](Edit::view) reads the value.
 #[derive(Debug)]
 pub struct Edit<'a, T> {
     store: &'a mut Store,
@@ -183,10 +185,10 @@ pub struct Edit<'a, T> {
 }
 
 impl<'a, T: DataType> Edit<'a, T> {
-    /// A snapshot of the value as it stands now, this edit's own changes included.
+    /// Returns a snapshot of the value with this edit's own changes.
     ///
-    /// What is only looked at is not promised by the change: a majority that acknowledges it may
-    /// lack what was seen here. Call the mutator also where it finds its work done: `remove`, not
+    /// The change does not promise content that was only read: a majority that acknowledges the
+    /// change may lack it. So call the mutator even if its result is already present: `remove`, not
     /// `if view().contains(..)`.
     #[must_use]
     pub fn view(&self) -> T {
@@ -197,28 +199,28 @@ impl<'a, T: DataType> Edit<'a, T> {
         self.change
     }
 
-    /// The author of this change: whose dots it takes.
+    /// Returns the replica whose dots this change takes.
     #[must_use]
     pub const fn replica(&self) -> ReplicaId {
         self.change.replica()
     }
 
-    /// Makes the whole edit fail: a part of it has happened and the rest can't.
+    /// Makes the whole edit fail, because a part of it was made and the rest can't be.
     pub(crate) const fn tear(&mut self) {
         self.change.torn = true;
     }
 
-    /// This change builds on more than its delta says: see [`Prepared::leans`].
+    /// Marks the change as relying on more than its delta contains: see [`Prepared::leans`].
     pub(crate) const fn lean(&mut self) {
         self.change.leans = true;
     }
 
-    /// The value's leaf, for a type whose state is a leaf.
+    /// Returns the leaf of a type whose state is a leaf.
     pub(crate) fn leaf<P: Payload>(&self) -> &DotFun<P> {
         P::peek(self.store).expect("a type opens only stores of its own shape")
     }
 
-    /// The map, for a type whose state is a map.
+    /// Whether a map contains the key; `false` for a leaf.
     pub(crate) fn has_key(&self, key: &Encoded) -> bool {
         let key = Hashed::new(key.clone());
         match &*self.store {
@@ -229,7 +231,7 @@ impl<'a, T: DataType> Edit<'a, T> {
         }
     }
 
-    /// Writes one payload and overwrites the siblings that `replaces` picks.
+    /// Writes a payload and overwrites the siblings selected by `replaces`.
     pub(crate) fn write<P: Payload>(&mut self, payload: P, replaces: impl Fn(Dot) -> bool) {
         let (store, touched) = (take(self.store), take(self.touched));
         let (mut fun, mut told) =
@@ -239,7 +241,7 @@ impl<'a, T: DataType> Edit<'a, T> {
         (*self.store, *self.touched) = (fun.into(), told.into());
     }
 
-    /// Empties the value, observing everything that is live. Says whether anything was.
+    /// Removes all live content and returns whether there was any.
     pub(crate) fn clear_all(&mut self) -> Result<bool, EditError> {
         self.lean();
         if self.store.is_bottom() {
@@ -253,7 +255,7 @@ impl<'a, T: DataType> Edit<'a, T> {
         Ok(true)
     }
 
-    /// Changes the inner value under an encoded key of a map.
+    /// Changes the inner value of an encoded key of a map.
     pub(crate) fn inner<V: DataType, R>(
         &mut self,
         key: Encoded,
@@ -268,7 +270,7 @@ impl<'a, T: DataType> Edit<'a, T> {
         }
     }
 
-    /// Removes an encoded key of a map, observing what is live there. Says whether it was there.
+    /// Removes an encoded key of a map with its live content and returns whether it was present.
     pub(crate) fn remove_key(&mut self, key: Encoded) -> Result<bool, EditError> {
         let key = Hashed::new(key);
         match (&mut *self.store, &mut *self.touched) {
@@ -342,7 +344,7 @@ where
     Store: From<DotMap<S>>,
     DotMap<S>: FromStore,
 {
-    change.leans = true; // what was removed before, and what was there then, is in no delta of this
+    change.leans = true; // an earlier removal and the content that it removed are not in this delta
     if map.get(key).is_none() {
         return Ok(false);
     }
@@ -354,14 +356,14 @@ where
     Ok(true)
 }
 
-/// A touched place that says "everything below".
+/// A touched place that refers to everything below it.
 fn swept<S: DotStore>(empty: S) -> S {
     let mut store: Store = empty.into();
     store.sweep();
     S::from_store(store)
 }
 
-/// A change that is ready and not yet made.
+/// A change that is complete but not yet made.
 #[derive(Clone, Debug)]
 pub struct Prepared {
     store: Store,
@@ -370,22 +372,23 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// What the change says; empty if it changes nothing.
+    /// Returns the delta of the change; empty if it changes nothing.
     #[must_use]
     pub const fn delta(&self) -> &Delta {
         &self.delta
     }
 
-    /// Whether it builds on what its author found done already: a removal, a clearing, or a part
-    /// that had nothing to do. Who holds the [`delta`](Self::delta) holds then not all that the
-    /// change has promised, and must be asked for all that its author holds.
+    /// Whether the change relies on effects that its author found present: a removal, a clear, or a
+    /// part that had nothing to do. A peer that holds the [`delta`](Self::delta) then may lack a
+    /// part of the promised result, so the Replicator must ask it for everything that the author
+    /// holds (docs/protocol/replication.md#leaning-changes-await-everything).
     #[must_use]
     pub const fn leans(&self) -> bool {
         self.leans
     }
 
-    /// The encoded size of the value after the change, without its context, in bytes. Costs an
-    /// encoding.
+    /// Returns the encoded size of the value after the change, without its context, in bytes.
+    /// Encodes the value.
     pub(crate) fn size(&self) -> usize {
         let mut writer = Writer::new();
         self.store.encode(&mut writer);
@@ -394,13 +397,14 @@ impl Prepared {
 }
 
 impl State {
-    /// Runs `f` on the value as `author`: all of it happens or, on an error, nothing.
+    /// Runs `f` on the value as `author`. Either all changes are made or, if it returns an error,
+    /// none.
     ///
-    /// Returns `f`'s answer and the delta, which is empty if nothing changed.
+    /// Returns the result of `f` and the delta, which is empty if nothing changed.
     ///
     /// # Errors
-    /// Whatever `f` says; [`EditError::NotGuardable`] for a guarded change of data that is not
-    /// made of registers; [`EditError::NoDotLeft`] after 2^62 changes.
+    /// The error of `f`; [`EditError::NotGuardable`] for a guarded change of a type that is not a
+    /// register or a map of registers; [`EditError::NoDotLeft`] after 2^62 changes.
     pub fn edit<T: DataType, R>(
         &mut self,
         author: Author,
@@ -410,10 +414,10 @@ impl State {
         Ok((result, self.make(prepared)))
     }
 
-    /// Runs `f` on a copy of the value: what [`make`](Self::make) would change.
+    /// Runs `f` on a copy of the value. [`make`](Self::make) then makes the change.
     ///
     /// # Errors
-    /// As [`edit`](Self::edit).
+    /// The same as [`edit`](Self::edit).
     pub fn prepare<T: DataType, R>(
         &self,
         author: Author,
@@ -455,7 +459,7 @@ impl State {
         Ok((result, Prepared { store, delta, leans: change.leans }))
     }
 
-    /// Makes a change that was prepared on this very state.
+    /// Makes a change that was prepared on exactly this state.
     pub fn make(&mut self, prepared: Prepared) -> Delta {
         if !prepared.delta.is_empty() {
             self.commit(prepared.store, &prepared.delta);
@@ -463,8 +467,8 @@ impl State {
         prepared.delta
     }
 
-    /// Deletes everything that this state has seen. The delta is empty if nothing was live, or if
-    /// this replica has no dot left.
+    /// Deletes everything that this state has seen. The delta is empty if nothing was live or this
+    /// replica has no dot left.
     pub fn delete(&mut self, author: Author) -> Delta {
         if self.is_bottom() || self.next_dot(author.replica).counter > COUNTER_MAX {
             let store = self.store.clone();
@@ -480,8 +484,8 @@ impl State {
         delta
     }
 
-    /// A canary's delete: also claims the next dots of everybody, so that what they are about to
-    /// write counts as deleted.
+    /// Delete of a planted fault: also takes the next dots of all replicas, so that their next
+    /// writes count as deleted.
     pub(crate) fn delete_unseen(&mut self, author: Author) -> Delta {
         let mut delta = self.delete(author);
         for (replica, last) in self.context().vector().dots.clone() {
@@ -495,7 +499,8 @@ impl State {
         delta
     }
 
-    /// Known failure 15: claims to speak of everything its sender has seen.
+    /// Planted fault: a delta whose context claims everything that its sender has seen (the rule:
+    /// docs/protocol/replication.md#a-delta-context-covers-only-its-dots).
     fn with_whole_context(&self, delta: Delta) -> Delta {
         let mut whole = self.context().minus(&CausalContext::new());
         whole.extend(&delta.dots);

@@ -1,4 +1,4 @@
-//! [`Flag`]: false → true, never back.
+//! [`Flag`]: a switch from false to true that never goes back.
 
 use crate::types::dot_store::{DotFun, DotStore};
 use crate::types::edit::{Edit, EditError};
@@ -6,16 +6,17 @@ use crate::types::shape::Shape;
 use crate::types::store::Store;
 use crate::types::{DataType, Open};
 
-/// A switch that, once on, stays on (until its key is deleted).
+/// A switch that stays on once it is on (until its key is deleted).
 ///
-/// Costs: O(1); 19 B on the wire for each replica that switched it on before hearing of another.
+/// Costs: O(1); 19 B on the wire for each replica that switched it on before it knew of another
+/// one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flag {
     on: bool,
 }
 
 impl Flag {
-    /// Whether anybody has switched it on.
+    /// Whether a replica has switched it on.
     #[must_use]
     pub const fn is_on(self) -> bool {
         self.on
@@ -36,10 +37,10 @@ impl Open for Flag {
 }
 
 impl Edit<'_, Flag> {
-    /// Switches it on. Says whether that changed anything.
+    /// Switches the flag on and returns whether that changed it.
     ///
     /// # Errors
-    /// None today.
+    /// None at present.
     pub fn switch_on(&mut self) -> Result<bool, EditError> {
         if self.leaf::<()>().len() > 0 {
             self.lean();

@@ -1,4 +1,4 @@
-//! [`GCounter`]: a counter that only grows.
+//! [`GCounter`]: a grow-only counter.
 
 use crate::types::dot_store::{DotFun, DotStore};
 use crate::types::edit::{Edit, EditError};
@@ -6,24 +6,24 @@ use crate::types::shape::Shape;
 use crate::types::store::Store;
 use crate::types::{DataType, Open};
 
-/// A counter that only grows: the sum of what each replica has counted, as a `u128`.
+/// A grow-only counter: the sum of the totals of all replicas, as a `u128`.
 ///
-/// Costs: an increment O(replicas that count here); 11–30 B on the wire, the state as much for
-/// each replica. Each replica keeps one dot that carries its running total. `==` compares those,
-/// replica by replica, and not the sums.
+/// Costs: an increment O(replicas that have counted); 11–30 B on the wire; the state as much per
+/// replica. Each replica has one dot with its running total. `==` compares the totals of each
+/// replica, not the sums.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GCounter {
     totals: DotFun<u128>,
 }
 
 impl GCounter {
-    /// The sum, saturating at `u128::MAX`.
+    /// Returns the sum, saturating at `u128::MAX`.
     #[must_use]
     pub fn value(&self) -> u128 {
         self.totals.iter().fold(0, |sum: u128, (_, total)| sum.saturating_add(*total))
     }
 
-    /// How many replicas have counted.
+    /// Number of replicas that have counted.
     #[must_use]
     pub fn replicas(&self) -> usize {
         self.totals.len()

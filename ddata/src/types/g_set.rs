@@ -1,4 +1,4 @@
-//! [`GSet`]: a set that only grows.
+//! [`GSet`]: a grow-only set.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -12,14 +12,14 @@ use crate::types::shape::Shape;
 use crate::types::store::Store;
 use crate::types::{DataType, Flag, ORSet, Open};
 
-/// A set that only grows.
+/// A grow-only set.
 ///
-/// Costs as of [`ORSet`]; adding what is there already costs nothing and sends nothing.
+/// Costs: those of [`ORSet`]. Adding an element that is present costs nothing and sends nothing.
 pub struct GSet<T> {
     set: ORSet<T>,
 }
 
-/// A snapshot: nanoseconds, whatever the size.
+/// Takes a snapshot in nanoseconds, independent of the size.
 impl<T> Clone for GSet<T> {
     fn clone(&self) -> Self {
         Self { set: self.set.clone() }
@@ -27,7 +27,7 @@ impl<T> Clone for GSet<T> {
 }
 
 impl<T> PartialEq for GSet<T> {
-    /// Equal elements, whoever added them.
+    /// Compares the elements and ignores which replica added them.
     fn eq(&self, other: &Self) -> bool {
         self.set == other.set
     }
@@ -40,7 +40,7 @@ impl<T> fmt::Debug for GSet<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> GSet<T> {
-    /// Whether the element is there.
+    /// Whether the set contains the element.
     pub fn contains<Q>(&self, element: &Q) -> bool
     where
         T: Borrow<Q>,
@@ -49,27 +49,27 @@ impl<T: Serialize + DeserializeOwned> GSet<T> {
         self.set.contains(element)
     }
 
-    /// How many elements there are.
+    /// Number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.set.len()
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.set.is_empty()
     }
 
-    /// The elements, in an order that is the same on every node but has no meaning.
+    /// Iterates over the elements. Their order is the same on every node, but has no meaning.
     pub fn iter(&self) -> impl Iterator<Item = Result<T, ValueError>> + '_ {
         self.set.iter()
     }
 
-    /// The elements, collected.
+    /// Collects the elements.
     ///
     /// # Errors
-    /// [`ValueError`] if one of them is no `T`.
+    /// [`ValueError`] if an element is not a `T`.
     pub fn elements<C: FromIterator<T>>(&self) -> Result<C, ValueError> {
         self.set.elements()
     }
@@ -89,7 +89,8 @@ impl<T> Open for GSet<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, GSet<T>> {
-    /// Adds an element. Says whether it was new; one that is there already changes nothing.
+    /// Adds an element and returns whether it was new. Adding an element that is present changes
+    /// nothing.
     ///
     /// # Errors
     /// [`EditError::Encode`] if the element does not encode.

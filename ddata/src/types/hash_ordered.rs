@@ -1,9 +1,9 @@
-//! A persistent map from encoded keys, ordered by key hash: a snapshot costs nanoseconds, and
-//! the next change still costs microseconds.
+//! A persistent map with encoded keys, ordered by key hash. A snapshot takes nanoseconds, and the
+//! next change still takes only microseconds.
 //!
-//! A handful of entries stand in a plain vector, since a node of the persistent tree is made for
-//! dozens; beyond that it is imbl's B-tree. Ordering by a stored hash halves the lookup against
-//! ordering by string and gives hash ranges for free (spec/reference/crdts.md §7).
+//! Up to `FEW` entries are in a plain vector, because a node of the persistent tree has room for
+//! dozens. Larger maps are an imbl B-tree. Ordering by a stored hash halves the time of a lookup
+//! compared with ordering by the bytes.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use imbl::ordmap::DiffItem;
 
 use crate::encoded::{Encoded, hash_of};
 
-/// An encoded key with its hash, ordered by the hash first.
+/// An encoded key with its hash. Ordered by the hash first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Hashed {
     hash: u64,
@@ -29,10 +29,10 @@ impl Hashed {
     }
 }
 
-/// Entries that still stand in a vector.
+/// Maximum number of entries in the vector form.
 const FEW: usize = 8;
 
-/// See the module's page.
+/// A persistent map from encoded keys, ordered by key hash.
 #[derive(Clone)]
 pub(crate) struct HashOrdered<V>(Repr<V>);
 
@@ -133,8 +133,8 @@ impl<V: Clone> HashOrdered<V> {
         }
     }
 
-    /// Calls `f(key, here, there)` for every key whose values differ. What both maps share is
-    /// skipped when they are snapshots of one map.
+    /// Calls `f(key, here, there)` for every key whose values differ. For two large snapshots of
+    /// one map it skips the parts that they share.
     pub(crate) fn diff(&self, other: &Self, mut f: impl FnMut(&Hashed, Option<&V>, Option<&V>))
     where
         V: PartialEq,

@@ -1,4 +1,4 @@
-//! [`LWWMap`]: keys as in an ORSet, each with an LWW register.
+//! [`LWWMap`]: a map with keys as in an ORSet, each with an LWW register.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -13,15 +13,15 @@ use crate::types::shape::Shape;
 use crate::types::store::Store;
 use crate::types::{DataType, LWWRegister, ORMap, Open};
 
-/// A map of registers: concurrent writes of one key are settled by (stamp, replica), a write wins
-/// over a concurrent removal.
+/// A map of registers. Among concurrent writes of a key, readers get the one with the highest
+/// (stamp, replica id). A write wins over a concurrent removal.
 ///
-/// Costs: O(log n); one entry changed in 100,000 takes 50–80 B on the wire.
+/// Costs: O(log n); a change of one entry among 100,000 takes 50–80 B on the wire.
 pub struct LWWMap<K, T: 'static> {
     map: ORMap<K, LWWRegister<T>>,
 }
 
-/// A snapshot: nanoseconds, whatever the size.
+/// Takes a snapshot in nanoseconds, independent of the size.
 impl<K, T: 'static> Clone for LWWMap<K, T> {
     fn clone(&self) -> Self {
         Self { map: self.map.clone() }
@@ -29,7 +29,7 @@ impl<K, T: 'static> Clone for LWWMap<K, T> {
 }
 
 impl<K, T: 'static> PartialEq for LWWMap<K, T> {
-    /// Equal keys with equal values, whoever wrote them.
+    /// Compares keys and values and ignores which replica wrote them.
     fn eq(&self, other: &Self) -> bool {
         self.map == other.map
     }
@@ -46,10 +46,10 @@ where
     K: Serialize + DeserializeOwned,
     T: Serialize + DeserializeOwned,
 {
-    /// The value under a key.
+    /// Returns the value of a key.
     ///
     /// # Errors
-    /// [`ValueError`] if it is no `T`.
+    /// [`ValueError`] if the value is not a `T`.
     pub fn get<Q>(&self, key: &Q) -> Result<Option<T>, ValueError>
     where
         K: Borrow<Q>,
@@ -58,7 +58,7 @@ where
         self.map.get(key).map_or(Ok(None), |register| register.get())
     }
 
-    /// Whether the key is there.
+    /// Whether the map contains the key.
     pub fn contains_key<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -67,19 +67,19 @@ where
         self.map.contains_key(key)
     }
 
-    /// How many keys there are.
+    /// Number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.map.len()
     }
 
-    /// Whether there is none.
+    /// Whether the map is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
-    /// The entries, in an order that is the same on every node but has no meaning.
+    /// Iterates over the entries. Their order is the same on every node, but has no meaning.
     pub fn iter(&self) -> impl Iterator<Item = Result<(K, T), ValueError>> + '_ {
         self.map.registers().filter_map(|(key, register)| {
             let (_, stamped) = winner(register)?;
@@ -87,10 +87,10 @@ where
         })
     }
 
-    /// The entries, collected.
+    /// Collects the entries.
     ///
     /// # Errors
-    /// [`ValueError`] if a key is no `K` or a value no `T`.
+    /// [`ValueError`] if a key is not a `K` or a value not a `T`.
     pub fn entries<C: FromIterator<(K, T)>>(&self) -> Result<C, ValueError> {
         self.iter().collect()
     }
@@ -114,10 +114,10 @@ where
     K: Serialize + DeserializeOwned + 'static,
     T: Serialize + DeserializeOwned + 'static,
 {
-    /// Writes a key's value.
+    /// Writes the value of a key.
     ///
     /// # Errors
-    /// [`EditError::Stale`] if a guarded write of a higher term is there; [`EditError::Encode`].
+    /// [`EditError::Stale`] if the key has a guarded write of a higher term; [`EditError::Encode`].
     pub fn insert<Q, W>(&mut self, key: &Q, value: &W) -> Result<(), EditError>
     where
         K: Borrow<Q>,
@@ -128,10 +128,10 @@ where
         self.inner::<LWWRegister<T>, _>(Encoded::new(key)?, |register| register.set(value))
     }
 
-    /// Writes a key's value under a version of the caller's own.
+    /// Writes the value of a key under a version chosen by the caller.
     ///
     /// # Errors
-    /// [`EditError::Stale`] if it is not above what is there; [`EditError::Encode`].
+    /// [`EditError::Stale`] if the version is not above the current one; [`EditError::Encode`].
     pub fn insert_at<Q, W>(&mut self, version: u64, key: &Q, value: &W) -> Result<(), EditError>
     where
         K: Borrow<Q>,
@@ -143,7 +143,7 @@ where
         self.inner::<LWWRegister<T>, _>(key, |register| register.set_at(version, value))
     }
 
-    /// Removes a key. Says whether it was there.
+    /// Removes a key and returns whether it was present.
     ///
     /// # Errors
     /// [`EditError::GuardedRemove`] in a guarded change; [`EditError::Encode`].
@@ -155,7 +155,7 @@ where
         self.remove_key(Encoded::new(key)?)
     }
 
-    /// Removes every key that this replica has seen. Says whether there was any.
+    /// Removes every key that this replica has seen and returns whether there was one.
     ///
     /// # Errors
     /// [`EditError::GuardedRemove`] in a guarded change.

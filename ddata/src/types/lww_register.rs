@@ -1,4 +1,4 @@
-//! [`LWWRegister`]: the last write wins, and "last" never goes against causality.
+//! [`LWWRegister`]: a last-writer-wins register in which a causally later write always wins.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,31 +14,31 @@ use crate::types::shape::Shape;
 use crate::types::store::Store;
 use crate::types::{DataType, Open};
 
-/// A register. A write overwrites what its writer has seen, whatever the clocks say; among
-/// concurrent writes the highest (term, stamp, replica id) is read.
+/// A register. A write replaces all values that its writer has seen, whatever the clocks show.
+/// Among concurrent writes, readers get the one with the highest (term, stamp, replica id).
 ///
-/// The losers of a race stay in the state until the next write: dropping them at a merge would
-/// make merges depend on their grouping. Costs: O(siblings); about 40 B on the wire plus the value.
+/// The other concurrent values stay in the state until the next write, because a merge that dropped
+/// them would not be associative. Costs: O(siblings); about 40 B on the wire plus the value.
 pub struct LWWRegister<T> {
     siblings: DotFun<Stamped>,
     kind: PhantomData<fn() -> T>,
 }
 
-/// A snapshot: nanoseconds, whatever the size.
+/// Takes a snapshot in nanoseconds, independent of the size.
 impl<T> Clone for LWWRegister<T> {
     fn clone(&self) -> Self {
         Self { siblings: self.siblings.clone(), kind: PhantomData }
     }
 }
 
-/// What is read among siblings: the highest (term, stamp, replica id), then the later dot.
+/// Returns the value that readers get: the highest (term, stamp, replica id), then the later dot.
 pub(crate) fn winner(siblings: &DotFun<Stamped>) -> Option<(ReplicaId, &Stamped)> {
     let order = |(dot, s): &(crate::causal::Dot, &Stamped)| (s.stamp, dot.actor, dot.counter);
     siblings.iter().max_by_key(order).map(|(dot, stamped)| (dot.actor, stamped))
 }
 
 impl<T> PartialEq for LWWRegister<T> {
-    /// Equal content as read.
+    /// Compares the values that readers get.
     fn eq(&self, other: &Self) -> bool {
         let value = |r: &Self| winner(&r.siblings).map(|(_, s)| s.value.clone());
         value(self) == value(other)
@@ -52,27 +52,27 @@ impl<T> fmt::Debug for LWWRegister<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> LWWRegister<T> {
-    /// The value; `None` if nobody has written.
+    /// Returns the value; `None` if the register was never written.
     ///
     /// # Errors
-    /// [`ValueError`] if it is no `T`.
+    /// [`ValueError`] if the value is not a `T`.
     pub fn get(&self) -> Result<Option<T>, ValueError> {
         winner(&self.siblings).map(|(_, stamped)| stamped.value.decode()).transpose()
     }
 
-    /// The stamp of the value read: for a guarded register its (term, sequence number).
+    /// Returns the stamp of the value: for a guarded register its (term, sequence number).
     #[must_use]
     pub fn stamp(&self) -> Option<Stamp> {
         winner(&self.siblings).map(|(_, stamped)| stamped.stamp)
     }
 
-    /// Who wrote the value read.
+    /// Returns the replica that wrote the value.
     #[must_use]
     pub fn writer(&self) -> Option<ReplicaId> {
         winner(&self.siblings).map(|(replica, _)| replica)
     }
 
-    /// Concurrent writes kept, the one that is read included.
+    /// Number of concurrent values kept, the one that is read included.
     #[must_use]
     pub fn siblings(&self) -> usize {
         self.siblings.len()
@@ -93,11 +93,11 @@ impl<T> Open for LWWRegister<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, LWWRegister<T>> {
-    /// Writes a value, stamped by this node's clock, or, in a guarded change, with the next
-    /// sequence number of its term.
+    /// Writes a value. Its stamp is the node's clock or, in a guarded change, the next sequence
+    /// number of its term.
     ///
     /// # Errors
-    /// [`EditError::Stale`] if a guarded write of a higher term is there;
+    /// [`EditError::Stale`] if the register has a guarded write of a higher term;
     /// [`EditError::Encode`] if the value does not encode.
     pub fn set<Q>(&mut self, value: &Q) -> Result<(), EditError>
     where
@@ -107,11 +107,11 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, LWWRegister<T>> {
         self.put(Encoded::new(value)?, None)
     }
 
-    /// Writes a value under a sequence number or version of the caller's own. Where others use
-    /// [`set`](Self::set), no clock learns of such versions: keep to one of the two in a register.
+    /// Writes a value under a version chosen by the caller. Clocks do not learn such versions, so
+    /// do not use both `set_at` and [`set`](Self::set) on one register.
     ///
     /// # Errors
-    /// [`EditError::Stale`] if it is not above what is there.
+    /// [`EditError::Stale`] if the version is not above the current one.
     pub fn set_at<Q>(&mut self, version: u64, value: &Q) -> Result<(), EditError>
     where
         T: std::borrow::Borrow<Q>,
@@ -120,8 +120,9 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, LWWRegister<T>> {
         self.put(Encoded::new(value)?, Some(version))
     }
 
-    /// Writes a value only if nobody has written: the first write wins. Says whether this one is
-    /// the first as far as this replica knows; among concurrent ones the earliest is read.
+    /// Writes a value only if the register was never written: the first write wins. Returns whether
+    /// this write is the first that this replica knows. Among concurrent first writes, readers get
+    /// the one with the earliest time.
     ///
     /// # Errors
     /// [`EditError::Encode`] if the value does not encode.
@@ -134,7 +135,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, LWWRegister<T>> {
             self.lean();
             return Ok(false);
         }
-        // Guarded writes are ordered by their owner's sequence numbers, not by any clock.
+        // Guarded writes are ordered by the owner's sequence numbers instead of a clock.
         let reverse = (!self.change().is_guarded()).then(|| !self.change().time().raw());
         self.put(Encoded::new(value)?, reverse)?;
         Ok(true)
@@ -145,7 +146,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, LWWRegister<T>> {
         let stamp = self.change().stamp(live, version)?;
         let clocked = !self.change().is_guarded() && stamp.time == self.change().time();
         if version.is_some() && !self.change().is_guarded() {
-            self.lean(); // what was deleted before may stand above it; guarded ones are never removed
+            self.lean(); // a deleted value may have a higher version
         }
         self.write(Stamped { stamp, clocked, value }, |_| true);
         Ok(())

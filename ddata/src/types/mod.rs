@@ -1,18 +1,18 @@
-//! The replicated data types: delta-state CRDTs on one causal kernel.
+//! The replicated data types: delta-state CRDTs on a common kernel of dots and causal contexts.
 //!
 //! | type | semantics |
 //! |---|---|
 //! | [`Flag`] | false → true, never back |
 //! | [`GCounter`], [`PNCounter`] | grow-only; up and down |
 //! | [`GSet`], [`ORSet`] | grow-only; observed-remove, add wins |
-//! | [`LWWRegister`], [`MVRegister`] | last writer wins; concurrent values are kept |
+//! | [`LWWRegister`], [`MVRegister`] | last writer wins; all concurrent values are kept |
 //! | [`ORMap`] | keys as in an ORSet, values merged per key |
-//! | [`LWWMap`], [`PNCounterMap`], [`ORMultiMap`] | the usual combinations |
-//! | [`User`] | a lattice of one's own |
+//! | [`LWWMap`], [`PNCounterMap`], [`ORMultiMap`] | maps of registers, counters and sets |
+//! | [`User`] | a state-based CRDT defined by the user |
 //!
-//! A value of one of these types is a *snapshot*: cheap to clone, changed only through an
-//! [`Edit`](edit::Edit). [`Causal`] is a value with its causal context, the
-//! thing that merges. Elements and values are kept in their encoded form and decoded when read.
+//! A value of one of these types is a *snapshot*: cheap to clone, and changed only through an
+//! [`Edit`](edit::Edit). [`Causal`] is a value with its causal context; it is the unit of merging.
+//! Elements and values are kept encoded and decoded when they are read.
 
 use crate::types::store::Store;
 
@@ -53,18 +53,19 @@ pub use pn_counter::PNCounter;
 pub use pn_counter_map::PNCounterMap;
 pub use user::{LawViolation, ReplicatedData, User, check_laws};
 
-/// A replicated data type: a snapshot of a value, opened from its erased state.
+/// A replicated data type: a snapshot of a value with a static type.
 ///
-/// Implemented by the types of this module and by nothing else; a type of one's own implements
-/// [`ReplicatedData`] and is used as [`User<T>`](User).
+/// Only the types of this module implement it. A user-defined type implements [`ReplicatedData`]
+/// and is used as [`User<T>`](User).
 pub trait DataType: Open + Clone + Send + Sync + std::fmt::Debug + 'static {
-    /// The kind of data, which travels with every value.
+    /// Returns the shape: the kind of data, which is stored and sent with every value.
     fn shape() -> shape::Shape;
 }
 
-/// Opens the erased state. Sealed: its argument can't be named outside this crate.
+/// Creates a snapshot from a type-erased store. Sealed: the argument's type is private to this
+/// crate.
 pub trait Open: Sized {
-    /// A snapshot of what `store` holds.
+    /// Returns a snapshot of `store`.
     #[doc(hidden)]
     #[expect(private_interfaces, reason = "seals the trait: only this crate knows stores")]
     fn open(store: Store) -> Self;

@@ -1,4 +1,4 @@
-//! [`MVRegister`]: concurrent writes are all kept.
+//! [`MVRegister`]: a register that keeps all concurrent values.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,8 +13,8 @@ use crate::types::shape::Shape;
 use crate::types::store::Store;
 use crate::types::{DataType, Open};
 
-/// A register that keeps concurrent writes for its reader to choose from. A write replaces all
-/// that its writer has seen.
+/// A register that keeps all concurrent values, so that its reader can choose. A write replaces all
+/// values that its writer has seen.
 ///
 /// Costs: O(siblings); about 30 B on the wire plus the value.
 pub struct MVRegister<T> {
@@ -22,7 +22,7 @@ pub struct MVRegister<T> {
     kind: PhantomData<fn() -> T>,
 }
 
-/// A snapshot: nanoseconds, whatever the size.
+/// Takes a snapshot in nanoseconds, independent of the size.
 impl<T> Clone for MVRegister<T> {
     fn clone(&self) -> Self {
         Self { siblings: self.siblings.clone(), kind: PhantomData }
@@ -30,7 +30,7 @@ impl<T> Clone for MVRegister<T> {
 }
 
 impl<T> PartialEq for MVRegister<T> {
-    /// Equal siblings, dot by dot: equal values of other writers are other siblings.
+    /// Compares the siblings dot by dot: equal values of different writes are different siblings.
     fn eq(&self, other: &Self) -> bool {
         self.siblings == other.siblings
     }
@@ -43,26 +43,27 @@ impl<T> fmt::Debug for MVRegister<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> MVRegister<T> {
-    /// The concurrent values, by writer; empty if nobody has written.
+    /// Iterates over the concurrent values, ordered by writer; empty if the register was never
+    /// written.
     pub fn iter(&self) -> impl Iterator<Item = Result<T, ValueError>> + '_ {
         self.siblings.iter().map(|(_, value)| value.decode())
     }
 
-    /// The concurrent values, collected.
+    /// Collects the concurrent values.
     ///
     /// # Errors
-    /// [`ValueError`] if one of them is no `T`.
+    /// [`ValueError`] if a value is not a `T`.
     pub fn values<C: FromIterator<T>>(&self) -> Result<C, ValueError> {
         self.iter().collect()
     }
 
-    /// How many concurrent values there are.
+    /// Number of concurrent values.
     #[must_use]
     pub fn len(&self) -> usize {
         self.siblings.len()
     }
 
-    /// Whether nobody has written.
+    /// Whether the register has no value.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -83,7 +84,7 @@ impl<T> Open for MVRegister<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, MVRegister<T>> {
-    /// Writes a value in place of all values seen here.
+    /// Writes a value and replaces all values that this replica has seen.
     ///
     /// # Errors
     /// [`EditError::Encode`] if the value does not encode.
@@ -93,7 +94,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, MVRegister<T>> {
         Q: Serialize + ?Sized,
     {
         let value = Encoded::new(value)?;
-        self.lean(); // what was removed before is replaced, too, and not in the delta
+        self.lean(); // also replaces values that were removed before, which are not in the delta
         self.write(value, |_| true);
         Ok(())
     }

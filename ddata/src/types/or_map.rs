@@ -1,4 +1,4 @@
-//! [`ORMap`]: a map whose values are replicated data themselves.
+//! [`ORMap`]: a map whose values are replicated data.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -15,19 +15,20 @@ use crate::types::shape::Shape;
 use crate::types::store::Store;
 use crate::types::{DataType, Open};
 
-/// A map whose values are replicated data, merged key by key.
+/// A map whose values are replicated data; values of a key are merged.
 ///
-/// A key is there as long as its value holds anything. An update that is concurrent with a
-/// removal of its key keeps the key, with what the remover had not seen. The value of a removed
-/// key restarts from empty when the key is added again.
+/// A key exists as long as its value has content. An update concurrent with a removal of its key
+/// keeps the key, with the content that the removal had not seen. A removed key that is added again
+/// starts from an empty value.
 ///
-/// Costs: O(log n) and the value's own; one entry changed in 100,000 takes 50–90 B on the wire.
+/// Costs: O(log n) plus the costs of the value; a change of one entry among 100,000 takes 50–90 B
+/// on the wire.
 pub struct ORMap<K, V> {
     store: Store,
     kind: PhantomData<fn() -> (K, V)>,
 }
 
-/// A snapshot: nanoseconds, whatever the size.
+/// Takes a snapshot in nanoseconds, independent of the size.
 impl<K, V> Clone for ORMap<K, V> {
     fn clone(&self) -> Self {
         Self { store: self.store.clone(), kind: PhantomData }
@@ -35,7 +36,7 @@ impl<K, V> Clone for ORMap<K, V> {
 }
 
 impl<K, V: DataType + PartialEq> PartialEq for ORMap<K, V> {
-    /// Equal keys with equal values, whoever wrote them.
+    /// Compares keys and values and ignores which replica wrote them.
     fn eq(&self, other: &Self) -> bool {
         self.len() == other.len()
             && self
@@ -52,7 +53,7 @@ impl<K, V: DataType> fmt::Debug for ORMap<K, V> {
 }
 
 impl<K, V: DataType> ORMap<K, V> {
-    /// How many keys there are.
+    /// Number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.store {
@@ -63,7 +64,7 @@ impl<K, V: DataType> ORMap<K, V> {
         }
     }
 
-    /// Whether there is none.
+    /// Whether the map is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -78,7 +79,7 @@ impl<K, V: DataType> ORMap<K, V> {
         }
     }
 
-    /// The registers of a map of registers, as they stand.
+    /// Iterates over the registers of a map of registers without copying them.
     pub(super) fn registers(&self) -> impl Iterator<Item = (&Hashed, &DotFun<Stamped>)> {
         let map = if let Store::Registers(map) = &self.store { Some(map.iter()) } else { None };
         map.into_iter().flatten()
@@ -95,7 +96,7 @@ impl<K, V: DataType> ORMap<K, V> {
 }
 
 impl<K: Serialize + DeserializeOwned, V: DataType> ORMap<K, V> {
-    /// The value under a key.
+    /// Returns the value of a key.
     pub fn get<Q>(&self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -104,7 +105,7 @@ impl<K: Serialize + DeserializeOwned, V: DataType> ORMap<K, V> {
         self.raw_get(&Hashed::new(Encoded::new(key).ok()?)).map(V::open)
     }
 
-    /// Whether the key is there.
+    /// Whether the map contains the key.
     pub fn contains_key<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -113,15 +114,15 @@ impl<K: Serialize + DeserializeOwned, V: DataType> ORMap<K, V> {
         self.get(key).is_some()
     }
 
-    /// The entries, in an order that is the same on every node but has no meaning.
+    /// Iterates over the entries. Their order is the same on every node, but has no meaning.
     pub fn iter(&self) -> impl Iterator<Item = (Result<K, ValueError>, V)> + '_ {
         self.raw().map(|(key, store)| (key.key().decode(), V::open(store)))
     }
 
-    /// The keys, collected.
+    /// Collects the keys.
     ///
     /// # Errors
-    /// [`ValueError`] if one of them is no `K`.
+    /// [`ValueError`] if a key is not a `K`.
     pub fn keys<C: FromIterator<K>>(&self) -> Result<C, ValueError> {
         self.raw().map(|(key, _)| key.key().decode()).collect()
     }
@@ -141,10 +142,10 @@ impl<K, V> Open for ORMap<K, V> {
 }
 
 impl<K: Serialize + DeserializeOwned + 'static, V: DataType> Edit<'_, ORMap<K, V>> {
-    /// Changes the value under a key, which is created from empty if it is not there.
+    /// Changes the value of a key. A missing key is created with an empty value.
     ///
     /// # Errors
-    /// Whatever `f` says, and [`EditError::Encode`] if the key does not encode.
+    /// The error of `f`; [`EditError::Encode`] if the key does not encode.
     pub fn update<Q, R>(
         &mut self,
         key: &Q,
@@ -157,10 +158,10 @@ impl<K: Serialize + DeserializeOwned + 'static, V: DataType> Edit<'_, ORMap<K, V
         self.inner(Encoded::new(key)?, f)
     }
 
-    /// Replaces the value under a key: what is there is removed first.
+    /// Replaces the value of a key: removes the current one, then changes an empty one.
     ///
     /// # Errors
-    /// As [`update`](Self::update).
+    /// The same as [`update`](Self::update).
     pub fn replace<Q, R>(
         &mut self,
         key: &Q,
@@ -179,7 +180,7 @@ impl<K: Serialize + DeserializeOwned + 'static, V: DataType> Edit<'_, ORMap<K, V
         replaced
     }
 
-    /// Removes a key with all that this replica has seen under it. Says whether it was there.
+    /// Removes a key with all content that this replica has seen. Returns whether it was present.
     ///
     /// # Errors
     /// [`EditError::GuardedRemove`] in a guarded change; [`EditError::Encode`].
@@ -191,7 +192,7 @@ impl<K: Serialize + DeserializeOwned + 'static, V: DataType> Edit<'_, ORMap<K, V
         self.remove_key(Encoded::new(key)?)
     }
 
-    /// Removes every key that this replica has seen. Says whether there was any.
+    /// Removes every key that this replica has seen and returns whether there was one.
     ///
     /// # Errors
     /// [`EditError::GuardedRemove`] in a guarded change.

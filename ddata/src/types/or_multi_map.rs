@@ -12,15 +12,15 @@ use crate::types::shape::Shape;
 use crate::types::store::Store;
 use crate::types::{DataType, ORMap, ORSet, Open};
 
-/// A map from keys to sets of values. A key vanishes with its last value; a binding added
-/// concurrently with the removal of its key survives, alone.
+/// A map from keys to sets of values. A key disappears with its last value. A binding added
+/// concurrently with the removal of its key survives, without the other bindings.
 ///
-/// Costs: O(log n + log m); 25–35 B on the wire plus key and value for one binding.
+/// Costs: O(log n + log m); a change of one binding takes 25–35 B on the wire plus key and value.
 pub struct ORMultiMap<K, T: 'static> {
     map: ORMap<K, ORSet<T>>,
 }
 
-/// A snapshot: nanoseconds, whatever the size.
+/// Takes a snapshot in nanoseconds, independent of the size.
 impl<K, T: 'static> Clone for ORMultiMap<K, T> {
     fn clone(&self) -> Self {
         Self { map: self.map.clone() }
@@ -28,7 +28,7 @@ impl<K, T: 'static> Clone for ORMultiMap<K, T> {
 }
 
 impl<K, T: 'static> PartialEq for ORMultiMap<K, T> {
-    /// Equal keys with equal values, whoever wrote them.
+    /// Compares keys and values and ignores which replica bound them.
     fn eq(&self, other: &Self) -> bool {
         self.map == other.map
     }
@@ -45,7 +45,7 @@ where
     K: Serialize + DeserializeOwned,
     T: Serialize + DeserializeOwned,
 {
-    /// The values bound to a key; `None` if there are none.
+    /// Returns the values bound to a key; `None` if there are none.
     pub fn get<Q>(&self, key: &Q) -> Option<ORSet<T>>
     where
         K: Borrow<Q>,
@@ -54,7 +54,7 @@ where
         self.map.get(key)
     }
 
-    /// Whether a value is bound to a key.
+    /// Whether the value is bound to the key.
     pub fn contains<Q, W>(&self, key: &Q, value: &W) -> bool
     where
         K: Borrow<Q>,
@@ -65,19 +65,19 @@ where
         self.get(key).is_some_and(|set| set.contains(value))
     }
 
-    /// How many keys there are.
+    /// Number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.map.len()
     }
 
-    /// Whether there is none.
+    /// Whether the map is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
-    /// The entries, in an order that is the same on every node but has no meaning.
+    /// Iterates over the entries. Their order is the same on every node, but has no meaning.
     pub fn iter(&self) -> impl Iterator<Item = (Result<K, ValueError>, ORSet<T>)> + '_ {
         self.map.iter()
     }
@@ -101,7 +101,7 @@ where
     K: Serialize + DeserializeOwned + 'static,
     T: Serialize + DeserializeOwned + 'static,
 {
-    /// Binds a value to a key. Says whether the binding is new.
+    /// Binds a value to a key and returns whether the binding is new.
     ///
     /// # Errors
     /// [`EditError::Encode`].
@@ -115,7 +115,7 @@ where
         self.inner::<ORSet<T>, _>(Encoded::new(key)?, |set| set.insert(value))
     }
 
-    /// Takes a value off a key. Says whether it was bound.
+    /// Removes a value from a key and returns whether it was bound.
     ///
     /// # Errors
     /// [`EditError::Encode`].
@@ -129,7 +129,7 @@ where
         self.inner::<ORSet<T>, _>(Encoded::new(key)?, |set| set.remove(value))
     }
 
-    /// Removes a key with every value bound to it. Says whether there was any.
+    /// Removes a key with all its values and returns whether it was present.
     ///
     /// # Errors
     /// [`EditError::Encode`].
@@ -141,10 +141,10 @@ where
         self.remove_key(Encoded::new(key)?)
     }
 
-    /// Removes every key that this replica has seen. Says whether there was any.
+    /// Removes every key that this replica has seen and returns whether there was one.
     ///
     /// # Errors
-    /// None today.
+    /// None at present.
     pub fn clear(&mut self) -> Result<bool, EditError> {
         self.clear_all()
     }

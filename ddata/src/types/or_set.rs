@@ -1,4 +1,4 @@
-//! [`ORSet`]: a set in which an addition wins over a concurrent removal.
+//! [`ORSet`]: an observed-remove set; an addition wins over a concurrent removal.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -16,8 +16,8 @@ use crate::types::shape::Shape;
 use crate::types::store::Store;
 use crate::types::{DataType, Flag, Open};
 
-/// An observed-remove set: a removal takes out the additions it has seen, so an addition that is
-/// concurrent with it survives.
+/// An observed-remove set: a removal removes only the additions that it has seen, so a concurrent
+/// addition survives.
 ///
 /// Costs: O(log n) per change; 20–40 B on the wire plus the element; 60–90 B of memory per element.
 pub struct ORSet<T> {
@@ -25,7 +25,7 @@ pub struct ORSet<T> {
     kind: PhantomData<fn() -> T>,
 }
 
-/// A snapshot: nanoseconds, whatever the size.
+/// Takes a snapshot in nanoseconds, independent of the size.
 impl<T> Clone for ORSet<T> {
     fn clone(&self) -> Self {
         Self { map: self.map.clone(), kind: PhantomData }
@@ -33,7 +33,7 @@ impl<T> Clone for ORSet<T> {
 }
 
 impl<T> PartialEq for ORSet<T> {
-    /// Equal elements, whoever added them.
+    /// Compares the elements and ignores which replica added them.
     fn eq(&self, other: &Self) -> bool {
         self.map.len() == other.map.len()
             && self.map.iter().zip(other.map.iter()).all(|(a, b)| a.0 == b.0)
@@ -47,7 +47,7 @@ impl<T> fmt::Debug for ORSet<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> ORSet<T> {
-    /// Whether the element is there.
+    /// Whether the set contains the element.
     pub fn contains<Q>(&self, element: &Q) -> bool
     where
         T: Borrow<Q>,
@@ -56,27 +56,27 @@ impl<T: Serialize + DeserializeOwned> ORSet<T> {
         Encoded::new(element).is_ok_and(|e| self.map.get(&Hashed::new(e)).is_some())
     }
 
-    /// How many elements there are.
+    /// Number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.map.len()
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The elements, in an order that is the same on every node but has no meaning.
+    /// Iterates over the elements. Their order is the same on every node, but has no meaning.
     pub fn iter(&self) -> impl Iterator<Item = Result<T, ValueError>> + '_ {
         self.map.iter().map(|(key, _)| key.key().decode())
     }
 
-    /// The elements, collected.
+    /// Collects the elements.
     ///
     /// # Errors
-    /// [`ValueError`] if one of them is no `T`.
+    /// [`ValueError`] if an element is not a `T`.
     pub fn elements<C: FromIterator<T>>(&self) -> Result<C, ValueError> {
         self.iter().collect()
     }
@@ -96,8 +96,8 @@ impl<T> Open for ORSet<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, ORSet<T>> {
-    /// Adds an element. Says whether it was new. An element that is there already is added
-    /// again, so that it survives removals which have not seen this.
+    /// Adds an element and returns whether it was new. An element that is present is added again,
+    /// so that it survives removals that have not seen this addition.
     ///
     /// # Errors
     /// [`EditError::Encode`] if the element does not encode.
@@ -115,7 +115,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, ORSet<T>> {
         Ok(new)
     }
 
-    /// Removes an element. Says whether it was there.
+    /// Removes an element and returns whether it was present.
     ///
     /// # Errors
     /// [`EditError::Encode`] if the element does not encode.
@@ -127,10 +127,10 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, ORSet<T>> {
         self.remove_key(Encoded::new(element)?)
     }
 
-    /// Removes every element that this replica has seen. Says whether there was any.
+    /// Removes every element that this replica has seen and returns whether there was one.
     ///
     /// # Errors
-    /// None today.
+    /// None at present.
     pub fn clear(&mut self) -> Result<bool, EditError> {
         self.clear_all()
     }

@@ -1,4 +1,4 @@
-//! [`PNCounter`]: a counter that goes up and down.
+//! [`PNCounter`]: a counter that can be increased and decreased.
 
 use crate::types::dot_store::{DotFun, DotStore};
 use crate::types::edit::{Edit, EditError};
@@ -6,23 +6,23 @@ use crate::types::shape::Shape;
 use crate::types::store::Store;
 use crate::types::{DataType, Open};
 
-/// A counter that goes up and down: the sum of what each replica has counted, as an `i128`.
+/// A counter that can be increased and decreased: the sum of the totals of all replicas, as an
+/// `i128`.
 ///
-/// Costs: a change O(replicas that count here); 11–30 B on the wire, the state as much for each
-/// replica. Each replica keeps one dot that carries its running total; a removal (of the key, or
-/// of a map's key) that is concurrent with a change keeps that replica's *whole* total, not only
-/// the change (as in Riak's counters in maps). `==` compares the totals, replica by replica, and
-/// not the sums.
+/// Costs: a change O(replicas that have counted); 11–30 B on the wire; the state as much per
+/// replica. Each replica has one dot with its running total. So a removal (of the key or of a map's
+/// key) that is concurrent with a change keeps that replica's *whole* total, not only the change
+/// (as in Riak's counters in maps). `==` compares the totals of each replica, not the sums.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PNCounter {
     totals: DotFun<i128>,
 }
 
 impl PNCounter {
-    /// The sum, saturating at both ends of `i128`.
+    /// Returns the sum, saturating at both ends of `i128`.
     #[must_use]
     pub fn value(&self) -> i128 {
-        // Ups and downs apart, so that saturation does not depend on their order.
+        // Sums increments and decrements apart, so that saturation does not depend on the order.
         let parts = self.totals.iter().map(|(_, total)| *total);
         let (ups, downs) = parts.fold((0_u128, 0_u128), |(ups, downs), total| {
             let size = total.unsigned_abs();
@@ -39,7 +39,7 @@ impl PNCounter {
         }
     }
 
-    /// How many replicas have counted.
+    /// Number of replicas that have counted.
     #[must_use]
     pub fn replicas(&self) -> usize {
         self.totals.len()
@@ -78,7 +78,7 @@ impl Edit<'_, PNCounter> {
     /// Adds 1.
     ///
     /// # Errors
-    /// As [`add`](Self::add).
+    /// The same as [`add`](Self::add).
     pub fn increment(&mut self) -> Result<(), EditError> {
         self.add(1)
     }
@@ -86,7 +86,7 @@ impl Edit<'_, PNCounter> {
     /// Subtracts 1.
     ///
     /// # Errors
-    /// As [`add`](Self::add).
+    /// The same as [`add`](Self::add).
     pub fn decrement(&mut self) -> Result<(), EditError> {
         self.add(-1)
     }

@@ -1,4 +1,4 @@
-//! [`PNCounterMap`]: keys as in an ORSet, each with a counter.
+//! [`PNCounterMap`]: a map with keys as in an ORSet, each with a counter.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -13,14 +13,14 @@ use crate::types::store::Store;
 use crate::types::{DataType, ORMap, Open, PNCounter};
 
 /// A map of counters. A removal that is concurrent with a change keeps the *whole* total of the
-/// replica that changed it (see [`PNCounter`]).
+/// replica that made the change (see [`PNCounter`]).
 ///
-/// Costs: O(log n); 22–40 B on the wire plus the key for one entry changed.
+/// Costs: O(log n); a change of one entry takes 22–40 B on the wire plus the key.
 pub struct PNCounterMap<K> {
     map: ORMap<K, PNCounter>,
 }
 
-/// A snapshot: nanoseconds, whatever the size.
+/// Takes a snapshot in nanoseconds, independent of the size.
 impl<K> Clone for PNCounterMap<K> {
     fn clone(&self) -> Self {
         Self { map: self.map.clone() }
@@ -28,7 +28,7 @@ impl<K> Clone for PNCounterMap<K> {
 }
 
 impl<K> PartialEq for PNCounterMap<K> {
-    /// Equal keys with equal values, whoever wrote them.
+    /// Compares keys and totals. The totals are compared per replica.
     fn eq(&self, other: &Self) -> bool {
         self.map == other.map
     }
@@ -41,7 +41,7 @@ impl<K> fmt::Debug for PNCounterMap<K> {
 }
 
 impl<K: Serialize + DeserializeOwned> PNCounterMap<K> {
-    /// The count under a key; `None` if the key is not there.
+    /// Returns the count of a key; `None` if the key is missing.
     pub fn get<Q>(&self, key: &Q) -> Option<i128>
     where
         K: Borrow<Q>,
@@ -50,27 +50,27 @@ impl<K: Serialize + DeserializeOwned> PNCounterMap<K> {
         self.map.get(key).map(|counter| counter.value())
     }
 
-    /// How many keys there are.
+    /// Number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.map.len()
     }
 
-    /// Whether there is none.
+    /// Whether the map is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
-    /// The entries, in an order that is the same on every node but has no meaning.
+    /// Iterates over the entries. Their order is the same on every node, but has no meaning.
     pub fn iter(&self) -> impl Iterator<Item = Result<(K, i128), ValueError>> + '_ {
         self.map.iter().map(|(key, counter)| Ok((key?, counter.value())))
     }
 
-    /// The entries, collected.
+    /// Collects the entries.
     ///
     /// # Errors
-    /// [`ValueError`] if a key is no `K`.
+    /// [`ValueError`] if a key is not a `K`.
     pub fn entries<C: FromIterator<(K, i128)>>(&self) -> Result<C, ValueError> {
         self.iter().collect()
     }
@@ -90,7 +90,7 @@ impl<K> Open for PNCounterMap<K> {
 }
 
 impl<K: Serialize + DeserializeOwned + 'static> Edit<'_, PNCounterMap<K>> {
-    /// Adds `n`, which may be negative, to a key's counter.
+    /// Adds `n`, which may be negative, to the counter of a key.
     ///
     /// # Errors
     /// [`EditError::Overflow`]; [`EditError::Encode`].
@@ -102,7 +102,7 @@ impl<K: Serialize + DeserializeOwned + 'static> Edit<'_, PNCounterMap<K>> {
         self.inner::<PNCounter, _>(Encoded::new(key)?, |counter| counter.add(n))
     }
 
-    /// Removes a key. Says whether it was there.
+    /// Removes a key and returns whether it was present.
     ///
     /// # Errors
     /// [`EditError::Encode`].

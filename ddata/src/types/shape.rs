@@ -1,7 +1,7 @@
-//! [`Shape`]: what kind of data a key holds, by name, so that any node can store it.
+//! [`Shape`]: the kind of data of a key, by name, so that any node can store it.
 //!
-//! Elements and values are kept encoded, so a node needs no user type to replicate, merge and
-//! repair; it needs only the shape, which travels as text: `or-set`, `or-map/or-set`,
+//! Elements and values stay encoded, so a node replicates, merges and repairs user types without
+//! their code. It needs only the shape, which is sent as text: `or-set`, `or-map/or-set`,
 //! `user/score-board`.
 
 use std::fmt;
@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use crate::encoded::DecodeError;
 
-/// Maps inside maps that are still accepted.
+/// Maximum nesting of maps.
 pub const DEPTH_MAX: usize = 16;
 
-/// Longest shape name, in bytes.
+/// Maximum length of a shape's name, in bytes.
 pub const NAME_MAX: usize = 512;
 
-/// The kind of data under a key.
+/// The kind of data of a key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Shape {
@@ -47,7 +47,7 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// The shape of a map's values; `None` for what is no map.
+    /// Returns the shape of a map's values; `None` if this is not a map.
     #[must_use]
     pub fn inner(&self) -> Option<&Self> {
         match self {
@@ -60,7 +60,7 @@ impl Shape {
         }
     }
 
-    /// Whether its registers can stand under a guarded key: a register, or a map of them.
+    /// Whether a guarded key may have this shape: a register or a map of registers.
     #[must_use]
     pub fn is_guardable(&self) -> bool {
         match self {

@@ -1,5 +1,5 @@
-//! [`Store`]: the erased form of every dot store. Which variant a shape has is decided here and
-//! nowhere else.
+//! [`Store`]: the type-erased form of all dot stores. Only this module decides which variant a
+//! shape has.
 
 use crate::causal::{Dot, DotSet, Seen};
 use crate::clock::HybridTimestamp;
@@ -9,20 +9,20 @@ use crate::types::dot_store::{DotFun, DotStore, Empty, Stamped};
 use crate::types::lww_register::winner;
 use crate::types::shape::Shape;
 
-/// Any dot store. Two stores of one shape have one variant.
+/// A dot store of any kind. Two stores of one shape have the same variant.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Store {
-    /// `Flag`: a dot for each replica that switched it on.
+    /// `Flag`: one dot per replica that switched it on.
     Unit(DotFun<()>),
     /// `GCounter`: one dot per replica, with its running total.
     Total(DotFun<u128>),
-    /// `PNCounter`: the same, up and down.
+    /// `PNCounter`: one dot per replica, with its signed running total.
     Net(DotFun<i128>),
-    /// `LWWRegister`.
+    /// `LWWRegister`: one dot per concurrent write.
     Register(DotFun<Stamped>),
     /// `MVRegister` and user types.
     Plain(DotFun<Encoded>),
-    /// `GSet`, `ORSet`.
+    /// `GSet` and `ORSet`.
     Set(DotMap<DotFun<()>>),
     /// `LWWMap` and `ORMap` of registers.
     Registers(DotMap<DotFun<Stamped>>),
@@ -48,7 +48,7 @@ impl From<DotMap<Self>> for Store {
     }
 }
 
-/// Calls the same method on whatever is inside.
+/// Calls the same method on the store in any variant.
 macro_rules! each {
     ($store:expr, $inner:ident => $call:expr) => {
         match $store {
@@ -64,7 +64,8 @@ macro_rules! each {
     };
 }
 
-/// Calls a method on two stores of one kind; two kinds under one shape are our bug.
+/// Calls a method on two stores of one variant. Two variants for one shape would be a bug of this
+/// crate.
 macro_rules! both {
     ($a:expr, $b:expr, $x:ident, $y:ident => $call:expr) => {
         match ($a, $b) {
@@ -82,12 +83,12 @@ macro_rules! both {
 }
 
 impl Store {
-    /// Whether it is one place, which every change of it touches.
+    /// Whether the store is a leaf: one place, which every change touches.
     pub(crate) const fn is_leaf(&self) -> bool {
         !matches!(self, Self::Set(_) | Self::Registers(_) | Self::Map(_))
     }
 
-    /// Makes a map in a delta name everything below it; a leaf does so anyway.
+    /// Makes a map in a delta refer to everything below it. A leaf always does.
     pub(crate) fn sweep(&mut self) {
         match self {
             Self::Set(map) => map.sweep(),
@@ -98,9 +99,9 @@ impl Store {
     }
 }
 
-/// What differs between two snapshots, as a reader sees it.
+/// Differences between snapshots as readers see them.
 impl Store {
-    /// Whether a reader sees the same: who wrote it, and how often, does not count.
+    /// Whether readers see the same content, whichever replicas wrote it and however often.
     pub(crate) fn reads_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Unit(a), Self::Unit(b)) => a.is_bottom() == b.is_bottom(),
@@ -115,7 +116,7 @@ impl Store {
         }
     }
 
-    /// The keys or elements whose content reads differently than in `before`.
+    /// Returns the keys or elements whose content reads differently from `before`.
     pub(crate) fn keys_changed(&self, before: Option<&Self>) -> Vec<Encoded> {
         match (self, before) {
             (Self::Set(a), Some(Self::Set(b))) => a.keys_changed(b),
@@ -128,7 +129,7 @@ impl Store {
         }
     }
 
-    /// About its encoded size, in bytes.
+    /// Returns an estimate of the encoded size, in bytes.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Unit(fun) => 4 + fun.len() * 4,
@@ -149,7 +150,7 @@ impl Store {
         }
     }
 
-    /// A canary's merge: a register with something in `arrived` keeps only that.
+    /// Merge of a planted fault: a register that received something in `arrived` keeps only that.
     pub(crate) fn keep_arrived(&mut self, arrived: &DotSet) {
         if let Self::Register(fun) = self
             && fun.iter().any(|(dot, _)| arrived.seen(dot))
@@ -158,7 +159,7 @@ impl Store {
         }
     }
 
-    /// The highest time that a clock gave to any register here: what a clock has to hear of.
+    /// Returns the highest time that a clock gave to any register, for the receiver's clock.
     pub(crate) fn latest_time(&self) -> Option<HybridTimestamp> {
         let of = |fun: &DotFun<Stamped>| {
             let clocked = fun.iter().filter(|(_, s)| s.clocked);

@@ -1,8 +1,8 @@
-//! [`ReplicatedData`]: data types of one's own.
+//! [`ReplicatedData`]: user-defined data types.
 //!
-//! A type brings a merge that is a lattice join; the kernel does the rest. Each replica's
-//! contribution stands under a dot of its own, so such a value can be deleted, nested in maps and
-//! repaired like any other. Reading joins the live contributions.
+//! The type provides a merge that is a lattice join. Each replica's contribution is stored under
+//! its own dot, so such a value can be deleted, nested in maps and repaired like all others. A read
+//! joins the live contributions.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,10 +17,11 @@ use crate::types::shape::Shape;
 use crate::types::store::Store;
 use crate::types::{DataType, Open};
 
-/// A state-based CRDT of one's own: `Default` is its bottom, [`merge`](Self::merge) its join.
+/// A user-defined state-based CRDT: `Default` is its bottom element, [`merge`](Self::merge) its
+/// join.
 ///
-/// The merge must be commutative, associative and idempotent, and `change(x) ≥ x` for every
-/// change made to it: [`check_laws`] tries that on samples.
+/// The merge must be commutative, associative and idempotent, and every change must be an
+/// inflation: `change(x) ≥ x`. [`check_laws`] tests this on samples.
 ///
 /// # Example
 /// ```
@@ -40,21 +41,22 @@ use crate::types::{DataType, Open};
 pub trait ReplicatedData:
     Clone + Default + PartialEq + fmt::Debug + Serialize + DeserializeOwned + Send + Sync + 'static
 {
-    /// The name it is registered under: unique in the cluster, never changed.
+    /// Name under which the type is stored. It must be unique in the cluster and never change.
     const NAME: &'static str;
 
-    /// Joins another state into this one.
+    /// Joins `other` into this state.
     fn merge(&mut self, other: &Self);
 
-    /// A small state `d` with `before ⊔ d = after`, for types whose changes are much smaller than
-    /// their values. `None` (the default) sends the whole value.
+    /// Returns a small state `d` with `before ⊔ d = after`, for types whose changes are much
+    /// smaller than their values. `None` (the default) sends the whole value.
     fn delta(before: &Self, after: &Self) -> Option<Self> {
         let _ = (before, after);
         None
     }
 }
 
-/// Deltas that one replica keeps beside its contribution before it folds them into one.
+/// Maximum number of deltas that one replica keeps beside its contribution before it writes the
+/// joined value.
 const DELTAS_MAX: usize = 16;
 
 /// A snapshot of a [`ReplicatedData`] value.
@@ -63,7 +65,7 @@ pub struct User<T> {
     kind: PhantomData<fn() -> T>,
 }
 
-/// A snapshot: nanoseconds, whatever the size.
+/// Takes a snapshot in nanoseconds, independent of the size.
 impl<T> Clone for User<T> {
     fn clone(&self) -> Self {
         Self { parts: self.parts.clone(), kind: PhantomData }
@@ -71,7 +73,8 @@ impl<T> Clone for User<T> {
 }
 
 impl<T> PartialEq for User<T> {
-    /// Equal contributions, dot by dot; compare what [`get`](User::get) says to compare values.
+    /// Compares the contributions dot by dot. To compare values, compare the results of
+    /// [`get`](User::get).
     fn eq(&self, other: &Self) -> bool {
         self.parts == other.parts
     }
@@ -92,10 +95,10 @@ fn joined<T: ReplicatedData>(parts: &DotFun<Encoded>) -> Result<T, ValueError> {
 }
 
 impl<T: ReplicatedData> User<T> {
-    /// The join of all contributions.
+    /// Returns the join of all contributions.
     ///
     /// # Errors
-    /// [`ValueError`] if one of them is no `T`.
+    /// [`ValueError`] if a contribution is not a `T`.
     pub fn get(&self) -> Result<T, ValueError> {
         joined(&self.parts)
     }
@@ -115,10 +118,11 @@ impl<T> Open for User<T> {
 }
 
 impl<T: ReplicatedData> Edit<'_, User<T>> {
-    /// Changes the value by a function that may only make it larger in the lattice.
+    /// Changes the value with a function that must only move it up in the lattice.
     ///
     /// # Errors
-    /// [`EditError::Decode`] if what is there is no `T`; [`EditError::Encode`]; whatever `f` says.
+    /// [`EditError::Decode`] if the current content is not a `T`; [`EditError::Encode`]; the error
+    /// of `f`.
     pub fn change_with<R>(
         &mut self,
         f: impl FnOnce(&mut T) -> Result<R, EditError>,
@@ -126,7 +130,7 @@ impl<T: ReplicatedData> Edit<'_, User<T>> {
         let before: T = joined(self.leaf::<Encoded>())?;
         let mut after = before.clone();
         let result = f(&mut after)?;
-        self.lean(); // a part of what `f` meant may be done here, and so in no delta
+        self.lean(); // parts of the intended change may already be present and so in no delta
         if after == before && self.leaf::<Encoded>().len() > 0 {
             return Ok(result);
         }
@@ -140,22 +144,23 @@ impl<T: ReplicatedData> Edit<'_, User<T>> {
     }
 }
 
-/// A law of a lattice that a user's type breaks, with the samples that show it.
+/// A lattice law that a user-defined type violates, with the samples that show it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{name}` is no lattice: its merge is not {law}, for instance with {samples}")]
+#[error("`{name}` is not a lattice: its merge is not {law}, for instance with {samples}")]
 pub struct LawViolation {
-    /// The type's registered name.
+    /// Registered name of the type.
     pub name: &'static str,
-    /// The law.
+    /// The violated law.
     pub law: &'static str,
-    /// The samples that show it.
+    /// The samples that violate it.
     pub samples: String,
 }
 
-/// Tries the laws of a join on every triple of samples, and that encoding keeps a value.
+/// Tests the laws of a join on every triple of samples, and that encoding preserves each sample.
 ///
 /// # Errors
-/// [`LawViolation`] with the first triple that breaks a law. Cubic in the samples: give a dozen.
+/// [`LawViolation`] for the first triple that violates a law. The time is cubic in the number of
+/// samples: a dozen is enough.
 pub fn check_laws<T: ReplicatedData>(samples: &[T]) -> Result<(), LawViolation> {
     let join = |a: &T, b: &T| {
         let mut joined = a.clone();
