@@ -1,71 +1,77 @@
-//! Canaries: deliberate bugs, chosen at run time, which the suites must catch.
+//! Planted faults: deliberate violations of rules, chosen at run time, which the suites must
+//! detect.
 //!
-//! A suite that cannot find a planted bug proves nothing about the ones nobody planted. Without
-//! the feature `canaries` every question is a constant `false` and the branches vanish.
+//! A suite that can't detect a planted fault gives no evidence about real ones. Without the feature
+//! `canaries` every check is the constant `false`, and the compiler removes the branches.
 
 use std::marker::PhantomData;
 
-/// A rule that the code under test leaves out on purpose.
+/// A rule that the code under test deliberately violates.
 ///
-/// Names follow the list and spec/reference/epochs.md §3.
+/// The rules are defined in docs/protocol/configurations.md, leases.md and replication.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Bug {
-    /// A majority read answers without writing the merged value back (breaks I2, BC).
+    /// A majority read replies without writing the merged value back, so a later majority read may
+    /// miss it.
     NoReadRepair,
-    /// A replica acks a guarded write below the term that it promised (breaks I3, D2).
+    /// A replica acknowledges a guarded write below the term that it promised, so a superseded
+    /// owner may write.
     NoTermCheck,
-    /// A fencing read answers before a quorum holds what it read (breaks I3, D2).
+    /// A fencing read replies before a quorum stores the value that it read, so a later owner may
+    /// miss it.
     NoRecoveryWrite,
-    /// A voter acks in the next configuration before it has synced for it.
+    /// A voter acknowledges in the next configuration before it has synced for it.
     AckBeforeSync,
-    /// Accept is sent before a quorum of the next configuration has synced (breaks BC).
+    /// Accept is sent before a quorum of the next configuration has synced, so acknowledged writes
+    /// may be lost.
     AcceptBeforeSync,
-    /// A replica that answered a Seal goes on acking requests of the old configuration.
+    /// A replica that answered a Seal still acknowledges requests of the old configuration.
     NotSealed,
-    /// Acks of two configurations are counted together, against the older one.
+    /// Acknowledgements of two configurations are counted together for the older one.
     MixedEpochs,
-    /// A new ballot proposes its own wish although an answer names an accepted proposal.
+    /// A new ballot proposes its own configuration although an answer contains an accepted
+    /// proposal.
     IgnoreAccepted,
-    /// A new ballot adopts the accepted proposal of the lowest ballot.
+    /// A new ballot adopts the accepted proposal with the lowest ballot.
     AdoptLowestBallot,
-    /// Ballots carry no node id: two nodes can use the same one.
+    /// Ballots contain no node id, so two nodes can use the same ballot.
     BallotWithoutNode,
-    /// Accept is taken below the promise.
+    /// A replica accepts a proposal below its promise.
     AcceptBelowPromise,
-    /// Half of an even number of voters counts as a quorum without the tiebreaker.
+    /// Half of an even number of voters counts as a quorum, without the tiebreaker.
     HalfWithoutTiebreaker,
-    /// The next configuration syncs from fewer than a quorum of sealed snapshots.
+    /// The next configuration syncs from the snapshots of fewer than a quorum of sealed replicas.
     SyncFromFewer,
-    /// A sealed snapshot leaves out what its replica acked last.
+    /// A sealed snapshot lacks the replica's last acknowledgement.
     SnapshotBeforeLastAck,
-    /// A sealed replica answers fences.
+    /// A sealed replica answers fencing reads.
     FenceWhileSealed,
-    /// Terms carry no coordinator: two coordinators can hold the same one.
+    /// Terms contain no coordinator, so two coordinators can hold the same term.
     TermWithoutCoordinator,
-    /// The guarded cells of sealed replicas are not merged at sync.
+    /// The guarded values of sealed replicas are not merged during sync.
     CellsNotSynced,
-    /// The promised terms of sealed replicas are not merged at sync.
+    /// The promised terms of sealed replicas are not merged during sync.
     PromisesNotSynced,
-    /// A delta is sent with its sender's whole context (known failure 15).
+    /// A delta is sent with the whole context of its sender.
     DeltaWithWholeContext,
-    /// A delta is merged though it overwrites dots that were never seen (rule R dropped).
+    /// A delta is merged although it overwrites dots that were never seen (no causal delta rule).
     NoRuleR,
-    /// An observed register write below the live stamp or term is not refused.
+    /// A register write below the live stamp or term is not refused.
     NoStaleCheck,
-    /// A guarded map key can be removed from its map.
+    /// A key can be removed from a guarded map.
     GuardedKeyRemoved,
-    /// Registers keep whatever arrived last.
+    /// Registers keep the value that arrived last.
     MergeByArrival,
     /// A delete erases dots that its replica had not seen.
     DeleteErasesUnseen,
-    /// A change that builds on what its author found done already is acknowledged by whoever
-    /// holds its delta (breaks I2).
+    /// A change that relies on effects that its author found present is acknowledged by replicas
+    /// that hold only its delta, so an acknowledged write may be incomplete.
     DeltaStandsForAll,
 }
 
-/// The bug to run with: none, unless the feature `canaries` is on and somebody chose one. `B` is
-/// the enum of the package's deliberate bugs.
+/// The planted fault of a run: none, unless the feature `canaries` is on and the run chose one. `B`
+/// is the enum of the package's faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Canary<B = Bug> {
     #[cfg(feature = "canaries")]
@@ -80,7 +86,7 @@ impl<B> Default for Canary<B> {
 }
 
 impl<B> Canary<B> {
-    /// No bug.
+    /// Returns no fault.
     #[must_use]
     pub const fn none() -> Self {
         Self {
@@ -92,14 +98,14 @@ impl<B> Canary<B> {
 }
 
 impl<B: Copy + PartialEq> Canary<B> {
-    /// Runs with `bug`.
+    /// Plants the fault `bug`.
     #[cfg(feature = "canaries")]
     #[must_use]
     pub const fn with(bug: B) -> Self {
         Self { bug: Some(bug), of: PhantomData }
     }
 
-    /// Whether this run leaves the rule out.
+    /// Whether this run plants the fault `bug`.
     #[inline]
     #[must_use]
     pub fn has(self, bug: B) -> bool {

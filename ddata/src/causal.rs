@@ -1,9 +1,9 @@
-//! Dots, sets of dots and causal contexts: what a replica has seen of one key.
+//! Dots, sets of dots and causal contexts: the changes of one key that a replica has seen.
 //!
-//! Every mutation takes the next [`Dot`] of its replica, removals included. A [`CausalContext`]
-//! is a version vector plus a *cloud* of dots that came early; it is canonical, so equal
-//! knowledge is equal contexts, and under rule R (see [`crate::types::delta`]) equal contexts are
-//! equal states. Knows no key, no peer and no merge rule.
+//! Every mutation, also a removal, takes the next [`Dot`] of its replica. A [`CausalContext`] is a
+//! version vector plus a *cloud* of dots beyond gaps. It is canonical, so equal sets of dots are
+//! equal contexts, and under the causal delta rule (see [`crate::types::delta`]) equal contexts
+//! mean equal states. The module knows neither keys nor peers nor merge rules.
 //!
 //! Source: Almeida, Shoker, Baquero, *Delta State Replicated Data Types* (arXiv 1603.01529).
 
@@ -17,15 +17,15 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::encoded::{DecodeError, Reader, Writer};
 use crate::id::ReplicaId;
 
-/// One mutation: the `counter`-th that `actor` made to a key, counted from 1.
+/// A mutation: the `counter`-th that `actor` made to a key, counted from 1.
 pub type Dot = crdts::Dot<ReplicaId>;
 
-/// The dot's place in the order used everywhere here: by replica, then by counter.
+/// Sort key of a dot: by replica, then by counter.
 pub(crate) const fn dot_key(dot: Dot) -> (ReplicaId, u64) {
     (dot.actor, dot.counter)
 }
 
-/// Whether a dot's effect is known.
+/// A set of dots whose effects are known.
 pub trait Seen {
     /// Whether the effect of `dot` is known.
     fn seen(&self, dot: Dot) -> bool;
@@ -34,7 +34,7 @@ pub trait Seen {
 /// Consecutive dots of one replica, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Run {
-    /// Whose dots.
+    /// The replica of the dots.
     pub replica: ReplicaId,
     /// The first counter, at least 1.
     pub first: u64,
@@ -42,7 +42,7 @@ pub struct Run {
     pub last: u64,
 }
 
-/// Runs that are still inserted one by one, each at the cost of a move of what lies behind it.
+/// Up to this number, runs are inserted one by one, each of which moves all later runs.
 const FEW: usize = 8;
 
 /// A set of dots as sorted, disjoint, non-adjacent runs.
@@ -53,42 +53,42 @@ pub struct DotSet {
 
 impl Clone for DotSet {
     fn clone(&self) -> Self {
-        Self { runs: SmallVec::from_slice(&self.runs) } // in one piece, not run by run
+        Self { runs: SmallVec::from_slice(&self.runs) } // copies all runs at once
     }
 }
 
 impl DotSet {
-    /// The empty set.
+    /// Creates the empty set.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether there is no dot.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// The runs, by replica and counter.
+    /// Returns the runs, ordered by replica and counter.
     #[inline]
     #[must_use]
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// How many dots there are; saturates.
+    /// Number of dots; saturates.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.runs.iter().fold(0, |sum: u64, run| sum.saturating_add(run.last - run.first + 1))
     }
 
-    /// Adds one dot.
+    /// Adds a dot.
     pub fn insert(&mut self, dot: Dot) {
         self.insert_run(Run { replica: dot.actor, first: dot.counter, last: dot.counter });
     }
 
-    /// Adds a run, joining it with those that it meets. `first ≤ last`.
+    /// Adds a run and joins it with adjacent and overlapping ones. `first ≤ last`.
     pub fn insert_run(&mut self, run: Run) {
         assert!(run.first >= 1 && run.first <= run.last, "a run has a first and a last dot");
         let touches = |other: &Run| {
@@ -110,7 +110,7 @@ impl DotSet {
         self.runs.drain(start + 1..start + met);
     }
 
-    /// Adds every dot of `other`: in place if they are few, else by one pass over both.
+    /// Adds every dot of `other`: run by run if there are few, otherwise in one pass over both.
     pub fn extend(&mut self, other: &Self) {
         if other.runs.len() <= FEW {
             for &run in &other.runs {
@@ -122,9 +122,9 @@ impl DotSet {
         }
     }
 
-    /// Sorts the runs and joins those that meet.
+    /// Sorts the runs and joins adjacent and overlapping ones.
     fn join_runs(&mut self) {
-        self.runs.sort(); // two sorted halves are merged, not sorted anew
+        self.runs.sort(); // the sort detects the two sorted halves and merges them
         self.runs.dedup_by(|later, run| {
             let meets = run.replica == later.replica && later.first <= run.last.saturating_add(1);
             if meets {
@@ -134,7 +134,7 @@ impl DotSet {
         });
     }
 
-    /// Whether any dot is in both sets.
+    /// Whether the sets have a common dot.
     #[must_use]
     pub fn intersects(&self, other: &Self) -> bool {
         match (&*self.runs, &*other.runs) {
@@ -160,7 +160,7 @@ impl DotSet {
         self.runs.get(at).is_some_and(|r| r.replica == run.replica && r.first <= run.last)
     }
 
-    /// Whether every dot of `other` is in this set.
+    /// Whether this set contains every dot of `other`.
     #[must_use]
     pub fn includes(&self, other: &Self) -> bool {
         other.runs.iter().all(|run| {
@@ -172,7 +172,7 @@ impl DotSet {
         })
     }
 
-    /// Every dot, one by one. Bounded by [`len`](Self::len), which may be large.
+    /// Iterates over all dots. Their number, [`len`](Self::len), may be large.
     pub fn iter(&self) -> impl Iterator<Item = Dot> + '_ {
         self.runs
             .iter()
@@ -227,62 +227,64 @@ impl FromIterator<Dot> for DotSet {
     }
 }
 
-/// What a replica has seen of one key: a version vector and the dots beyond its gaps.
+/// The dots of one key that a replica has seen: a version vector and the dots beyond its gaps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CausalContext {
     vector: Option<Arc<VClock<ReplicaId>>>, // shared by copies; `None` if empty
-    cloud: DotSet, // ≤ CLOUD_RUNS_MAX runs by deltas; a merge adds what the other side holds
+    cloud: DotSet, // deltas add up to CLOUD_RUNS_MAX runs, merges any number
 }
 
-/// Replicas that a decoded context has room for before it has read them.
+/// Capacity that a decoded context reserves before it has read its entries.
 const AT_ONCE: usize = 64;
 
-/// The vector of who has seen nothing.
+/// The empty vector.
 static NOTHING: VClock<ReplicaId> = VClock { dots: BTreeMap::new() };
 
-/// The highest counter a dot can have; a peer that names a higher one sends nonsense.
+/// Highest counter of a dot. A higher one from a peer is invalid.
 pub const COUNTER_MAX: u64 = 1 << 62;
 
-/// Runs of stray dots that one context holds before deltas that would add more are refused.
+/// Maximum number of runs in a context's cloud; deltas that would exceed it are refused.
 ///
-/// Repairs and full states are not: they close more gaps than they open, and whoever refused one
-/// for its size would refuse the next one, too. Their runs are bounded by what the sender holds.
+/// Repairs and full states are not refused: they close more gaps than they open, and a replica that
+/// refused one for its size would refuse the next one, too. Their runs are bounded by those of the
+/// sender.
 pub const CLOUD_RUNS_MAX: usize = 1_024;
 
 impl CausalContext {
-    /// Nothing seen.
+    /// Creates the empty context.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The gapless part: per replica the highest counter up to which every dot was seen.
+    /// Returns the part without gaps: for each replica, the highest counter up to which every dot
+    /// was seen.
     #[inline]
     #[must_use]
     pub fn vector(&self) -> &VClock<ReplicaId> {
         self.vector.as_deref().unwrap_or(&NOTHING)
     }
 
-    /// The dots seen beyond a gap.
+    /// Returns the dots seen beyond a gap.
     #[inline]
     #[must_use]
     pub const fn cloud(&self) -> &DotSet {
         &self.cloud
     }
 
-    /// Whether nothing was seen.
+    /// Whether no dot was seen.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.vector.is_none() && self.cloud.is_empty()
     }
 
-    /// How many replicas have a dot here.
+    /// Number of vector entries and cloud runs, an upper bound of the replicas with a dot.
     #[must_use]
     pub fn replicas(&self) -> usize {
         self.vector().dots.len() + self.cloud.runs.len()
     }
 
-    /// The dot that `replica`'s next mutation takes.
+    /// Returns the dot of `replica`'s next mutation.
     #[must_use]
     pub fn next_dot(&self, replica: ReplicaId) -> Dot {
         let beyond = self.cloud.runs.iter().filter(|run| run.replica == replica);
@@ -291,19 +293,19 @@ impl CausalContext {
         Dot::new(replica, highest + 1)
     }
 
-    /// Learns of one dot.
+    /// Adds a dot.
     pub fn insert(&mut self, dot: Dot) {
         self.insert_run(Run { replica: dot.actor, first: dot.counter, last: dot.counter });
     }
 
-    /// Learns of every dot of a set.
+    /// Adds every dot of a set.
     pub fn extend(&mut self, dots: &DotSet) {
         for &run in &dots.runs {
             self.insert_run(run);
         }
     }
 
-    /// Learns everything that `other` knows.
+    /// Adds every dot of `other`.
     pub fn merge(&mut self, other: &Self) {
         if self.is_empty() {
             self.clone_from(other);
@@ -316,14 +318,14 @@ impl CausalContext {
         self.extend(&other.cloud);
     }
 
-    /// Whether every dot of `other` was seen here.
+    /// Whether every dot of `other` was seen.
     #[must_use]
     pub fn includes(&self, other: &Self) -> bool {
         other.ahead_of(self).all(|run| self.includes_run(run)) && self.includes_all(&other.cloud)
     }
 
-    /// What the vector says here and not there, from each replica's first dot on: one pass over
-    /// both, and none over two copies of one.
+    /// Returns, as runs from the first dot on, the vector entries that are higher here than in
+    /// `other`. One pass over both vectors; none if both share one allocation.
     fn ahead_of<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = Run> + 'a {
         let shared = match (&self.vector, &other.vector) {
             (Some(mine), Some(theirs)) => Arc::ptr_eq(mine, theirs),
@@ -339,13 +341,13 @@ impl CausalContext {
         })
     }
 
-    /// Whether every dot of a set was seen here.
+    /// Whether every dot of a set was seen.
     #[must_use]
     pub fn includes_all(&self, dots: &DotSet) -> bool {
         dots.runs.iter().all(|&run| self.includes_run(run))
     }
 
-    /// The dots seen here and not there.
+    /// Returns the dots that were seen here and not in `other`.
     #[must_use]
     pub fn minus(&self, other: &Self) -> DotSet {
         let mut left = DotSet::new();
@@ -358,12 +360,12 @@ impl CausalContext {
         left
     }
 
-    /// The dots seen here that are none of `dots`.
+    /// Returns the dots seen here that are not in `dots`.
     pub(crate) fn except(&self, dots: DotSet) -> DotSet {
         self.minus(&Self { vector: None, cloud: dots })
     }
 
-    /// The dots of `dots` that were not seen here.
+    /// Returns the dots of `dots` that were not seen.
     #[must_use]
     pub fn unseen(&self, dots: &DotSet) -> DotSet {
         let mut left = DotSet::new();
@@ -373,8 +375,8 @@ impl CausalContext {
         left
     }
 
-    /// A 64-bit digest of what was seen, keyed by `seed`: equal contexts, equal digests, and
-    /// whoever does not know the seed cannot choose contexts that collide.
+    /// Returns a 64-bit digest of the context, keyed by `seed`. Equal contexts have equal digests,
+    /// and a peer that does not know the seed can't choose contexts that collide.
     #[must_use]
     pub fn digest(&self, seed: u64) -> u64 {
         let mut sum = 0_u64;
@@ -411,7 +413,8 @@ impl CausalContext {
         Arc::make_mut(self.vector.get_or_insert_default()).dots.insert(run.replica, last);
     }
 
-    /// Takes out of the cloud what a vector entry that reaches `last` now covers or meets.
+    /// Removes the runs of `replica` that a vector entry up to `last` covers or touches from the
+    /// cloud. Returns the entry extended by them.
     fn take_contiguous(&mut self, replica: ReplicaId, mut last: u64) -> u64 {
         self.cloud.runs.retain(|run| {
             let met = run.replica == replica && run.first <= last.saturating_add(1);
@@ -475,7 +478,7 @@ impl CausalContext {
             }
             dots.push((replica, last));
         }
-        let vector = VClock { dots: dots.into_iter().collect() }; // at once: they are in order
+        let vector = VClock { dots: dots.into_iter().collect() }; // sorted entries: built at once
         let cloud = DotSet::decode(reader)?;
         for run in &cloud.runs {
             if run.first <= vector.get(&run.replica) + 1 {

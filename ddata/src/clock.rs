@@ -1,8 +1,8 @@
-//! Time as an input: what a [`Machine`](crate::machine::Machine) is told, and the hybrid logical
-//! clock that stamps register writes.
+//! Time as an input of a [`Machine`](crate::machine::Machine), and the hybrid logical clock that
+//! stamps register writes.
 //!
 //! Only the driver and the simulator read clocks. Deadlines use [`Instant`], which never goes
-//! back; [`WallTime`] only ever decides between concurrent writes.
+//! backwards. [`WallTime`] only orders concurrent writes.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -10,28 +10,28 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A point of this host's monotonic clock, in nanoseconds since an arbitrary start.
+/// A point in time of this host's monotonic clock, in nanoseconds since an arbitrary start.
 ///
-/// Never compared between hosts.
+/// Instants of different hosts must not be compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// The point `nanos` nanoseconds after the clock's start.
+    /// Creates the point `nanos` nanoseconds after the clock's start.
     #[inline]
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the clock's start.
+    /// Returns the nanoseconds since the clock's start.
     #[inline]
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Time from `earlier` to this point; zero if `earlier` is later.
+    /// Returns the time from `earlier` to this point; zero if `earlier` is later.
     #[inline]
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
@@ -57,37 +57,37 @@ impl Sub<Instant> for Instant {
     }
 }
 
-/// Milliseconds since the Unix epoch by this host's wall clock, which may be wrong and may jump.
+/// Milliseconds since the Unix epoch on this host's wall clock, which may be wrong and may jump.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WallTime(u64);
 
 impl WallTime {
-    /// `millis` milliseconds after the Unix epoch.
+    /// Creates the time `millis` milliseconds after the Unix epoch.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis)
     }
 
-    /// Milliseconds since the Unix epoch.
+    /// Returns the milliseconds since the Unix epoch.
     #[must_use]
     pub const fn as_millis(self) -> u64 {
         self.0
     }
 }
 
-/// Both clocks, read once per input.
+/// The readings of both clocks, taken once per input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// For deadlines and intervals.
+    /// Monotonic time, for deadlines and intervals.
     pub mono: Instant,
-    /// For stamps only.
+    /// Wall-clock time, for stamps only.
     pub wall: WallTime,
 }
 
-/// A hybrid logical clock's time: 48 bits of wall-clock milliseconds, 16 bits of counter.
+/// The time of a hybrid logical clock: 48 bits of wall-clock milliseconds, 16 bits of counter.
 ///
-/// Later in causal order is later in this order, whatever the clocks say. 65,536 stamps fit into
-/// a millisecond; beyond that the clock borrows from the next one.
+/// The order extends the causal order, whatever the clocks show. A millisecond has room for 65,536
+/// stamps; beyond that the clock borrows from the next one.
 ///
 /// Source: Kulkarni et al., *Logical Physical Clocks* (2014).
 #[derive(
@@ -97,35 +97,35 @@ pub struct Now {
 pub struct HybridTimestamp(u64);
 
 impl HybridTimestamp {
-    /// The highest stamp there is.
+    /// The highest stamp.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The stamp with this raw value.
+    /// Creates the stamp with this raw value.
     #[must_use]
     pub const fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
 
-    /// The first stamp of a millisecond of wall time.
+    /// Returns the first stamp of a millisecond of wall time.
     #[must_use]
     pub const fn at(wall: WallTime) -> Self {
         let millis = wall.as_millis();
         Self(if millis >= 1 << 48 { u64::MAX << 16 } else { millis << 16 })
     }
 
-    /// The raw value: `wall ms << 16 | counter`.
+    /// Returns the raw value: `wall ms << 16 | counter`.
     #[must_use]
     pub const fn raw(self) -> u64 {
         self.0
     }
 
-    /// Milliseconds of wall time in this stamp.
+    /// Returns the wall-clock part of the stamp.
     #[must_use]
     pub const fn wall(self) -> WallTime {
         WallTime::from_millis(self.0 >> 16)
     }
 
-    /// The next stamp; the highest one is its own successor.
+    /// Returns the next stamp; for the highest one, itself.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
@@ -145,31 +145,34 @@ pub struct HybridClock {
     max_skew: Duration,
 }
 
-/// A remote stamp so far ahead that the clock did not adopt it (spec/replicated-data.md, *Stamp*).
+/// A remote stamp is too far ahead, so the clock did not adopt it
+/// (docs/protocol/replication.md#stamps-never-go-back).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImpossibleClock {
-    /// How far the stamp is ahead of this node's wall clock.
+    /// Distance of the stamp from this node's wall clock.
     pub ahead: Duration,
 }
 
 impl HybridClock {
-    /// A clock that adopts remote stamps at most `max_skew` ahead of the local wall clock.
+    /// Creates a clock that adopts remote stamps at most `max_skew` ahead of the local wall clock.
     #[must_use]
     pub const fn new(max_skew: Duration) -> Self {
         Self { last: HybridTimestamp(0), max_skew }
     }
 
-    /// The next stamp of this node: `max(wall, last + 1)`.
+    /// Returns the next stamp of this node: `max(wall, last + 1)`.
     pub fn tick(&mut self, wall: WallTime) -> HybridTimestamp {
         self.last = HybridTimestamp::at(wall).max(self.last.next());
         self.last
     }
 
-    /// Learns of a remote stamp.
+    /// Adopts a remote stamp, so that later stamps of this node are above it. Returns how far it is
+    /// ahead.
     ///
     /// # Errors
-    /// [`ImpossibleClock`] if the stamp is more than `max_skew` ahead of `wall`: nothing was
-    /// adopted. Merge the value all the same, count, and name the node whose clock is wrong.
+    /// [`ImpossibleClock`] if the stamp is more than `max_skew` ahead of `wall`; the clock is
+    /// unchanged. The caller should still merge the value, count the event, and report the node
+    /// whose clock is wrong.
     pub fn observe(
         &mut self,
         wall: WallTime,

@@ -1,4 +1,4 @@
-//! Values as the Replicator hands them out: erased snapshots, and the registry of user types.
+//! Values as the Replicator returns them: type-erased snapshots, and the registry of user types.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::types::delta::State;
 use crate::types::shape::Shape;
 use crate::types::{DataType, ReplicatedData};
 
-/// A snapshot of what a key holds: cheap to clone, read through [`get`](Self::get).
+/// A snapshot of a key's value: cheap to clone, read through [`get`](Self::get).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Value(Arc<State>);
 
@@ -18,26 +18,26 @@ impl Value {
         Self(Arc::new(state))
     }
 
-    /// What kind of data it is.
+    /// Returns the kind of data.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         self.0.shape()
     }
 
-    /// The typed snapshot; `None` if the key holds another kind of data.
+    /// Returns the typed snapshot; `None` if the key holds another kind of data.
     #[must_use]
     pub fn get<T: DataType>(&self) -> Option<T> {
         self.0.view()
     }
 
-    /// The state behind it: context and content.
+    /// Returns the state: content and causal context.
     #[must_use]
     pub fn state(&self) -> &State {
         &self.0
     }
 
-    /// What it holds, whatever its type, with elements, keys and values still encoded: for tools.
-    /// Copies as much as there is; [`size`](Self::size) says how much.
+    /// Returns the content without its static type, with elements, keys and values still encoded,
+    /// for tools. Copies the whole content; see [`size`](Self::size).
     ///
     /// # Example
     /// ```
@@ -57,72 +57,72 @@ impl Value {
         Content::of(self.0.shape(), &self.0.store)
     }
 
-    /// About its encoded size, in bytes.
+    /// Returns an estimate of the encoded size, in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.0.store.size()
     }
 
-    /// Which keys of a map, or elements of a set, differ in content from an earlier snapshot.
-    /// Cheap when both come from one replica: shared parts are skipped.
+    /// Returns the keys of a map, or the elements of a set, whose content differs from an earlier
+    /// snapshot. Cheap if both are snapshots of one replica, because shared parts are skipped.
     #[must_use]
     pub fn keys_changed_since(&self, before: Option<&Self>) -> Vec<Encoded> {
         self.0.store.keys_changed(before.map(|before| &before.0.store))
     }
 
-    /// Whether a reader sees anything else than in an earlier snapshot. Who wrote it, and how
-    /// often, does not count.
+    /// Whether readers see the same content as in an earlier snapshot, whichever replicas wrote it
+    /// and however often.
     #[must_use]
     pub fn reads_like(&self, before: &Self) -> bool {
         self.shape() == before.shape() && self.0.store.reads_like(&before.0.store)
     }
 }
 
-/// The user types that this node knows, by name.
+/// The user types that this node has registered, by name.
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     names: BTreeSet<&'static str>, // as many as the program registers
 }
 
-/// Two types of one name.
+/// Another user type has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a user type called `{name}` is registered already: give one of them another NAME")]
 pub struct NameTaken {
-    /// The name.
+    /// The name in use.
     pub name: &'static str,
 }
 
-/// A user type that was not registered.
+/// A user type is not registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the user type `{name}` is not registered: start this node with it (`Registry::register`, \
      `NodeBuilder::types`)"
 )]
 pub struct NotRegistered {
-    /// The name.
+    /// The missing name.
     pub name: String,
 }
 
 impl Registry {
-    /// Knows no user type.
+    /// Creates a registry without user types.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Registers a user type.
+    /// Registers a user type so that local updates may use it.
     ///
     /// # Errors
-    /// [`NameTaken`] if the name is in use.
+    /// [`NameTaken`] if another type has the name.
     pub fn register<T: ReplicatedData>(&mut self) -> Result<(), NameTaken> {
         if self.names.insert(T::NAME) { Ok(()) } else { Err(NameTaken { name: T::NAME }) }
     }
 
-    /// Whether local updates of this shape are allowed: all user types in it are registered.
-    /// Replication needs no registration: any node can hold any data.
+    /// Checks that local updates of this shape are allowed: all its user types must be registered.
+    /// Replication needs no registration, so every node can store all data.
     ///
     /// # Errors
-    /// [`NotRegistered`] with the name that is missing.
+    /// [`NotRegistered`] with the missing name.
     pub fn check(&self, shape: &Shape) -> Result<(), NotRegistered> {
         match shape {
             Shape::User(name) if !self.names.contains(&**name) => {

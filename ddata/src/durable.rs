@@ -1,7 +1,7 @@
-//! Durable data: what a store must promise, and one in memory.
+//! Durable data: the contract of a store, and an in-memory implementation.
 //!
-//! The Replicator does no I/O. It orders records to be written ([`Record`]), and holds back every
-//! acknowledgement that depends on them until it is told that they are safe.
+//! The Replicator does no I/O. It outputs records to write ([`Record`]), and withholds every
+//! acknowledgement that depends on them until its caller reports that they are stored.
 
 use std::collections::BTreeMap;
 
@@ -9,54 +9,54 @@ use crate::key::{Group, KeyName};
 use crate::replicator::epoch::AcceptorState;
 use crate::types::Term;
 
-/// One durable fact. A later record of the same kind and key replaces an earlier one.
+/// A durable record. A later record of the same kind and key replaces an earlier one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record {
-    /// The whole state of a durable key, in its hand-laid layout.
+    /// The encoded state of a durable key.
     Data {
         /// The key.
         key: KeyName,
-        /// The name of its shape.
+        /// Name of its shape.
         shape: String,
-        /// The group it is guarded by.
+        /// The group that guards the key.
         group: Option<Group>,
-        /// [`State::encode`](crate::types::delta::State::encode).
+        /// The result of [`State::encode`](crate::types::delta::State::encode).
         state: Vec<u8>,
     },
     /// A promise to refuse guarded writes below a term.
     Promise {
-        /// The group.
+        /// The guarded group.
         group: Group,
-        /// The term.
+        /// The lowest term that is not refused.
         term: Term,
     },
-    /// What this replica promised and accepted as a voter.
+    /// The promises and accepted proposals of this replica as a voter.
     Acceptor(AcceptorState),
 }
 
-/// The store said no. The replica gives up its voting right for what was not written.
+/// The store failed. The replica loses its vote for the records that were not written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the durable store failed: {0}")]
 pub struct StoreError(pub String);
 
-/// Where durable records live. Implementations do I/O and stand where I/O is allowed.
+/// A store for durable records. Implementations do the I/O.
 pub trait DurableStore {
-    /// Writes records, in order, all or none. When it returns they survive a power loss.
+    /// Writes records in order, all or none. When it returns, they survive a power loss.
     ///
     /// # Errors
-    /// [`StoreError`]: nothing is promised about any of them. Never retried as if nothing
-    /// happened.
+    /// [`StoreError`]: any of the records may or may not be stored. The caller must not retry as if
+    /// the write had not happened.
     fn write(&mut self, records: &[Record]) -> Result<(), StoreError>;
 
-    /// Everything written, the latest of each.
+    /// Returns the latest record of each kind and key.
     ///
     /// # Errors
-    /// [`StoreError`] if the store is corrupt: it names the file and the way out. Never a silent
-    /// loss.
+    /// [`StoreError`] if the store is corrupt. The error names the file and the remedy. Data must
+    /// never be lost silently.
     fn load(&self) -> Result<Vec<Record>, StoreError>;
 }
 
-/// A store in memory, for tests and simulations: durable as long as it is kept.
+/// An in-memory store for tests and simulations. It keeps records as long as it exists.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore {
     data: BTreeMap<KeyName, Record>, // as many as there are durable keys
@@ -65,7 +65,7 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -1,10 +1,9 @@
-//! Bytes: a user's value in its encoded form, and the hand-laid layout of deltas, contexts and
-//! states.
+//! Encodings: a user's value as MessagePack, and the binary layout of deltas, contexts and states.
 //!
-//! Every layout starts with a version byte and a table of the replicas it speaks of, so that a
-//! dot costs two or three bytes. A `Reader` never allocates by a length that it was told and
-//! never panics: what a peer sends is foreign. Values inside are MessagePack with named fields
-//! ([`Encoded`]), since the positional form does not survive an added field (known failure 28).
+//! Every layout starts with a version byte and a table of its replicas, so that a dot takes two or
+//! three bytes. A `Reader` never allocates memory for a length that the input announces and never
+//! panics, because the input comes from a peer. Values inside are MessagePack with named fields
+//! ([`Encoded`]), because the positional form can't be decoded after a field was added.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -24,19 +23,19 @@ pub use budget::{
     from_foreign_within, list, shared_list,
 };
 
-/// The layout's version, its first byte.
+/// Version of the layout, its first byte.
 pub const VERSION: u8 = 1;
 
-/// Nesting of one MessagePack value that is still decoded. rmp-serde's own default of 1,024 lets
-/// 2 KB of input overflow a 2 MiB stack.
+/// Maximum nesting of a MessagePack value. rmp-serde's own default of 1,024 levels lets 2 KB of
+/// input overflow a 2 MiB stack.
 pub const NESTING_MAX: usize = 64;
 
 const INLINE: usize = 22;
 
-/// A value of a user's type, encoded once: what sets, maps and registers hold and compare.
+/// A user's value in encoded form. Sets, maps and registers store and compare this form.
 ///
-/// Equal values must encode equally; a `HashMap` inside an element does not. Up to 22 bytes stand
-/// inline, longer ones are shared, so a clone never copies much.
+/// Equal values must have equal encodings; elements that contain a `HashMap` do not. Up to 22 bytes
+/// are stored inline and longer ones are shared, so a clone copies little.
 #[derive(Clone)]
 pub struct Encoded(Repr);
 
@@ -46,20 +45,20 @@ enum Repr {
     Shared(Arc<[u8]>),
 }
 
-/// A value that does not encode.
+/// A value can't be encoded.
 #[derive(Debug, thiserror::Error)]
 #[error("the value does not encode as MessagePack; nothing was changed")]
 pub struct EncodeError(#[from] rmp_serde::encode::Error);
 
-/// A value that does not decode as the type asked for: mixed versions, or the wrong type.
+/// A value can't be decoded as the requested type: another version or another type wrote it.
 #[derive(Debug, thiserror::Error)]
 #[error("{len} bytes do not decode as `{expected}`: another version, or another type, wrote them")]
 pub struct ValueError {
     /// Length of the encoded value, in bytes.
     pub len: usize,
-    /// The type asked for.
+    /// Name of the requested type.
     pub expected: &'static str,
-    /// What MessagePack said.
+    /// The error of the MessagePack decoder.
     pub source: rmp_serde::decode::Error,
 }
 
@@ -67,14 +66,14 @@ impl Encoded {
     /// Encodes a value as MessagePack with named fields.
     ///
     /// # Errors
-    /// [`EncodeError`] if its `Serialize` fails.
+    /// [`EncodeError`] if the value's `Serialize` fails.
     pub fn new<T: Serialize + ?Sized>(value: &T) -> Result<Self, EncodeError> {
         let mut bytes = Vec::with_capacity(32);
         value.serialize(&mut rmp_serde::Serializer::new(&mut bytes).with_struct_map())?;
         Ok(Self::from_bytes(&bytes))
     }
 
-    /// Takes bytes as they are.
+    /// Wraps encoded bytes without checking them.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         match u8::try_from(bytes.len()) {
@@ -105,10 +104,10 @@ impl Encoded {
     }
 }
 
-/// Decodes a MessagePack value, nesting at most [`NESTING_MAX`] levels, with nothing behind it.
+/// Decodes a MessagePack value with at most [`NESTING_MAX`] levels. The bytes must end with it.
 ///
 /// # Errors
-/// [`ValueError`] if the bytes are not a `T`, nest deeper, or go on behind it.
+/// [`ValueError`] if the bytes are not a `T`, nest deeper, or continue after the value.
 pub fn from_msgpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> {
     let mut decoder = rmp_serde::Deserializer::from_read_ref(bytes);
     decoder.set_max_depth(NESTING_MAX);
@@ -124,19 +123,19 @@ pub fn from_msgpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> 
     })
 }
 
-/// Decodes a MessagePack value from another node or a tool: as [`from_msgpack`], and within the
-/// memory budget of [`from_foreign`]. Not for values of users, whose memory is theirs to choose.
+/// Decodes a MessagePack value from another node or a tool, like [`from_msgpack`], within the
+/// memory budget of [`from_foreign`]. Not for users' values, whose types decide their memory.
 ///
 /// # Errors
-/// [`ValueError`] as of [`from_msgpack`], or if the value takes more memory than the budget allows.
+/// Those of [`from_msgpack`], and [`ValueError`] if the value exceeds the memory budget.
 pub fn from_peer<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> {
     from_peer_within(bytes, BUDGET_FACTOR)
 }
 
-/// As [`from_peer`], with a budget of `factor` bytes for each byte of input.
+/// Like [`from_peer`], with a budget of `factor` bytes for each byte of input.
 ///
 /// # Errors
-/// As of [`from_peer`].
+/// Those of [`from_peer`].
 pub fn from_peer_within<T: DeserializeOwned>(bytes: &[u8], factor: usize) -> Result<T, ValueError> {
     let len = bytes.len();
     let whole = |value| match value_len(bytes) {
@@ -150,12 +149,13 @@ pub fn from_peer_within<T: DeserializeOwned>(bytes: &[u8], factor: usize) -> Res
     })
 }
 
-/// Where the MessagePack value that `bytes` start with ends. The decoder does not tell.
+/// Returns the length of the MessagePack value at the start of `bytes`; the decoder does not report
+/// it.
 ///
 /// Source: the MessagePack specification, *Formats*.
 fn value_len(bytes: &[u8]) -> Option<usize> {
     if let Some(len) = bytes.first().and_then(|marker| number_len(*marker)) {
-        return (len <= bytes.len()).then_some(len); // most elements and keys are a number
+        return (len <= bytes.len()).then_some(len); // fast path: most elements and keys are numbers
     }
     let (mut at, mut values) = (0_usize, 1_u64);
     while values > 0 {
@@ -196,7 +196,7 @@ fn value_len(bytes: &[u8]) -> Option<usize> {
     (at <= bytes.len()).then_some(at)
 }
 
-/// The length of a number, a boolean or nil that begins so.
+/// Returns the length of a number, a boolean or nil with this marker.
 const fn number_len(marker: u8) -> Option<usize> {
     Some(match marker {
         0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => 1,
@@ -243,71 +243,71 @@ impl Hash for Encoded {
     }
 }
 
-/// The hash by which encoded keys are ordered and bucketed: the same on every node.
+/// The hash that orders encoded keys. It is the same on every node.
 #[must_use]
 pub(crate) fn hash_of(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
 }
 
-/// Why bytes from a peer or a disk are not what they should be. Nothing was changed.
+/// Why bytes from a peer or a disk are invalid. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The bytes end in the middle, or a length in them points beyond their end.
-    #[error("the bytes end too early, or a length in them is false")]
+    /// The bytes end within a value, or a length exceeds the remaining bytes.
+    #[error("the bytes end too early, or a length in them exceeds them")]
     Truncated,
-    /// Bytes are left over.
+    /// Bytes follow the value.
     #[error("{left} bytes are left over at the end")]
     Trailing {
-        /// How many.
+        /// Number of bytes that follow.
         left: usize,
     },
-    /// A later release wrote this.
+    /// A later release wrote the value.
     #[error("layout version {found} is not known here (this release writes {VERSION}): upgrade")]
     Version {
-        /// The version byte found.
+        /// The version byte.
         found: u8,
     },
-    /// A dot with counter 0, or beyond the last one there can be.
+    /// A dot has the counter 0 or one above the highest.
     #[error("a dot with an impossible counter")]
     ImpossibleDot,
-    /// Replicas, runs, dots or keys out of order or twice, or empty places in a state: no release
-    /// writes that.
+    /// Replicas, runs, dots or keys are unsorted or duplicated, or a state contains empty places.
+    /// No release writes this.
     #[error("not in canonical order")]
     NotCanonical,
-    /// Entries whose dots the context does not cover, or that the same delta overwrites.
+    /// An entry's dot is not in the context, or the same delta overwrites it.
     #[error("an entry's dot lies outside its context")]
     DotOutsideContext,
-    /// A tag that no release has written.
+    /// A tag that no release writes.
     #[error("unknown tag {found} for {what}")]
     Tag {
-        /// What was to be read.
+        /// The part with the tag.
         what: &'static str,
-        /// The tag found.
+        /// The unknown tag.
         found: u8,
     },
-    /// More than the limit.
+    /// A part exceeds its limit.
     #[error("more than {limit} {what}")]
     TooLong {
-        /// What there is too much of.
+        /// The part that is too long.
         what: &'static str,
-        /// How many are allowed.
+        /// The limit.
         limit: usize,
     },
-    /// A type name that is not known here.
+    /// An unknown type name.
     #[error("type `{0}` is not known here: register it, or upgrade")]
     UnknownType(String),
-    /// Not a MessagePack message of the expected kind.
+    /// The bytes are not a MessagePack message of the expected kind.
     #[error("not a message of this protocol: {0}")]
     Message(String),
 }
 
-/// Writes the hand-laid layout: integers as LEB128, replicas as indices into a table.
+/// Writes the binary layout: integers as LEB128, replicas as indices into a table.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     table: SmallVec<[ReplicaId; 8]>,
-    sorted: SmallVec<[(ReplicaId, usize); 8]>, // the same in order, with their places in it
-    next: usize, // of `sorted`: who comes next, for replicas are mostly named in their order
+    sorted: SmallVec<[(ReplicaId, usize); 8]>, // the table sorted, with indices into it
+    next: usize, // index into `sorted` of the expected replica: they mostly come in order
     body: Vec<u8>,
 }
 
@@ -375,7 +375,7 @@ impl Writer {
         self.sorted[at].1
     }
 
-    /// Version, table and body in one piece.
+    /// Returns version, table and body as one buffer.
     pub(crate) fn finish(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.body.len() + self.table.len() * 8 + 4);
         bytes.push(VERSION);
@@ -396,7 +396,7 @@ fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push(value as u8);
 }
 
-/// Reads what a [`Writer`] wrote, or whatever a peer says it wrote.
+/// Reads the layout of a [`Writer`], possibly from a malicious peer.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     table: &'a [[u8; 8]],
@@ -404,7 +404,7 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads version and replica table.
+    /// Reads the version and the table of replicas.
     pub(crate) fn new(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Self { table: &[], left: bytes };
         let found = reader.byte()?;
@@ -449,7 +449,8 @@ impl<'a> Reader<'a> {
         Err(DecodeError::Truncated)
     }
 
-    /// A count of things that take at least `each` bytes: never more than what is left can hold.
+    /// Reads a count of items that take at least `each` bytes. Fails if they exceed the remaining
+    /// bytes.
     pub(crate) fn length(&mut self, each: usize) -> Result<usize, DecodeError> {
         let count = usize::try_from(self.varint()?).map_err(|_| DecodeError::Truncated)?;
         if count.checked_mul(each).is_none_or(|bytes| bytes > self.left.len()) {
@@ -477,7 +478,7 @@ impl<'a> Reader<'a> {
         Ok(ReplicaId::new(u64::from_le_bytes(*replica)))
     }
 
-    /// Says so if bytes are left over.
+    /// Fails if bytes are left.
     pub(crate) fn end(&self) -> Result<(), DecodeError> {
         match self.left.len() {
             0 => Ok(()),

@@ -1,4 +1,4 @@
-//! Keys of replicated data: a name, with or without the type of what it holds.
+//! Keys of replicated data: a name, with or without the static type of the data.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,23 +7,23 @@ use std::sync::Arc;
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Longest key, in bytes.
+/// Maximum length of a key, in bytes.
 pub const KEY_BYTES_MAX: usize = 1_024;
 
-/// The name of a key: any text up to [`KEY_BYTES_MAX`] bytes.
+/// The name of a key: text of 1 to [`KEY_BYTES_MAX`] bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct KeyName(#[serde(deserialize_with = "shared_text")] Arc<str>);
 
 impl KeyName {
-    /// The key called `name`. Its length, 1 to [`KEY_BYTES_MAX`] bytes, is checked by updates and
+    /// Creates a key name. Its length, 1 to [`KEY_BYTES_MAX`] bytes, is checked by updates and
     /// deletions.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self(name.into())
     }
 
-    /// The name.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -42,8 +42,8 @@ impl From<&str> for KeyName {
     }
 }
 
-/// Reads shared text without a `String` on the way, as serde's own implementation has: names stand
-/// in every entry of every message.
+/// Deserializes shared text directly, without the intermediate `String` of serde's own
+/// implementation. Every entry of every message contains names, so this matters.
 pub(crate) fn shared_text<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<str>, D::Error> {
     struct Text;
     impl Visitor<'_> for Text {
@@ -60,21 +60,21 @@ pub(crate) fn shared_text<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<str>
     from.deserialize_str(Text)
 }
 
-/// A key and the type of data it holds: `Key::<ORSet<String>>::new("online")`.
+/// A key with the type of its data: `Key::<ORSet<String>>::new("online")`.
 pub struct Key<T> {
     name: KeyName,
     kind: PhantomData<fn() -> T>,
 }
 
 impl<T> Key<T> {
-    /// The key called `name`. Its length, 1 to [`KEY_BYTES_MAX`] bytes, is checked by updates and
-    /// deletions.
+    /// Creates a key. The length of its name, 1 to [`KEY_BYTES_MAX`] bytes, is checked by updates
+    /// and deletions.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self { name: KeyName::new(name), kind: PhantomData }
     }
 
-    /// The name.
+    /// Returns the name without the type.
     #[must_use]
     pub const fn name(&self) -> &KeyName {
         &self.name
@@ -93,19 +93,19 @@ impl<T> fmt::Debug for Key<T> {
     }
 }
 
-/// One key, or all keys that begin with a prefix: `"online"`, `"shard-*"`.
+/// One key, or all keys with a prefix: `"online"`, `"shard-*"`.
 ///
-/// In settings it is written like that.
+/// Settings use the same text form.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pattern {
-    /// Exactly this key.
+    /// Exactly the named key.
     Exact(KeyName),
-    /// Every key that begins so.
+    /// Every key with this prefix.
     Prefix(Arc<str>),
 }
 
 impl Pattern {
-    /// Reads `"shard-*"` as a prefix and anything without a final `*` as one key.
+    /// Parses `"shard-*"` as a prefix, and text without a final `*` as one key.
     #[must_use]
     pub fn new(text: &str) -> Self {
         match text.strip_suffix('*') {
@@ -114,7 +114,7 @@ impl Pattern {
         }
     }
 
-    /// Whether it means this key.
+    /// Whether the key matches.
     #[must_use]
     pub fn matches(&self, key: &KeyName) -> bool {
         match self {
@@ -145,25 +145,25 @@ impl<'de> Deserialize<'de> for Pattern {
     }
 }
 
-/// A guarded key group: every key that begins with this prefix (spec/safety.md §2).
+/// A guarded key group: every key with this prefix (docs/protocol/replication.md#guarded-groups).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Group(#[serde(deserialize_with = "shared_text")] Arc<str>);
 
 impl Group {
-    /// The group of all keys that begin with `prefix`.
+    /// Creates the group of all keys with the prefix `prefix`.
     #[must_use]
     pub fn new(prefix: &str) -> Self {
         Self(prefix.into())
     }
 
-    /// The prefix.
+    /// Returns the prefix.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether the key belongs to it.
+    /// Whether the key belongs to the group.
     #[must_use]
     pub fn contains(&self, key: &KeyName) -> bool {
         key.as_str().starts_with(&*self.0)

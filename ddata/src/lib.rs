@@ -1,27 +1,28 @@
 //! Replicated data for Ostraca: delta-state CRDTs and a Replicator, without I/O and without async.
 //!
-//! Everything here is a plain struct that is told what happened and answers with what to do
-//! ([`machine`]). Sockets, clocks, disks and threads belong to whoever runs it: the tokio driver
-//! of the `ostraca` package, or the simulator ([`sim`], feature `sim`), in which the same code runs
-//! for simulated years under every fault we could think of.
+//! Every protocol is a plain struct: a [`machine`] that consumes inputs and returns outputs to
+//! execute. The caller owns sockets, clocks, disks and threads. It is the tokio driver of the
+//! `ostraca` package, or the simulator ([`sim`], feature `sim`), which runs the same code for
+//! simulated years under injected faults.
 //!
 //! | to | see |
 //! |---|---|
 //! | choose a data type | [`guide`], [`types`] |
 //! | replicate keys over a cluster | [`replicator::Replicator`] |
 //! | know when a write is safe | [`replicator::request::WriteConsistency`], [`replicator::quorum`] |
-//! | know what a membership change does to it | [`replicator::epoch`] |
-//! | simulate a protocol of one's own | [`sim`] |
+//! | know the effect of a membership change on data | [`replicator::epoch`] |
+//! | simulate your own protocol | [`sim`] |
 //! | measure how fast changes spread | [`convergence`] |
 //!
-//! What is promised, and shown by the suites under `tests/`:
+//! Guarantees, tested by the suites under `tests/`:
 //!
-//! - Replicas that have received the same updates hold equal state, whatever the order, loss and
+//! - Replicas that have received the same updates have equal states, whatever the order, loss and
 //!   duplication of messages.
-//! - An update acknowledged at `WriteMajority` is seen by every later `ReadMajority`, over any
-//!   number of membership changes; a value that a `ReadMajority` returned is never un-seen.
-//! - A superseded owner of a guarded key group is refused, and its successor has seen everything
-//!   that it was ever told was written.
+//! - Every later `ReadMajority` sees an update that was acknowledged at `WriteMajority`, over any
+//!   number of membership changes. A value returned by one `ReadMajority` is seen by all later
+//!   ones.
+//! - A superseded owner of a guarded key group is refused, and its successor has seen every write
+//!   that the former owner got acknowledged.
 
 pub mod bug;
 pub mod causal;
@@ -39,7 +40,7 @@ pub mod replicator;
 pub mod sim;
 pub mod types;
 
-/// Each data type by example: what it means, what it costs, when not to use it.
+/// Each data type by example: its meaning, its costs and its limits.
 pub mod guide {
     #![doc = include_str!("../docs/types.md")]
 }

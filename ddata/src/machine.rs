@@ -1,33 +1,34 @@
-//! The one shape of every protocol in Ostraca: a [`Machine`] consumes one input at a time and
-//! appends orders to an [`Outbox`].
+//! The common interface of all protocols in Ostraca: a [`Machine`] consumes one input at a time and
+//! appends outputs to an [`Outbox`].
 //!
-//! A machine knows no socket, no clock, no lock and no async runtime. Time, chance, disk and
-//! network reach it as inputs, so the same code runs under the tokio driver and, bit for bit
-//! repeatable, under the simulator. The shape is that of quinn-proto and of openraft's engine.
+//! A machine uses no socket, clock, lock or async runtime. Time, randomness, disk and network reach
+//! it as inputs. So the same code runs under the tokio driver and, reproducible bit for bit, under
+//! the simulator. quinn-proto and openraft's engine have the same structure.
 
 use crate::clock::{Instant, Now};
 
 /// A protocol as a plain struct: `(now, input) → outputs`.
 ///
-/// Two runs that start from the same value and get the same inputs at the same times end in the
-/// same state and emit the same outputs. Randomness comes from a generator seeded at construction.
+/// Two runs that start from equal states and receive the same inputs at the same times end in equal
+/// states and produce the same outputs. Random numbers come from a generator that is seeded at
+/// construction.
 pub trait Machine {
-    /// A fact: a message that came, a request of the user, a tick.
+    /// An event: a received message, a request of the user, a tick.
     type Input;
-    /// An order to the world: send, reply, persist, notify.
+    /// An action for the driver: send, reply, persist, notify.
     type Output;
 
-    /// Consumes one input and appends what follows from it.
+    /// Consumes one input and appends the resulting outputs.
     fn handle(&mut self, now: Now, input: Self::Input, out: &mut Outbox<Self::Output>);
 
-    /// When the machine wants a tick; `None` if it waits for nothing.
+    /// Returns the time of the next tick; `None` if the machine waits for no time.
     ///
-    /// Asked after each batch of inputs. A time that has passed already means "right after this
-    /// batch": that is how a machine joins the work of one batch into one message.
+    /// The driver calls this after each batch of inputs. A time in the past means directly after
+    /// this batch; a machine uses it to combine the work of one batch into one message.
     fn next_deadline(&self) -> Option<Instant>;
 }
 
-/// What a [`Machine`] has ordered, in order.
+/// The outputs of a [`Machine`], oldest first.
 #[derive(Debug)]
 pub struct Outbox<O> {
     outputs: Vec<O>,
@@ -40,35 +41,35 @@ impl<O> Default for Outbox<O> {
 }
 
 impl<O> Outbox<O> {
-    /// An empty outbox.
+    /// Creates an empty outbox.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Appends an order.
+    /// Appends an output.
     pub fn push(&mut self, output: O) {
         self.outputs.push(output);
     }
 
-    /// Takes everything, oldest first; keeps the capacity.
+    /// Removes and returns all outputs, oldest first. Keeps the capacity.
     pub fn drain(&mut self) -> std::vec::Drain<'_, O> {
         self.outputs.drain(..)
     }
 
-    /// Orders not yet taken.
+    /// Returns the outputs that were not drained.
     #[must_use]
     pub fn as_slice(&self) -> &[O] {
         &self.outputs
     }
 
-    /// Whether nothing waits.
+    /// Whether there are no outputs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.outputs.is_empty()
     }
 
-    /// How many orders wait.
+    /// Number of outputs that were not drained.
     #[must_use]
     pub fn len(&self) -> usize {
         self.outputs.len()

@@ -1,16 +1,17 @@
-//! How fast a change reaches every replica: clusters of real [Replicators](crate::replicator) in
-//! the [simulator](crate::sim), measured in simulated time, rounds, messages and bytes.
+//! Measures how fast a change reaches every replica: clusters of real
+//! [Replicators](crate::replicator) in the [simulator](crate::sim), measured in simulated time,
+//! rounds, messages and bytes.
 //!
-//! One [`Plan`] is one cluster: it is founded, its key gets its entries, and then changes are made,
-//! one after the other, each by a node that the seed draws. What an [`Outcome`] tells is of those
-//! changes only. The same plan gives the same outcome on every machine.
+//! A [`Plan`] describes one cluster. A run founds it, fills the key, and then makes the changes one
+//! after the other, each on a node that the seed selects. The [`Outcome`] covers only these
+//! changes. The same plan gives the same outcome on every machine.
 //!
 //! ```
 //! use ostraca_ddata::convergence::{Plan, run};
 //!
 //! let plan = Plan { nodes: 20, changes: 3, ..Plan::default() };
 //! let outcome = run(&plan, &mut |_done| {})?;
-//! assert!(outcome.rounds(&plan) < 2.0); // straight to everybody, and nothing is lost
+//! assert!(outcome.rounds(&plan) < 2.0); // direct pushes, and nothing is lost
 //! # Ok::<(), ostraca_ddata::convergence::Failed>(())
 //! ```
 
@@ -32,14 +33,14 @@ use crate::types::{LWWRegister, ORMap, ORSet};
 
 use replica::{Command, Replica, Watch, id_of};
 
-/// Most replicas of one simulated cluster: as many as a configuration may have.
+/// Maximum number of replicas of a simulated cluster, which is the maximum of a configuration.
 pub const NODES_MAX: usize = MEMBERS_MAX;
 
-/// What one change may take, in simulated time, before the run is given up.
+/// Maximum simulated time of one change before the run fails.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// From the last change's convergence until its acknowledgements are counted as well.
+/// Time after a change has converged in which acknowledgements are still counted.
 const ECHO: Duration = Duration::from_millis(200);
-/// From one change to the next: quick gossip after a change is over by then.
+/// Pause between changes, in which the quick gossip after a change ends.
 const PAUSE: Duration = Duration::from_secs(3);
 
 /// The kind of data that is changed.
@@ -53,42 +54,42 @@ pub enum Kind {
     OrMap,
 }
 
-/// How safe a change is before its author is answered.
+/// Durability that a change needs before its author is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// `WriteLocal`.
+    /// The author's own replica (`WriteLocal`).
     Local,
-    /// `WriteMajority`.
+    /// A majority of the replicas (`WriteMajority`).
     Majority,
 }
 
-/// What is measured.
+/// The cluster and the changes to measure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Replicas, 2 to [`NODES_MAX`].
+    /// Number of replicas, 2 to [`NODES_MAX`].
     pub nodes: usize,
-    /// Where all chance comes from.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// The time that a message is under way, above zero; a tenth of it more on average.
+    /// Minimum latency of a message, above zero. The mean is a tenth higher.
     pub one_way: Duration,
-    /// The share of messages that are lost, from 0 to below 1. Above 0, nobody is told of a loss;
-    /// at 0 the links are like connections, whose breaks are told.
+    /// Probability that a message is lost, from 0 to below 1. Above 0, losses are silent; at 0 the
+    /// links behave like connections, which report their failure.
     pub loss: f64,
-    /// What is changed.
+    /// Type of the changed data.
     pub kind: Kind,
-    /// What the author waits for.
+    /// Durability that the author waits for.
     pub level: Level,
-    /// Entries that the set or map has before.
+    /// Number of entries of the set or map before the changes.
     pub entries: u64,
-    /// Changes, at least 1.
+    /// Number of changes, at least 1.
     pub changes: usize,
-    /// Cuts the cluster in two halves for so long before each change; both sides change, and time
-    /// counts from the heal. `Majority` then waits for the heal on one side at least.
+    /// Splits the cluster in two halves for this time before each change. Both halves make changes,
+    /// and times count from the heal. `Majority` then waits for the heal in at least one half.
     pub partition: Option<Duration>,
 }
 
 impl Default for Plan {
-    /// Ten nodes, 1 ms, nothing lost, one entry of a map of 100, `WriteLocal`, ten changes.
+    /// Ten nodes, 1 ms, no loss, one entry of a map of 100, `WriteLocal`, ten changes.
     fn default() -> Self {
         Self {
             nodes: 10,
@@ -104,98 +105,98 @@ impl Default for Plan {
     }
 }
 
-/// Why there is no outcome.
+/// Why a run has no outcome.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failed {
-    /// The plan has a figure that it cannot have.
+    /// A value of the plan is out of range.
     #[error("{what} is {found}; it must be {allowed}")]
     Unfit {
-        /// Which.
+        /// The wrong value's name.
         what: &'static str,
-        /// What it is.
+        /// The value found.
         found: String,
-        /// What it may be.
+        /// The allowed values.
         allowed: &'static str,
     },
-    /// A change was not everywhere in two simulated minutes.
+    /// A change has not reached all replicas in two simulated minutes.
     #[error(
         "change {change} was on {reached} of {nodes} replicas after {} simulated seconds: \
          too much is lost",
         PATIENCE.as_secs()
     )]
     TooLong {
-        /// Which change, from 1.
+        /// Number of the change, from 1.
         change: usize,
-        /// Replicas that had it.
+        /// Number of replicas that had the change.
         reached: usize,
-        /// Replicas.
+        /// Number of replicas in the cluster.
         nodes: usize,
     },
 }
 
-/// Messages of some kind that were sent, by all nodes together.
+/// Messages of some kind that all nodes sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// How many.
+    /// Number of messages.
     pub messages: u64,
-    /// Bytes of their encoding.
+    /// Bytes of the encoded messages.
     pub bytes: u64,
 }
 
-/// What was measured.
+/// Results of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// For each change, when each replica had it (its author among them), from the change or from
-    /// the heal; ascending.
+    /// For each change the times at which the replicas had it, the author's included, from the
+    /// change or the heal; ascending.
     pub seen: Vec<Vec<Duration>>,
-    /// For each change, when its author was answered; the later of two.
+    /// For each change the time at which its author was answered; with a partition, the later one.
     pub answered: Vec<Duration>,
-    /// Pushes, their acknowledgements and reads, of all changes.
+    /// Pushes, their acknowledgements and reads for all changes.
     pub pushed: Sent,
-    /// Anti-entropy: comparisons, their answers and the repairs that these carry, of all changes.
+    /// Anti-entropy for all changes: comparisons, their answers and the repairs in them.
     pub compared: Sent,
-    /// Bytes of the shortest push: what nobody can spread a change with less than, per replica.
+    /// Bytes of the shortest push: the lower bound for spreading a change, per replica.
     pub push_bytes: u64,
     /// Simulated time of the whole run.
     pub simulated: Duration,
 }
 
 impl Outcome {
-    /// When the last replica had a change, on average over the changes.
+    /// Returns the mean time until the last replica had a change.
     #[must_use]
     pub fn converged(&self) -> Duration {
         let last = self.seen.iter().filter_map(|seen| seen.last());
         last.sum::<Duration>() / u32::try_from(self.seen.len().max(1)).unwrap_or(u32::MAX)
     }
 
-    /// [`converged`](Self::converged) in one-way trips: 1 is the bound.
+    /// Returns [`converged`](Self::converged) in one-way trips; the lower bound is 1.
     #[must_use]
     pub fn rounds(&self, plan: &Plan) -> f64 {
         self.converged().as_secs_f64() / plan.one_way.as_secs_f64()
     }
 }
 
-/// What no protocol does better than, for one change.
+/// Lower bounds for one change that hold for every protocol.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bound {
-    /// One-way trips: one. With loss, the rounds in which a sender that repeats every round trip
-    /// reaches all of them with probability ½.
+    /// One-way trips: 1 without loss. With loss, the trips in which a sender that repeats every
+    /// round trip reaches all replicas with probability ½.
     pub rounds: f64,
-    /// A push and an acknowledgement for each other replica, and again what is lost of them.
+    /// A push and an acknowledgement for each other replica, plus their repetitions after losses.
     pub messages: f64,
-    /// The pushes' bytes.
+    /// Bytes of the pushes.
     pub bytes: f64,
 }
 
 impl Bound {
-    /// Of a plan whose shortest push has so many bytes.
+    /// Computes the bounds for a plan whose shortest push has `push_bytes` bytes.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts of simulated nodes are small")]
     pub fn of(plan: &Plan, push_bytes: u64) -> Self {
         let (others, sides) = ((plan.nodes - 1) as f64, 1.0 + f64::from(plan.partition.is_some()));
         let kept = 1.0 - plan.loss;
-        // All of n arrive within k sendings with probability (1 - p^k)^n.
+        // All n messages arrive within k transmissions with probability (1 - p^k)^n.
         let sendings = if plan.loss > 0.0 {
             ((1.0 - 0.5_f64.powf(1.0 / others)).ln() / plan.loss.ln()).max(1.0)
         } else {
@@ -209,11 +210,11 @@ impl Bound {
     }
 }
 
-/// Runs a plan. `progress` is told how many changes are done, after each.
+/// Runs a plan. Calls `progress` after each change with the number of changes done.
 ///
 /// # Errors
-/// [`Failed::Unfit`] for a plan that cannot be, [`Failed::TooLong`] if a change does not get
-/// everywhere.
+/// [`Failed::Unfit`] for an invalid plan, [`Failed::TooLong`] if a change does not reach all
+/// replicas.
 pub fn run(plan: &Plan, progress: &mut dyn FnMut(usize)) -> Result<Outcome, Failed> {
     fit(plan)?;
     let mut run = Run::found(plan);
@@ -291,7 +292,7 @@ impl<'a> Run<'a> {
         Self { plan, sim, chance, key, value: 0, outcome }
     }
 
-    /// Brings the set or map to its size, on every replica.
+    /// Fills the set or map on every replica.
     fn fill(&mut self) -> Result<(), Failed> {
         self.settle();
         self.sim.observer_mut().expect(1);
@@ -302,7 +303,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// One change, or one on each side of a partition, until it is everywhere.
+    /// Makes one change, or one on each side of a partition, and waits until all replicas have it.
     fn change(&mut self, number: usize) -> Result<(), Failed> {
         let authors = self.authors();
         let mut heals = self.sim.now();
@@ -340,7 +341,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Who makes the next changes: anybody; with a partition, somebody of each side.
+    /// Selects the nodes that make the next changes: one, or with a partition one of each side.
     fn authors(&mut self) -> Vec<NodeIndex> {
         let groups = match self.plan.partition {
             None => vec![(0..self.plan.nodes).map(NodeIndex::new).collect()],
@@ -375,7 +376,7 @@ impl<'a> Run<'a> {
         sums
     }
 
-    /// The change of so many entries: other ones each time, or the same ones to other values.
+    /// Returns an update of `entries` entries: new elements, or the next registers with new values.
     fn update(&mut self, entries: u64) -> Request {
         let first = self.value;
         self.value += entries;
@@ -415,7 +416,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Whether a replica's copy has all of `wanted`.
+/// Whether a replica has seen all of `wanted`.
 fn holds(replica: &Replica, key: &KeyName, wanted: &CausalContext) -> bool {
     let value = replica.replicator.peek(key);
     value.is_some_and(|value| value.state().context().includes(wanted))

@@ -1,4 +1,5 @@
-//! A Replicator as the simulator drives it here, and who watches what it has seen.
+//! A Replicator as a process of the simulator, and the observer that records when replicas have
+//! seen changes.
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use crate::sim::{
     Direction, Effects, NodeIndex, Observer, Orders, Process, SimTime, View, Violation,
 };
 
-/// The replica on a node; nobody restarts here.
+/// Returns the replica id of a node. Nodes never restart in these simulations.
 pub(super) fn id_of(node: NodeIndex) -> ReplicaId {
     ReplicaId::new(node.get() as u64 + 1)
 }
@@ -32,7 +33,7 @@ fn node_of(id: ReplicaId) -> NodeIndex {
     NodeIndex::new(number - 1)
 }
 
-/// What a run asks of a replica.
+/// An input of a run to a replica.
 #[derive(Debug)]
 pub(super) enum Command {
     Found(Arc<Epoch>),
@@ -40,12 +41,12 @@ pub(super) enum Command {
     Request(Request),
 }
 
-/// What a replica tells the run.
+/// An event that a replica reports to the run.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// It has made a change.
+    /// The replica has made a change.
     Made(Dot),
-    /// It has handled a message.
+    /// The replica has handled a message.
     Heard,
     /// A request was answered.
     Answered,
@@ -97,7 +98,7 @@ impl Replica {
             }
             Output::Reply { .. } => fx.emit(Event::Answered),
             Output::Persist { id, .. } => {
-                // Nothing is durable here: the write is over at once.
+                // There is no disk: the write completes immediately.
                 let written = Input::Persisted { id, result: Ok(()) };
                 self.replicator.handle(now, written, &mut self.out);
             }
@@ -167,11 +168,11 @@ impl Process for Replica {
     }
 }
 
-/// Notes when each replica has all the changes that are waited for.
+/// Records when each replica has all expected changes.
 pub(super) struct Watch {
     key: KeyName,
     wanted: CausalContext,
-    missing: usize, // changes not made yet
+    missing: usize, // expected changes that were not made yet
     unanswered: usize,
     seen: Vec<Option<SimTime>>, // by node
     unseen: usize,
@@ -185,7 +186,7 @@ impl Watch {
         Self { key, wanted, missing: 0, unanswered: 0, seen, unseen: 0, answered }
     }
 
-    /// From now on, so many changes are waited for.
+    /// Starts to wait for this number of changes.
     pub(super) fn expect(&mut self, changes: usize) {
         self.wanted = CausalContext::new();
         (self.missing, self.unanswered) = (changes, changes);
@@ -193,7 +194,7 @@ impl Watch {
         self.unseen = self.seen.len();
     }
 
-    /// Whether everybody has them and every author is answered.
+    /// Whether all replicas have the changes and all authors were answered.
     pub(super) fn is_done(&self) -> bool {
         self.unseen == 0 && self.unanswered == 0
     }

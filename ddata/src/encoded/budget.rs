@@ -1,12 +1,11 @@
 //! Decoding of messages from other nodes and tools within a memory budget.
 //!
-//! One byte of MessagePack can announce a list of four billion elements, or be an element that takes
-//! hundreds of bytes in memory. [`from_foreign`] wraps the deserializer of rmp-serde: before a list,
-//! a map, a text or a byte string takes memory, its size is subtracted from a budget of
-//! [`BUDGET_FACTOR`] bytes for each byte of input and [`BUDGET_BYTES`] more. A message beyond that is
-//! refused, with an error that states the budget. An announced length reserves memory only in
-//! [`list`] and its variants, after the whole length was charged.
-//!
+//! One byte of MessagePack can announce a list of four billion elements, or be an element that
+//! takes hundreds of bytes in memory. [`from_foreign`] wraps the deserializer of rmp-serde: before
+//! a list, a map, a text or a byte string takes memory, its size is subtracted from a budget of
+//! [`BUDGET_FACTOR`] bytes for each byte of input and [`BUDGET_BYTES`] more. A message that exceeds
+//! the budget is refused with an error that states the budget. An announced length reserves memory
+//! only in [`list`] and its variants, after the whole length was charged.
 //! Not charged: memory that a type allocates after its parts were decoded, and boxes outside lists.
 //! Protocol types keep both small; `tests/decoders/memory.rs` measures the peak of each.
 
@@ -63,10 +62,10 @@ pub fn from_foreign<T: DeserializeOwned>(
     from_foreign_within(bytes, nesting_max, BUDGET_FACTOR)
 }
 
-/// As [`from_foreign`], with a budget of `factor` bytes for each byte of input.
+/// Like [`from_foreign`], with a budget of `factor` bytes for each byte of input.
 ///
 /// # Errors
-/// As of [`from_foreign`].
+/// The same as [`from_foreign`].
 pub fn from_foreign_within<T: DeserializeOwned>(
     bytes: &[u8],
     nesting_max: usize,
@@ -83,38 +82,38 @@ pub fn from_foreign_within<T: DeserializeOwned>(
 /// grows takes up to three times its elements. For `#[serde(deserialize_with = "list")]`.
 ///
 /// # Errors
-/// As the deserializer's.
+/// Those of the deserializer.
 pub fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
     from.deserialize_tuple_struct(EXACT, 0, List(PhantomData::<(T, T)>))
 }
 
-/// As [`list`], but charges each element three times. For a list whose validation sorts it or
+/// Like [`list`], but charges each element three times. For a list whose validation sorts it or
 /// copies it into a map.
 ///
 /// # Errors
-/// As the deserializer's.
+/// Those of the deserializer.
 pub fn checked_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Vec<T>, D::Error> {
     from.deserialize_tuple_struct(CHECKED, 0, List(PhantomData::<(T, T)>))
 }
 
-/// As [`list`], but returns each element in an [`Arc`]. Each element is charged the size of `T`; the
-/// 24 bytes of the `Arc` are not charged, so `T` should be large.
+/// Like [`list`], but returns each element in an [`Arc`]. Each element is charged the size of `T`;
+/// the 24 bytes of the `Arc` are not charged, so `T` should be large.
 ///
 /// # Errors
-/// As the deserializer's.
+/// Those of the deserializer.
 pub fn shared_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Vec<Arc<T>>, D::Error> {
     from.deserialize_tuple_struct(EXACT, 0, List(PhantomData::<(T, Arc<T>)>))
 }
 
-/// As [`list`], but decodes a map into a vector of its entries, in the order of the input. Padding
-/// of an entry is not charged.
+/// Like [`list`], but decodes a map into a vector of its entries, in the order of the input.
+/// Padding of an entry is not charged.
 ///
 /// # Errors
-/// As the deserializer's.
+/// Those of the deserializer.
 pub fn entry_list<'de, K: Deserialize<'de>, V: Deserialize<'de>, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Vec<(K, V)>, D::Error> {
@@ -204,7 +203,7 @@ impl de::Error for Fault {
     }
 }
 
-/// Memory budget of one value; `left` is what decoding may still take, in bytes.
+/// Memory budget of one value. `left` is the number of bytes that decoding may still take.
 struct Budget {
     left: Cell<usize>,
     input: usize,
@@ -514,7 +513,7 @@ impl<X> Parts<'_, X> {
         }
     }
 
-    /// Counts the next element or entry, unless `left` says that there is none, and charges it.
+    /// Counts and charges the next element or entry, unless `left` is zero.
     fn next_part(&mut self, left: Option<usize>, bytes: usize) -> Result<(), Fault> {
         self.left = left;
         if left == Some(0) {
