@@ -1,4 +1,4 @@
-//! Planted bugs that the laws must catch. `NoRuleR` stands with its property in `quorum`.
+//! Planted faults that the laws must detect. The fault `NoRuleR` is in `quorum`, with its property.
 
 use ostraca_ddata::bug::{Bug, Canary};
 use ostraca_ddata::clock::HybridTimestamp;
@@ -11,7 +11,8 @@ const fn with(bug: Bug, replica: u64) -> Author {
     Author { canary: Canary::with(bug), ..author }
 }
 
-/// Known failure 15, planted: what a law says of every delta fails on the first one.
+/// A delta with its sender's whole context: the law about contexts of deltas fails for the first
+/// one.
 #[test]
 fn known_failure_15_a_delta_with_its_senders_whole_context_is_caught() {
     let author = with(Bug::DeltaWithWholeContext, 1);

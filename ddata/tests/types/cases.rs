@@ -1,5 +1,5 @@
-//! What each replicated type brings to the laws: how to write, remove and read through its
-//! public API. Knows nothing of histories and of what is expected.
+//! The replicated types under test: how to write, remove and read each of them through its public
+//! API. Knows neither histories nor expected results.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ use crate::model::{Leaf, View};
 /// A replicated type under test.
 pub(crate) trait Case: 'static {
     type Data: DataType;
-    /// How its leaves treat what they find.
+    /// Effect of a write on a leaf of the type.
     const LEAF: Leaf;
-    /// Length of its paths.
+    /// Length of a path to a leaf.
     const DEPTH: usize;
-    /// Lengths of the prefixes that can be removed.
+    /// Lengths of the path prefixes that can be removed.
     const REMOVES: &'static [usize];
 
     fn write(edit: &mut Edit<'_, Self::Data>, path: &[u8], value: i64) -> Result<(), EditError>;
@@ -30,12 +30,12 @@ pub(crate) trait Case: 'static {
 
     fn read(data: &Self::Data) -> View;
 
-    /// The value that a drawn number stands for.
+    /// Converts a drawn number to a value.
     fn value(drawn: u8) -> i64 {
         drawn.into()
     }
 
-    /// What a value reads as in which nothing is live.
+    /// The reading of a value without live content.
     fn unwritten() -> View {
         View::new()
     }
@@ -284,7 +284,7 @@ impl Case for MapOfSetsCase {
     fn remove(edit: &mut Edit<'_, Self::Data>, prefix: &[u8]) -> Result<(), EditError> {
         match prefix {
             [] => edit.clear().map(|_| ()),
-            [key @ 0] => edit.update(key, |set| set.clear().map(|_| ())), // the other way to say it
+            [key @ 0] => edit.update(key, |set| set.clear().map(|_| ())), // another spelling
             [key] => edit.remove(key).map(|_| ()),
             [key, element, ..] => edit.update(key, |set| set.remove(element).map(|_| ())),
         }
@@ -359,7 +359,7 @@ impl Case for MapOfCountersCase {
     }
 }
 
-/// A set of small numbers as bits: sends whole values.
+/// A set of small numbers as bits. It sends whole values.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Bits(pub(crate) i64);
 
@@ -371,7 +371,7 @@ impl ReplicatedData for Bits {
     }
 }
 
-/// The highest number so far: sends deltas.
+/// The highest number so far. It sends deltas.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Highest(pub(crate) i64);
 

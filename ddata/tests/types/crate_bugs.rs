@@ -1,5 +1,5 @@
-//! Histories of spec/reference/crdts.md §3, §4 and §6: what the `crdts` crate makes of them, so
-//! that we notice if a release changes it, and what our types make of them.
+//! Histories in which the `crdts` crate gives wrong results. The tests pin its results, so that a
+//! changed release is noticed, and check ours.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +49,7 @@ fn merged<M: CvRDT + Clone>(a: &M, b: &M) -> M {
     merged
 }
 
-/// §4: C puts k0; A merges C; A puts k2 = 0, then k0; C puts k2 = 1; B merges A; A removes k2.
+/// C puts k0; A merges C; A puts k2 = 0, then k0; C puts k2 = 1; B merges A; A removes k2.
 #[test]
 fn five_operations_show_that_their_map_is_not_associative_and_ours_is() {
     let (mut a, mut c) = (TheirMap::new(), TheirMap::new());
@@ -76,7 +76,7 @@ fn five_operations_show_that_their_map_is_not_associative_and_ours_is() {
     assert_eq!(our_values(&left, 2), [1]);
 }
 
-/// §3: an actor's second addition before its first.
+/// The second addition of an actor arrives before its first.
 #[test]
 fn op_two_before_op_one_loses_data_for_good_in_orswot_and_none_in_ours() {
     let mut origin = Orswot::<u8, u64>::new();
@@ -105,7 +105,7 @@ fn op_two_before_op_one_loses_data_for_good_in_orswot_and_none_in_ours() {
     assert_eq!((&late, &mended), (&origin, &origin));
 }
 
-/// §3, known failure 15 in small: a one-entry state as a delta, with its whole clock.
+/// A state with one entry is used as a delta, with its whole clock.
 #[test]
 fn a_one_entry_state_as_delta_deletes_the_rest_in_orswot_and_nothing_in_ours() {
     let (mut origin, mut peer) = (Orswot::<u8, u64>::new(), Orswot::<u8, u64>::new());
@@ -128,7 +128,7 @@ fn a_one_entry_state_as_delta_deletes_the_rest_in_orswot_and_nothing_in_ours() {
     assert_eq!(peer.value().elements::<BTreeSet<u8>>().unwrap(), BTreeSet::from([1, 2, 3]));
 }
 
-/// §3: `validate_op` of their map refuses the second key ever written (rust-crdt #159).
+/// `validate_op` of their map refuses the second key ever written (rust-crdt #159).
 #[test]
 fn their_map_refuses_a_legal_second_key_and_ours_takes_it() {
     let mut map = TheirMap::new();
@@ -147,7 +147,7 @@ fn their_map_refuses_a_legal_second_key_and_ours_takes_it() {
     assert_eq!(peer, map);
 }
 
-/// §4: two concurrent writes, one of them removed with its key: their ops and merges disagree.
+/// Two concurrent writes, one of them removed with its key: their ops and merges disagree.
 #[test]
 fn their_map_has_ops_that_are_not_its_merges_and_ours_has_not() {
     let (mut a, mut c) = (OurMap::new(), OurMap::new());
@@ -192,21 +192,21 @@ fn their_map_has_ops_that_are_not_its_merges_and_ours_has_not() {
     assert_eq!((their_values(&by_op, 2), their_values(&by_state, 2)), (vec![0, 1], vec![1]));
 }
 
-/// §6, the smallest history that breaks I2 in plain delta-state: an acknowledged removal whose
-/// delta names only what it removed, not what that had overwritten.
+/// The smallest history that loses an acknowledged removal in plain delta-state CRDTs: its delta
+/// contains the dots that it removed, but not those that these had overwritten.
 #[test]
 fn the_four_steps_that_break_i2_are_stopped_by_rule_r() {
     type Registers = Causal<LWWMap<u8, u8>>;
     let (mut a, mut b, mut c) = (Registers::new(), Registers::new(), Registers::new());
     let (_, b1) = b.edit(B, |map| map.insert(&0, &1)).unwrap();
     a.apply(&b1).unwrap();
-    let (_, a1) = a.edit(A, |map| map.insert(&0, &2)).unwrap(); // arrives nowhere yet
+    let (_, a1) = a.edit(A, |map| map.insert(&0, &2)).unwrap(); // not delivered yet
     let (_, a2): (bool, Delta) = a.edit(A, |map| map.remove(&0)).unwrap(); // WriteMajority: A, B
 
     let lack = b.apply(&a2).unwrap_err();
     assert_eq!(lack.context, *b.context(), "no ack, but a question");
     let Repair::Delta(repair) = a.repair(&lack.context) else { panic!("by delta") };
-    b.apply(&repair).unwrap(); // now B acks
+    b.apply(&repair).unwrap(); // now B acknowledges
     assert!(b.context().includes_all(a2.dots()));
 
     c.merge(&b); // ReadMajority from B and C
@@ -215,7 +215,7 @@ fn the_four_steps_that_break_i2_are_stopped_by_rule_r() {
     assert_eq!(b.value().get(&0).unwrap(), None);
 }
 
-/// The same four steps without the rule: the removed key is back, in three replicas.
+/// The same four steps without the rule: the removed key reappears in all three replicas.
 #[cfg(feature = "canaries")]
 #[test]
 fn without_rule_r_the_four_steps_bring_the_removed_key_back() {
@@ -230,7 +230,7 @@ fn without_rule_r_the_four_steps_bring_the_removed_key_back() {
     assert_eq!(c.value().get(&0).unwrap(), Some(1));
 }
 
-/// §6, third trap: A holds the winner, B the loser, C saw the winner and removed it.
+/// A has the winning write and B the losing one; C saw the winner and removed it.
 #[test]
 fn the_loser_of_a_race_is_kept_so_that_merges_group_as_they_like() {
     type Registers = Causal<LWWMap<u8, u8>>;

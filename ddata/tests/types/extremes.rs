@@ -1,10 +1,10 @@
-//! Counters, totals and stamps at the ends of their ranges: one honest change of any state that
-//! decodes gives a state that decodes, or is refused where it is made.
+//! Counters, totals and stamps at the ends of their ranges. A regular change of any decodable state
+//! gives a decodable state or is refused.
 //!
-//! Dots of a replica count the changes of one key in one life of its process. 2^62 of them take 146
-//! years at one a nanosecond, so only a peer that lies names such a dot. Of other replicas' dots
-//! that does no harm here, because a replica raises only its own; claims of its own dots that it
-//! has not made are refused by the Replicator (`counters` in its tests).
+//! The dots of a replica count its changes of one key since the start of its process. 2^62 changes
+//! take 146 years at one per nanosecond, so only a malicious peer sends such a dot. A dot of
+//! another replica does no harm, because a replica only increases its own counter. The Replicator
+//! refuses dots of this replica that it has not made (`counters` in its tests).
 
 use ostraca_ddata::causal::COUNTER_MAX;
 use ostraca_ddata::clock::HybridTimestamp;
@@ -18,7 +18,7 @@ use crate::cases::{self, Case};
 use crate::model::Action;
 use crate::world::{Checked, Op, Run, World, actions, author, id, more, wild};
 
-/// A delta that says only that a replica has made changes up to this one, whose effects are gone.
+/// A delta that contains only dots of a replica up to `last` and no entries.
 fn claim<T: DataType>(replica: usize, last: u64) -> Delta {
     let nothing_seen = Causal::<T>::new().encode();
     let empty_store = &nothing_seen[5..]; // after version, replicas, vector, cloud, fold level
@@ -31,7 +31,7 @@ fn claim<T: DataType>(replica: usize, last: u64) -> Delta {
         rest >>= 7;
     }
     bytes.push(rest as u8);
-    bytes.extend([0, 0]); // ... that overwrites nothing and is no repair
+    bytes.extend([0, 0]); // ... that overwrites nothing and is not a repair
     bytes.extend(empty_store);
     Delta::decode(&bytes, &T::shape()).expect("well formed")
 }
@@ -49,7 +49,8 @@ fn act<C: Case>(causal: &mut Causal<C::Data>, author: Author, op: Op) -> Result<
     made.map(|((), delta)| delta)
 }
 
-/// Raises a replica's dots close to the last one, then lets it and another one change the value.
+/// Raises a replica's dots close to the maximum; then this replica and another one change the
+/// value.
 fn stays_decodable<C: Case>(run: &Run, left: u64, op: Op) -> Checked {
     let shape = C::Data::shape();
     for replica in &World::<C>::after(run)?.replicas {
@@ -120,7 +121,7 @@ fn extreme() -> impl Strategy<Value = i128> {
     ]
 }
 
-/// Each replica counts on its own, so that the sum may leave the range; then one counts further.
+/// Each replica counts separately, so that the sum may overflow; then one counts further.
 fn totals<T: DataType + PartialEq>(
     adds: &[i128],
     more: i128,
@@ -143,7 +144,8 @@ fn totals<T: DataType + PartialEq>(
 }
 
 proptest! {
-    /// A total may jump: users add what they like. An overflow fails where it happens.
+    /// A total may jump, because users add any number. An overflow is an error of the change that
+    /// causes it.
     #[test]
     fn totals_overflow_only_at_the_caller(
         adds in proptest::collection::vec(extreme(), 0..4),
@@ -157,7 +159,7 @@ proptest! {
         })?;
     }
 
-    /// A stamp at the end of time is overwritten by a later write, and the result decodes.
+    /// A later write replaces a register with the maximum stamp, and the result decodes.
     #[test]
     fn register_is_written_over_the_last_stamp(times in [any::<u64>(), any::<u64>()]) {
         let [first, second] = times.map(|time| if time % 2 == 0 { u64::MAX } else { time });

@@ -1,7 +1,7 @@
-//! The bytes of every type's state, delta and repair: fixed by `tests/golden/values.hex`. They
-//! stand inside messages and on disk, so a change of them needs a new layout version.
+//! Golden bytes of the state, a delta and a repair of every type, in `tests/golden/values.hex`.
+//! They are in messages and on disk, so a change of them needs a new layout version.
 //!
-//! `UPDATE_EXPECT=1` writes the file anew.
+//! `UPDATE_EXPECT=1` rewrites the file.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -29,8 +29,8 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Bytes of one type after some changes by two replicas: the state, the last delta, and the repair
-/// of who has seen the first change only, or nothing where there is but one.
+/// Bytes of one type after changes by two replicas: the state, the last delta, and the repair for a
+/// replica that has seen only the first change, or none if there is only one change.
 fn lines<T: DataType>(changes: &[Change<T>]) -> Vec<(String, Vec<u8>)> {
     let authors = (0..).map(|n: u8| author(usize::from(n % 2), n));
     under(authors, "", changes)
@@ -94,7 +94,7 @@ fn maps() -> Vec<(String, Vec<u8>)> {
     .concat()
 }
 
-/// A context with gaps: a vector and stray dots.
+/// A context with gaps: a vector and dots beyond gaps.
 fn context() -> Vec<u8> {
     let mut context = CausalContext::new();
     for (replica, counter) in [(0, 1), (0, 2), (1, 300), (2, 9), (2, 10)] {

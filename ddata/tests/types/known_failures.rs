@@ -1,4 +1,4 @@
-//! Failures that others shipped (spec/known-failures.md), as far as they concern data types.
+//! Known failures of other projects that concern data types.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ fn filled(author: Author, keys: u8) -> Causal<LWWMap<u8, u8>> {
     map
 }
 
-/// Sends a repair, or the full state where the repair asks for that.
+/// Sends a repair, or the full state if the repair requires it.
 fn gossip<T: DataType>(from: &Causal<T>, to: &mut Causal<T>) {
     match from.repair(to.context()) {
         Repair::Nothing => {}
@@ -58,7 +58,7 @@ fn known_failure_09_equal_stamps_are_settled_by_the_replica_id() {
 fn known_failure_12_a_restarted_node_is_a_new_replica_and_loses_nothing() {
     let mut theirs = crdts::GCounter::<&str>::new();
     theirs.apply(theirs.inc_many("10.0.0.1", 3));
-    let mut restarted = crdts::GCounter::<&str>::new(); // the same address as id, no memory
+    let mut restarted = crdts::GCounter::<&str>::new(); // the id is the address, the state is lost
     restarted.apply(restarted.inc_many("10.0.0.1", 2));
     CvRDT::merge(&mut theirs, restarted);
     assert_eq!(theirs.read(), 3_u8.into(), "the crate's counter lost two");
@@ -68,7 +68,7 @@ fn known_failure_12_a_restarted_node_is_a_new_replica_and_loses_nothing() {
     let mut node = Causal::<GCounter>::new();
     let (_, early) = node.edit(before, |counter| counter.increment(3)).unwrap();
     peer.apply(&early).unwrap();
-    let mut node = Causal::<GCounter>::new(); // restarted without memory
+    let mut node = Causal::<GCounter>::new(); // restarted without its state
     let (_, late) = node.edit(after, |counter| counter.increment(2)).unwrap();
     peer.apply(&late).unwrap();
     gossip(&peer, &mut node);
@@ -89,7 +89,7 @@ fn known_failure_12_a_restarted_node_is_a_new_replica_and_loses_nothing() {
 fn known_failure_13_a_deleted_key_is_not_resurrected_by_gossip() {
     let mut a = Causal::<ORSet<u8>>::new();
     let (_, added) = a.edit(at(1, 0), |set| set.insert(&7)).unwrap();
-    let mut absent = a.clone(); // sleeps through the delete
+    let mut absent = a.clone(); // does not receive the delete
     let deleted = a.delete(at(1, 0));
     let mut b = Causal::<ORSet<u8>>::new();
     b.apply(&added).unwrap();
@@ -102,7 +102,7 @@ fn known_failure_13_a_deleted_key_is_not_resurrected_by_gossip() {
     gossip(&b, &mut absent);
     assert!(absent.state().is_bottom());
 
-    absent.edit(at(3, 0), |set| set.insert(&8)).unwrap(); // and the key can be used again
+    absent.edit(at(3, 0), |set| set.insert(&8)).unwrap(); // the key can be used again
     gossip(&absent, &mut a);
     assert_eq!(a.value().elements::<Vec<u8>>().unwrap(), [8]);
 }

@@ -1,5 +1,5 @@
-//! The laws, for every type: `laws! { name: Case }` makes a module of tests of each. Every state
-//! is reached by a random history, and every step of it is held against the model.
+//! Laws for every type. `laws! { name: Case }` creates a module of tests for each. Every state is
+//! reached by a random history, and every step is compared with the model.
 
 use ostraca_ddata::types::Causal;
 use ostraca_ddata::types::delta::Delta;
@@ -15,7 +15,7 @@ fn join<C: Case>(a: &Causal<C::Data>, b: &Causal<C::Data>) -> Causal<C::Data> {
     joined
 }
 
-/// Commutative, associative, idempotent: in content, in context and in bytes.
+/// A merge is commutative, associative and idempotent: in content, context and bytes.
 fn merge_is_a_join<C: Case>(run: &Run) -> Checked {
     let world = World::<C>::after(run)?;
     let [a, b, c] = [0, 1, 2].map(|i| &world.replicas[i].causal);
@@ -30,7 +30,7 @@ fn merge_is_a_join<C: Case>(run: &Run) -> Checked {
     Ok(())
 }
 
-/// Applied where its author's past is known, a delta does what its author's state does.
+/// A delta applied to a replica that knows the author's past has the effect of the author's state.
 fn a_delta_is_a_small_state<C: Case>(run: &Run, op: Op) -> Checked {
     let mut world = World::<C>::after(run)?;
     world.merge(0, 1)?;
@@ -51,7 +51,8 @@ fn a_delta_is_a_small_state<C: Case>(run: &Run, op: Op) -> Checked {
     Ok(())
 }
 
-/// Deltas late, lost, doubled and in any order: one repair mends it.
+/// One repair corrects a replica that received deltas late, duplicated, in any order, or not at
+/// all.
 fn a_late_replica_catches_up<C: Case>(run: &Run, fates: &[u8]) -> Checked {
     let mut world = World::<C>::after(run)?;
     world.heal()?;
@@ -66,7 +67,7 @@ fn a_late_replica_catches_up<C: Case>(run: &Run, fates: &[u8]) -> Checked {
     Ok(())
 }
 
-/// Deltas joined in any order do what they do one by one.
+/// Deltas joined in any order have the same effect as single ones.
 fn a_group_is_its_parts<C: Case>(run: &Run, picks: &[u8]) -> Checked {
     let mut world = World::<C>::after(run)?;
     let ordinary: Vec<Sent> =
@@ -100,7 +101,7 @@ fn a_group_is_its_parts<C: Case>(run: &Run, picks: &[u8]) -> Checked {
     Ok(())
 }
 
-/// Whatever happened, everybody ends with the same, and it is what the model says.
+/// After any history and repairs, all replicas have the state that the model expects.
 fn everybody_converges<C: Case>(run: &Run) -> Checked {
     let mut world = World::<C>::after(run)?;
     world.heal()?;
@@ -109,7 +110,7 @@ fn everybody_converges<C: Case>(run: &Run) -> Checked {
     Ok(())
 }
 
-/// A repair does what a full merge does, whatever its maker has forgotten.
+/// A repair has the effect of a full merge, whichever records its maker has dropped.
 fn a_repair_is_the_full_merge<C: Case>(run: &Run, forget: u8) -> Checked {
     let mut world = World::<C>::after(run)?;
     for who in 0..run.replicas {
@@ -123,7 +124,7 @@ fn a_repair_is_the_full_merge<C: Case>(run: &Run, forget: u8) -> Checked {
     Ok(())
 }
 
-/// A repair made for one peer does no harm at any other: refused, or right.
+/// A misdirected repair is refused or correct.
 fn a_repair_astray_does_no_harm<C: Case>(run: &Run) -> Checked {
     let mut world = World::<C>::after(run)?;
     for from in 0..run.replicas {
@@ -136,7 +137,7 @@ fn a_repair_astray_does_no_harm<C: Case>(run: &Run) -> Checked {
     world.heal()
 }
 
-/// A delete erases what its replica had seen, and nothing else.
+/// A delete erases exactly the entries that its replica had seen.
 fn a_delete_erases_only_what_it_saw<C: Case>(run: &Run, who: u8) -> Checked {
     let mut world = World::<C>::after(run)?;
     let who = usize::from(who) % run.replicas;
@@ -152,7 +153,7 @@ fn a_delete_erases_only_what_it_saw<C: Case>(run: &Run, who: u8) -> Checked {
     Ok(())
 }
 
-/// States and deltas survive their encoding.
+/// Encoding and decoding preserve states and deltas.
 fn encodings_round_trip<C: Case>(run: &Run) -> Checked {
     let world = World::<C>::after(run)?;
     let shape = world.replicas[0].causal.state().shape().clone();

@@ -1,4 +1,4 @@
-//! Flags, counters and registers: one place, of which nothing is recorded, and every repair is a
+//! Flags, counters and registers are leaves: they have no removal records, and every repair is a
 //! delta.
 
 use ostraca_ddata::clock::HybridTimestamp;
@@ -7,14 +7,14 @@ use ostraca_ddata::types::delta::Repair;
 use ostraca_ddata::types::edit::{Author, Edit, EditError};
 use ostraca_ddata::types::{Causal, DataType, Flag, GCounter, LWWRegister, MVRegister, PNCounter};
 
-/// Writes far above the number of records that a set or a map would keep.
+/// Far more writes than a set or a map keeps removal records.
 const WRITES: u64 = 10_000;
 
 const fn author(replica: u64, time: u64) -> Author {
     Author::new(ReplicaId::new(replica), HybridTimestamp::from_raw(time))
 }
 
-/// What `from` sends to who has seen as much as `to`, which is a delta and all that `to` lacks.
+/// Applies the repair of `from` for `to`, which must be a delta that brings `to` up to date.
 fn catch_up<T: DataType>(from: &Causal<T>, to: &Causal<T>) -> Causal<T> {
     assert_eq!(from.state().records(), 0);
     let (mut repaired, mut merged) = (to.clone(), to.clone());
@@ -30,8 +30,8 @@ fn catch_up<T: DataType>(from: &Causal<T>, to: &Causal<T>) -> Causal<T> {
     repaired
 }
 
-/// By whom and how often it was written, read from a file or merged: who lacks any part of it
-/// is sent a delta.
+/// Every source (written, decoded or merged) must repair every replica that lacks changes by a
+/// delta.
 fn is_repaired_by_delta<T: DataType>(
     write: impl Fn(&mut Edit<'_, T>) -> Result<(), EditError> + Copy,
 ) {
@@ -43,7 +43,7 @@ fn is_repaired_by_delta<T: DataType>(
         a.edit(author(1, 2 + n), write).unwrap();
     }
     for n in 0..10 {
-        b.edit(author(2, 2 + n), write).unwrap(); // at the same time
+        b.edit(author(2, 2 + n), write).unwrap(); // concurrent
     }
     let b_repaired = catch_up(&a, &b);
     assert_eq!(catch_up(&b, &a), b_repaired);
@@ -83,8 +83,8 @@ fn a_register_of_siblings_is_repaired_by_delta() {
     is_repaired_by_delta::<MVRegister<u8>>(|register| register.set(&7));
 }
 
-/// It leaves out the content that the peer has. Who has seen less would drop what that has
-/// replaced and never hear of it: an acknowledged write.
+/// The repair leaves out the content that the peer has. A replica that has seen less would drop the
+/// replaced content and never receive its replacement, which is an acknowledged write.
 #[test]
 fn a_repair_for_one_peer_is_refused_by_who_has_seen_less() {
     type Siblings = Causal<MVRegister<u8>>;

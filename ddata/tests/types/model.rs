@@ -1,23 +1,24 @@
-//! The naive model that every type is held against: the set of all events, each with its dot, the
-//! dots it overwrites and what it wrote where. Live is what no known event overwrites.
+//! The simple model for all types: the set of all events. Each event has a dot, the dots that it
+//! overwrites, and the path and value that it writes. An entry is live if no known event overwrites
+//! it.
 //!
-//! It knows what the kernel must do and nothing of how: no context, no delta, no merge.
+//! The model defines the results and has no context, delta or merge.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A dot as plain numbers: replica, counter.
 pub(crate) type DotKey = (u64, u64);
 
-/// Events that a replica knows.
+/// Events known to a replica.
 pub(crate) type Known = BTreeSet<DotKey>;
 
-/// Where an entry stands: `[]` for a leaf, `[key]` in a map, `[key, inner]` in a map of maps.
+/// Position of an entry: `[]` for a leaf, `[key]` in a map, `[key, inner]` in a map of maps.
 pub(crate) type Path = Vec<u8>;
 
-/// What a reader sees: path → values, in ascending order.
+/// The content as readers see it: path → values, ascending.
 pub(crate) type View = BTreeMap<Path, Vec<i64>>;
 
-/// What an event wrote.
+/// The entry that an event writes.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) path: Path,
@@ -25,68 +26,69 @@ pub(crate) struct Entry {
     pub(crate) stamp: u64,
 }
 
-/// One mutation; a removal writes nothing.
+/// A mutation. A removal writes no entry.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) overwrites: Known,
     pub(crate) entry: Option<Entry>,
 }
 
-/// One step of an edit.
+/// One action of an edit.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
     Write { path: Path, value: i64 },
     Remove { prefix: Path },
 }
 
-/// How a leaf treats what it finds.
+/// Effect of a write on the live entries of a leaf.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Leaf {
-    /// `Flag`, `GSet`: what is there stays.
+    /// `Flag`, `GSet`: a write to a live leaf changes nothing.
     Once,
-    /// `ORSet`: a write renews.
+    /// `ORSet`: a write replaces the live entries.
     Member,
     /// Counters: a write adds to this replica's own total.
     Total,
-    /// `LWWRegister`: highest (stamp, replica).
+    /// `LWWRegister`: readers get the highest (stamp, replica).
     Register,
-    /// `MVRegister`: all concurrent values.
+    /// `MVRegister`: readers get all concurrent values.
     Siblings,
-    /// User types: a write raises the join of all; with deltas, beside what is there.
+    /// User types: a write stores the raised join of all entries; with deltas it keeps the others.
     Lattice { join: fn(i64, i64) -> i64, raise: fn(i64, i64) -> i64, deltas: bool },
 }
 
-/// Who writes, and what its clock says.
+/// The replica that writes, and its clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Writer {
     pub(crate) replica: u64,
     pub(crate) time: u64,
 }
 
-/// Deltas that a user type keeps beside one contribution (`DELTAS_MAX` of the kernel).
+/// Maximum number of deltas that a user type keeps beside a contribution (`DELTAS_MAX` of the
+/// crate).
 const DELTAS_MAX: usize = 16;
 
-/// Everything that ever happened.
+/// All events of a history.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     pub(crate) events: BTreeMap<DotKey, Event>,
 }
 
 impl History {
-    /// The entries of `known` that no event in `known` overwrites.
+    /// Returns the entries of `known` that no event in `known` overwrites.
     pub(crate) fn live(&self, known: &Known) -> Vec<(DotKey, &Entry)> {
         let gone: BTreeSet<_> = known.iter().flat_map(|dot| &self.events[dot].overwrites).collect();
         let live = known.iter().filter(|dot| !gone.contains(dot));
         live.filter_map(|dot| self.events[dot].entry.as_ref().map(|e| (*dot, e))).collect()
     }
 
-    /// Whether some event in `dots` overwrites what is neither in `known` nor in `dots`.
+    /// Whether an event in `dots` overwrites a dot that is neither in `known` nor in `dots`.
     pub(crate) fn lacks(&self, known: &Known, dots: &Known) -> bool {
         let mut overwritten = dots.iter().flat_map(|dot| &self.events[dot].overwrites);
         overwritten.any(|dot| !known.contains(dot) && !dots.contains(dot))
     }
 
-    /// `dots`, what they overwrite, what that overwrites, and so on.
+    /// Returns `dots` with all dots that they overwrite, transitively.
     pub(crate) fn closure(&self, dots: &Known) -> Known {
         let mut closed = dots.clone();
         let mut todo: Vec<_> = dots.iter().copied().collect();
@@ -97,7 +99,7 @@ impl History {
         closed
     }
 
-    /// Lets `writer`, who knows `known`, do `actions`; returns the new events.
+    /// Adds the events of `actions` by `writer`, which knows `known`. Returns the new events.
     pub(crate) fn act(
         &mut self,
         known: &mut Known,
@@ -135,7 +137,7 @@ impl History {
         }
     }
 
-    /// What a reader who knows `known` sees.
+    /// Returns the view of a reader that knows `known`.
     pub(crate) fn view(&self, known: &Known, leaf: Leaf) -> View {
         let mut by_path: BTreeMap<Path, Vec<(DotKey, &Entry)>> = BTreeMap::new();
         for (dot, entry) in self.live(known) {
@@ -145,7 +147,8 @@ impl History {
     }
 }
 
-/// What a write overwrites, what it stores, under which stamp; `None` if it changes nothing.
+/// Returns the overwritten dots, the stored value and the stamp of a write; `None` if it changes
+/// nothing.
 fn write(
     here: &[(DotKey, &Entry)],
     writer: Writer,

@@ -1,5 +1,5 @@
-//! Our types against those of the `crdts` crate that are sound, on full-state merges: the same
-//! random history, the same readings. Its `Map` is no oracle (see `crate_bugs`).
+//! Comparison with the correct types of the `crdts` crate on full-state merges: equal readings for
+//! the same random history. The crate's `Map` is not a valid oracle (see `crate_bugs`).
 
 use std::collections::BTreeSet;
 
@@ -13,9 +13,9 @@ const REPLICAS: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Replica, element or value, and which change.
+    /// Replica, element or value, and kind of change.
     Change(usize, u8, u8),
-    /// From, to.
+    /// Source and target.
     Merge(usize, usize),
 }
 
@@ -27,7 +27,7 @@ fn history() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..=60)
 }
 
-/// One replica of ours and one of theirs.
+/// One replica of our type and one of the crate's type.
 #[derive(Clone)]
 struct Pair<T, O> {
     ours: Causal<T>,

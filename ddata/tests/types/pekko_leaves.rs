@@ -1,11 +1,11 @@
-//! Behaviours that Pekko verifies of counters, sets, flag and registers (spec/reference/
-//! pekko-ddata.md §5.4), as they read for our types.
+//! Behaviours of counters, sets, flag and registers that Pekko's tests verify, for our types. The
+//! numbers P26 to P32 count Pekko's behaviours.
 //!
-//! | behaviour | here |
+//! | behaviour | test |
 //! |---|---|
-//! | P27 "merge carries no delta", "cleanup drops late slots" | no: a merge makes no delta here, and folding departed replicas away is not built yet (spec/safety.md §7) |
-//! | P27, P28 prune moves the slot | no: nothing is ever re-dotted (known failure 31) |
-//! | P30 `VersionVector` | ours is the causal context, a `crdts::VClock` with strays: `p30_…`, and `causal.rs` |
+//! | P27 "merge carries no delta", "cleanup drops late slots" | none: a merge creates no delta, and folding of departed replicas is not implemented (docs/protocol/replication.md#forgetting-needs-a-decision) |
+//! | P27, P28 prune moves the slot | none: a dot never moves to another replica |
+//! | P30 `VersionVector` | our causal context, a `crdts::VClock` with dots beyond gaps: `p30_…`, and `causal.rs` |
 //! | P31 "equal timestamps → lower address" | the *higher* replica id; the reverse clock is `set_first` |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use ostraca_ddata::types::{
 
 use crate::world::{author, id};
 
-/// Merges both ways, demands the same, returns it.
+/// Merges in both directions, compares the results and returns one.
 pub(crate) fn merged<T: DataType>(a: &Causal<T>, b: &Causal<T>) -> Causal<T> {
     let (mut ab, mut ba) = (a.clone(), b.clone());
     ab.merge(b);
@@ -115,7 +115,7 @@ fn p29_g_sets_unite_and_their_deltas_need_no_order() {
     assert_eq!(backwards, both);
 }
 
-/// How a context stands to another.
+/// The causal relation of one context to another.
 fn standing(a: &CausalContext, b: &CausalContext) -> &'static str {
     match (a.includes(b), b.includes(a)) {
         (true, true) => "same",
@@ -125,7 +125,7 @@ fn standing(a: &CausalContext, b: &CausalContext) -> &'static str {
     }
 }
 
-/// The context of a history: that many changes by each of three replicas.
+/// The context of a history with this number of changes by each of three replicas.
 fn seen(changes: [u64; 3]) -> CausalContext {
     let mut context = CausalContext::new();
     for (who, count) in changes.into_iter().enumerate() {

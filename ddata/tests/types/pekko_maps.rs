@@ -1,14 +1,14 @@
-//! Behaviours that Pekko verifies of `ORMap` and `ORMultiMap` (spec/reference/pekko-ddata.md
-//! §5.6), as they read for ours: a removed key's value restarts from empty, so every "usual
-//! anomaly" has one right answer, whatever the timing.
+//! Behaviours of `ORMap` and `ORMultiMap` that Pekko's tests verify, for our types. A removed key
+//! starts again from an empty value, so Pekko's "usual anomalies" have one correct result, whatever
+//! the timing. The numbers P44 to P55 count Pekko's behaviours.
 //!
-//! | behaviour | here |
+//! | behaviour | test |
 //! |---|---|
 //! | P46 delta dot equals state dot | a delta's dots are in its author's context after the edit |
-//! | P49 the coalescing table's inner forms | a group is one delta; compared by what it does |
-//! | P51 `put` over an existing ORSet throws | `replace` does it, and means it |
-//! | P54 the plain variant loses a concurrent removal | there is one variant, and it does not |
-//! | P55 hidden empty sets | there are none: a key without content is not there |
+//! | P49 the coalescing table's inner forms | a group is one delta; tests compare its effect |
+//! | P51 `put` over an existing ORSet throws | `replace` replaces it deliberately |
+//! | P54 the plain variant loses a concurrent removal | there is only one variant, and it keeps the removal |
+//! | P55 hidden empty sets | none: a key without content does not exist |
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,8 +50,8 @@ fn content<const N: usize>(entries: [(u8, &[u8]); N]) -> Content {
     entries.into_iter().map(|(key, elements)| (key, elements.to_vec())).collect()
 }
 
-/// Two changes from one start, each at its own replica; merged as states and, in both orders, as
-/// deltas. All three must agree.
+/// Makes two concurrent changes on two replicas from one start. Merges them as states and, in both
+/// orders, as deltas; all three results must agree.
 fn concurrently(
     start: &Sets,
     left: impl Fn(&mut Sets) -> Delta,
@@ -197,7 +197,7 @@ fn p49_joined_deltas_do_what_single_ones_and_states_do() {
     }
 }
 
-/// Updates one value of a map of `V`s and compares delta and state.
+/// Updates one value of a map of `V`s and compares the results by delta and by state.
 fn p50<V: DataType>(change: impl Fn(&mut Edit<'_, V>) -> Result<(), EditError>) -> V {
     let (mut a, mut b) = (Causal::<ORMap<u8, V>>::new(), Causal::<ORMap<u8, V>>::new());
     for _ in 0..2 {

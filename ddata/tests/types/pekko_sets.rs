@@ -1,12 +1,12 @@
-//! Behaviours that Pekko verifies of `ORSet` (spec/reference/pekko-ddata.md §5.5), as they read
-//! for ours.
+//! Behaviours of `ORSet` that Pekko's tests verify, for our type. The numbers P33 to P43 count
+//! Pekko's behaviours.
 //!
-//! | behaviour | here |
+//! | behaviour | test |
 //! |---|---|
-//! | P36 "later adds fold into the last", the group's inner structure | a group is one delta; that it does what its parts do is a law (`a_group_is_its_parts`) |
-//! | P41 (negative) a skipped delta loses an element | positive here: nothing is lost |
-//! | P42 `subtractDots`, `mergeCommonKeys`, `mergeDisjointKeys` | internal functions that do not exist here; what they are for is tested |
-//! | P43 vector entries of unrelated nodes | a delta names its own dots only |
+//! | P36 "later adds fold into the last", the group's inner structure | a group is one delta; the law `a_group_is_its_parts` compares it with single deltas |
+//! | P41 (negative) a skipped delta loses an element | the opposite here: nothing is lost |
+//! | P42 `subtractDots`, `mergeCommonKeys`, `mergeDisjointKeys` | internal functions that we do not have; the tests cover their purpose |
+//! | P43 vector entries of unrelated nodes | a delta contains its own dots only |
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
-//! Invariant I2 at the kernel's level: what a majority has acknowledged, every later majority
-//! read shows, removals included, with deltas late and lost and gossip in between. Rule R is what
-//! makes it so; without it the same property must fail.
+//! Majority writes and reads at the level of the types: every later majority read shows each change
+//! that a majority has acknowledged, removals included, with late and lost deltas and gossip in
+//! between. The causal delta rule guarantees this; without it the same property must fail.
 
 use ostraca_ddata::types::Causal;
 use ostraca_ddata::types::delta::{Delta, Repair};
@@ -11,14 +11,14 @@ use crate::cases::{self, Case};
 use crate::model::{Action, History, Known, Writer};
 use crate::world::{Checked, Op, actions, author, dots_of, id, more};
 
-/// One step of a cluster's life. Numbers are taken modulo what there is.
+/// One step of a cluster. Numbers are taken modulo the number of replicas or deltas.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A change whose delta is on its way to everybody and awaits nobody.
+    /// A change whose delta is sent to all replicas without waiting for acknowledgements.
     Local { who: u8, op: Op },
-    /// A change that succeeds when a majority has applied its delta; the others get it late.
+    /// A change that succeeds when a majority has applied its delta; the others receive it late.
     Majority { who: u8, op: Op, skip: u8 },
-    /// A delta arrives after all. `Lack` goes unanswered.
+    /// A delta arrives late. A `Lack` is not answered.
     Late { to: u8, which: u8 },
     /// Anti-entropy: a repair, or the full state.
     Gossip { from: u8, to: u8 },
@@ -38,7 +38,7 @@ fn life() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..=40)
 }
 
-/// How a replica takes a delta.
+/// Applies a delta to a replica; returns whether it was accepted.
 type Apply<C> = fn(&mut Causal<<C as Case>::Data>, &Delta) -> bool;
 
 struct Cluster<C: Case> {
@@ -50,7 +50,7 @@ struct Cluster<C: Case> {
 }
 
 impl<C: Case> Cluster<C> {
-    /// A majority: all but a contiguous minority that starts at `skip`, going round.
+    /// A majority: consecutive replicas from `skip` on, modulo the number of replicas.
     fn majority(&self, skip: u8) -> Vec<usize> {
         let n = self.replicas.len();
         (0..=n / 2).map(|i| (usize::from(skip) + i) % n).collect()
@@ -88,7 +88,7 @@ impl<C: Case> Cluster<C> {
         let dots = dots_of(self.replicas[who].context()).difference(&known).copied().collect();
         let writer = Writer { replica: id(who).get(), time: op.time().into() };
         if self.history.act(&mut known, writer, C::LEAF, &actions) != dots {
-            // Without rule R a replica can hold what the model calls overwritten.
+            // Without the causal delta rule a replica can hold overwritten entries.
             return Err(TestCaseError::reject("a change saw what was overwritten"));
         }
         if !delta.is_empty() {
@@ -102,7 +102,7 @@ impl<C: Case> Cluster<C> {
         let peers = self.majority(skip).into_iter().filter(|peer| *peer != who);
         for peer in peers.take(self.replicas.len() / 2).collect::<Vec<_>>() {
             if !(self.apply)(&mut self.replicas[peer], &delta) {
-                self.gossip(who, peer); // Lack is answered with a repair at once
+                self.gossip(who, peer); // a Lack is answered with a repair immediately
             }
             prop_assert!(dots.is_subset(&dots_of(self.replicas[peer].context())));
         }
@@ -122,8 +122,8 @@ impl<C: Case> Cluster<C> {
         }
     }
 
-    /// What is read is what everybody would read who knows the acknowledged changes and all that
-    /// they build on.
+    /// The read value must equal that of a reader that knows the acknowledged changes and all
+    /// changes that they overwrite, transitively.
     fn read(&self, skip: u8) -> Checked {
         let mut seen = Causal::<C::Data>::new();
         for replica in self.majority(skip) {
@@ -201,7 +201,7 @@ acked_is_seen! {
     user_with_deltas: cases::UserDeltaCase,
 }
 
-/// The canary `NoRuleR`: the property above, minus the rule, over the same histories.
+/// The fault `NoRuleR`: the property above without the causal delta rule, on the same histories.
 #[cfg(feature = "canaries")]
 mod canary {
     use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
@@ -213,7 +213,8 @@ mod canary {
         true
     }
 
-    /// The same histories on every run: a canary must not be caught by luck.
+    /// Whether the fault is detected. The histories are the same on every run, so detection does
+    /// not depend on luck.
     fn is_caught<C: Case>(replicas: usize) -> bool {
         let config = Config {
             cases: 2_000,
@@ -224,7 +225,7 @@ mod canary {
         let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
         let caught = TestRunner::new_with_rng(config, rng).run(&life(), |life| {
             match live::<C>(replicas, &life, without_rule_r::<C>) {
-                Err(TestCaseError::Reject(_)) => Ok(()), // ended early, I2 not yet broken
+                Err(TestCaseError::Reject(_)) => Ok(()), // ended early without a violation
                 outcome => outcome,
             }
         });

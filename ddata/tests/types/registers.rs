@@ -1,5 +1,5 @@
-//! LWW registers: what "last" means. Hybrid clock order, saturation, stale writes, guarded terms,
-//! first write wins, versions of one's own.
+//! LWW registers: the order of writes. Hybrid clocks, saturation, stale writes, guarded terms,
+//! first write wins, and versions of the caller.
 
 use std::time::Duration;
 
@@ -56,14 +56,14 @@ fn a_write_that_has_seen_another_is_later_whatever_its_clock_says() {
     let mut a = Register::new();
     set(&mut a, at(1, 1_000), 1);
     let mut b = a.clone();
-    set(&mut b, at(2, 3), 2); // a clock far behind
+    set(&mut b, at(2, 3), 2); // its clock is far behind
     assert_eq!(stamp(&b).time, HybridTimestamp::from_raw(1_001));
     assert_eq!(get(&merged(&a, &b)), Some(2));
     assert_eq!(merged(&a, &b).value().siblings(), 1);
 }
 
 proptest! {
-    /// Along any chain of writes that have seen each other the stamps rise, with clocks that jump.
+    /// Stamps rise along any chain of writes that have seen each other, even if clocks jump.
     #[test]
     fn stamps_rise_along_causality(times in proptest::collection::vec((0..3_u64, 0..50_u64), 1..40)) {
         let mut register = Register::new();
@@ -103,7 +103,7 @@ fn a_clock_learns_of_remote_stamps_within_the_skew_and_of_no_others() {
 #[test]
 fn a_register_at_the_highest_stamp_can_still_be_overwritten_by_who_has_seen_it() {
     let mut a = Register::new();
-    set(&mut a, at(1, u64::MAX), 1); // a poisoned clock
+    set(&mut a, at(1, u64::MAX), 1); // a clock at the maximum
     let mut b = a.clone();
     set(&mut b, at(2, 5), 2);
     assert_eq!(stamp(&b).time, HybridTimestamp::MAX);
@@ -182,7 +182,7 @@ fn keys_of_guarded_maps_are_not_removable() {
     assert!(matches!(removed, Err(EditError::GuardedRemove)));
     let cleared = map.edit(guarded(1, 1), |map| map.clear());
     assert!(matches!(cleared, Err(EditError::GuardedRemove)));
-    map.edit(guarded(1, 1), |map| map.insert(&1, &None)).unwrap(); // what one does instead
+    map.edit(guarded(1, 1), |map| map.insert(&1, &None)).unwrap(); // the alternative to a removal
     assert_eq!(map.value().get(&1).unwrap(), Some(None));
 
     let mut map = Causal::<ORMap<u8, LWWRegister<u8>>>::new();

@@ -1,5 +1,5 @@
-//! Histories that broke an early version of the kernel, smallest first. The laws found them; they
-//! stand here so that nobody has to find them again.
+//! Histories that broke an early version of the crate, shortest first. The laws found them; these
+//! tests keep them.
 
 use ostraca_ddata::causal::CausalContext;
 use ostraca_ddata::clock::HybridTimestamp;
@@ -28,8 +28,8 @@ fn repair(from: &Set, peer: &CausalContext) -> Delta {
     }
 }
 
-/// An addition and its removal come joined, so nothing live is overwritten on arrival. A repair
-/// from there must still tell a third replica that the addition is gone.
+/// An addition and its removal arrive joined, so nothing live is overwritten on arrival. A repair
+/// from that replica must still remove the addition at a third one.
 #[test]
 fn a_removal_that_came_with_its_addition_is_passed_on() {
     let (mut a, mut b, mut c) = (Set::new(), Set::new(), Set::new());
@@ -43,8 +43,8 @@ fn a_removal_that_came_with_its_addition_is_passed_on() {
     assert_eq!((&c, &c), (&a, &b));
 }
 
-/// A record of two removals is sent to a peer that knows one of them. Somebody else who takes it
-/// must not lose what the other one had replaced: here an acknowledged write, for ever.
+/// A record of two removals is sent to a peer that knows one of them. Another replica that accepts
+/// the repair would lose, without its replacement, the entry that the peer has replaced.
 #[test]
 fn a_repair_for_one_peer_erases_nothing_at_another() {
     let mut a = Causal::<LWWMap<u8, u8>>::new();
@@ -71,8 +71,9 @@ fn a_repair_for_one_peer_erases_nothing_at_another() {
     assert_eq!(peer, a);
 }
 
-/// Two concurrent removals of one element: whoever took the second has no record of it. A repair
-/// that names only the second is right for who knows the first, and for nobody else.
+/// Two concurrent removals of one element: a replica that received the second has no record of it.
+/// A repair with only the second is correct for a peer that knows the first, and for no other
+/// replica.
 #[test]
 fn a_repair_that_counts_on_another_removal_is_refused_without_it() {
     let (mut a, mut b) = (Set::new(), Set::new());
@@ -83,7 +84,7 @@ fn a_repair_that_counts_on_another_removal_is_refused_without_it() {
     let of_b = remove(&mut b, B, 7);
     let mut peer = bystander.clone();
     peer.apply(&of_a).unwrap();
-    a.apply(&of_b).unwrap(); // nothing is live here any more
+    a.apply(&of_b).unwrap(); // nothing is live here now
 
     let for_peer = repair(&a, peer.context());
     assert!(bystander.apply(&for_peer).is_err());
@@ -93,7 +94,8 @@ fn a_repair_that_counts_on_another_removal_is_refused_without_it() {
     assert_eq!((&peer, &bystander), (&a, &a));
 }
 
-/// Second deltas without first ones: as many stray runs as a context takes from deltas.
+/// A state that received only the second delta of each replica: as many runs in the cloud as deltas
+/// may add.
 fn strays(replicas: std::ops::Range<u64>) -> Set {
     let mut known = Set::new();
     for replica in replicas {
@@ -105,8 +107,8 @@ fn strays(replicas: std::ops::Range<u64>) -> Set {
     known
 }
 
-/// Two replicas with a thousand gaps each: no repair may be refused for the sum of them, since
-/// the next one would be, too, and the one after that; and what comes of it must be readable.
+/// Two replicas with a thousand gaps each. A repair must not be refused because of their sum,
+/// because later repairs would be refused as well, and the result must be decodable.
 #[test]
 fn replicas_with_many_gaps_still_repair_each_other_and_can_be_decoded() {
     let (mut a, mut b) = (strays(0..1_000), strays(1_000..2_000));
@@ -124,7 +126,7 @@ fn replicas_with_many_gaps_still_repair_each_other_and_can_be_decoded() {
     assert!(a.apply(&add(&mut origin, author, 2)).is_err(), "deltas that come early are refused");
 }
 
-/// The new value fails after the old one was removed, and the caller swallows the error.
+/// Writing the new value fails after the old one was removed, and the closure ignores the error.
 #[test]
 fn a_replacement_that_failed_halfway_fails_the_whole_edit() {
     let mut map = Causal::<ORMap<u8, ORSet<u8>>>::new();
@@ -138,7 +140,7 @@ fn a_replacement_that_failed_halfway_fails_the_whole_edit() {
     assert_eq!(map.encode(), before);
 }
 
-/// Dots are gathered in hash order; once each was inserted at the cost of a move of all others.
+/// Dots are collected in hash order; an early version moved all others for each inserted dot.
 #[test]
 fn deleting_a_large_set_with_scattered_dots_names_every_dot_once() {
     let mut set = Causal::<ORSet<u32>>::new();

@@ -1,15 +1,15 @@
-//! Bytes: equal knowledge is equal bytes (P60), sizes, and what foreign bytes may do: be refused.
+//! Encodings: equal knowledge gives equal bytes (P60), sizes, and refusal of malformed bytes.
 //!
-//! That decoding allocates no more than a small multiple of its input holds by construction: the
-//! reader takes a count only if what is left can hold that many things of their smallest size,
-//! containers grow by pushing what was really read, and nothing is reserved by a claimed length.
-//! A counting allocator would need `unsafe`; instead a length of 2^62 is claimed at every place
-//! where any length could stand, which would abort a decoder that believed it.
+//! Decoding allocates at most a small multiple of the input by construction: the reader accepts a
+//! count only if the remaining bytes can hold that many items of their smallest size, and
+//! containers grow with the items that were read. Nothing is reserved for an announced length. A
+//! counting allocator would need `unsafe`; instead the test announces a length of 2^62 at every
+//! place of a length, which would abort a decoder that trusted it.
 //!
-//! | part of P60 | here |
+//! | part of P60 | test |
 //! |---|---|
-//! | keys, messages, durable envelope, timeouts, small cache | the Replicator's, not the types' |
-//! | a GSet of 10,000 in 80,000 B, an ORSet in 50,000 B | Pekko's ORSet is compressed, its GSet has no dots; ours are bounded uncompressed, per element |
+//! | keys, messages, durable envelope, timeouts, small cache | in the tests of the Replicator |
+//! | a GSet of 10,000 in 80,000 B, an ORSet in 50,000 B | Pekko's ORSet is compressed, and its GSet has no dots; our bounds are uncompressed, per element |
 
 use std::collections::BTreeSet;
 
@@ -44,7 +44,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
     proptest::sample::select(&SHAPES[..]).prop_map(|name| name.parse().unwrap())
 }
 
-/// Bytes that get past the version and a replica table of two.
+/// Bytes that have the version and a table of two replicas.
 fn plausible() -> impl Strategy<Value = Vec<u8>> {
     let small = prop_oneof![4 => 0..4_u8, 1 => any::<u8>()];
     proptest::collection::vec(small, 0..120).prop_map(|body| {
@@ -54,7 +54,7 @@ fn plausible() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Whatever decodes must be harmless in use, too.
+/// A state or delta that decodes must also be usable without a panic.
 fn take(bytes: &[u8], shape: &Shape) {
     let mut states = vec![State::new(shape.clone())];
     if let Ok(state) = State::decode(bytes, shape) {
@@ -102,7 +102,7 @@ proptest! {
     }
 }
 
-/// Flips bits and cuts the encodings of a history's states and deltas.
+/// Flips bits in, and truncates, the encodings of the states and deltas of a history.
 fn damaged<C: Case>(run: &Run, flips: &[(u16, u8)], cut: u16) -> Checked {
     let world = World::<C>::after(run)?;
     let shape = C::Data::shape();
@@ -143,7 +143,7 @@ proptest! {
     }
 }
 
-/// Every place where a length can stand claims 2^62: refused, and nothing is allocated for it.
+/// Announces a length of 2^62 at every place of a length: it is refused, and nothing is allocated.
 #[test]
 fn a_huge_claimed_length_is_refused_wherever_it_stands() {
     const HUGE: [u8; 9] = [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x40];
@@ -197,7 +197,7 @@ fn a_value_that_nests_too_deeply_is_no_value() {
     assert!(Encoded::from_bytes(&[0x91; 4_000]).decode::<Nest>().is_err());
 }
 
-/// P60 for one type: three states merged in all six orders, one bytes.
+/// Merges three states in all six orders; all results must have equal bytes.
 fn p60<T: DataType>(states: &[Causal<T>; 3]) {
     let mut seen = BTreeSet::new();
     for [x, y, z] in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {

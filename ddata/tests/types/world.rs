@@ -1,5 +1,5 @@
-//! A few replicas of one value, the model beside them, and the steps that random histories are
-//! made of. After every step the replica concerned is held against the model.
+//! Some replicas of one value, the model beside them, and the steps of random histories. After
+//! every step the replica concerned is compared with the model.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use crate::model::{Action, History, Known, View, Writer};
 
 pub(crate) type Checked = Result<(), TestCaseError>;
 
-/// A drawn change: each type makes of it what it can.
+/// A drawn change, which each type interprets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Op {
     kind: u8,
@@ -26,26 +26,26 @@ pub(crate) struct Op {
     time: u8,
 }
 
-/// One step of a history. Numbers are taken modulo what there is.
+/// One step of a history. Numbers are taken modulo the number of replicas or deltas.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// A change; its delta goes to nobody yet.
+    /// A change; its delta is not delivered yet.
     Edit { who: u8, op: Op },
-    /// Deletes all that the replica has seen.
+    /// Deletes everything that the replica has seen.
     Delete { who: u8 },
-    /// An earlier delta or repair arrives: late, again, or never.
+    /// An earlier delta or repair arrives, possibly late or again.
     Deliver { to: u8, which: u8 },
-    /// Earlier deltas arrive joined, in this order.
+    /// Earlier deltas arrive joined in this order.
     Group { to: u8, which: [u8; 3] },
     /// A full state arrives.
     Merge { from: u8, to: u8 },
-    /// A repair made for `to` arrives there.
+    /// A repair for `to` arrives at `to`.
     Repair { from: u8, to: u8 },
-    /// A repair made for `meant` gets lost or arrives somewhere else, perhaps later.
+    /// A repair for `meant` arrives at `to` instead; it may arrive at others later.
     Stray { from: u8, meant: u8, to: u8 },
-    /// The oldest removal record is forgotten.
+    /// Drops the oldest removal record.
     Forget { who: u8 },
-    /// The state goes to disk and comes back.
+    /// Encodes and decodes the state.
     Recode { who: u8 },
 }
 
@@ -85,7 +85,7 @@ fn plain_step() -> impl Strategy<Value = Step> {
     prop_oneof![5 => edit(), 4 => deliver(), 2 => merge()]
 }
 
-/// All that can happen.
+/// All kinds of steps.
 fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         10 => edit(),
@@ -101,14 +101,14 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A drawn history: how many replicas, and what happens.
+/// A drawn history: the number of replicas and the steps.
 #[derive(Clone)]
 pub(crate) struct Run {
     pub(crate) replicas: usize,
     pub(crate) steps: Vec<Step>,
 }
 
-/// A step per line, also where proptest asks for the long form.
+/// Prints one step per line, also in the alternate form that proptest uses.
 impl fmt::Debug for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} replicas", self.replicas)?;
@@ -127,22 +127,23 @@ pub(crate) fn plain() -> impl Strategy<Value = Run> {
     run(plain_step())
 }
 
-/// Histories of everything: also repairs (astray, too), deletes, groups, cut rings, restarts.
+/// Histories of all steps, also misdirected repairs, deletes, joined deltas, dropped records and
+/// restarts.
 pub(crate) fn wild() -> impl Strategy<Value = Run> {
     run(any_step())
 }
 
-/// Changes to be made after a history.
+/// A change that is made after a history.
 pub(crate) fn more() -> impl Strategy<Value = Op> {
     op()
 }
 
-/// A delta on its way, and what the model knows of it.
+/// A delta in transit with its events in the model.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) delta: Delta,
     pub(crate) dots: Known,
-    /// What the peer knew that a repair was made for; `None` for an ordinary delta.
+    /// Of a repair: the events that its intended receiver knows; `None` for an ordinary delta.
     pub(crate) meant_for: Option<Known>,
 }
 
@@ -169,7 +170,7 @@ pub(crate) struct World<C: Case> {
     pub(crate) sent: Vec<Sent>,
 }
 
-/// The dots of a context, one by one.
+/// The dots of a context.
 pub(crate) fn dots_of(context: &CausalContext) -> Known {
     context.minus(&CausalContext::new()).iter().map(plain_dot).collect()
 }
@@ -178,17 +179,17 @@ pub(crate) fn plain_dot(dot: Dot) -> (u64, u64) {
     (dot.actor.get(), dot.counter)
 }
 
-/// The author that a drawn time makes of a replica.
+/// The author of a change at a drawn time.
 pub(crate) fn author(replica: usize, time: u8) -> Author {
     Author::new(id(replica), HybridTimestamp::from_raw(time.into()))
 }
 
-/// Replicas' numbers are spread, so that their order has nothing to do with the steps'.
+/// The ids of replicas are not in the order of their indices, so tests can't depend on that order.
 pub(crate) fn id(replica: usize) -> ReplicaId {
     ReplicaId::new([70, 10, 90, 30, 50][replica])
 }
 
-/// What an op does to a type.
+/// The actions of a drawn change for a type.
 pub(crate) fn actions<C: Case>(op: Op) -> Vec<Action> {
     let path = op.path[..C::DEPTH].to_vec();
     let drawn = if C::DEPTH == 0 { op.value + 4 * op.path[0] } else { op.value };
@@ -215,7 +216,7 @@ impl<C: Case> World<C> {
         }
     }
 
-    /// The world after a history in which every step was checked.
+    /// Runs a history and checks every step.
     pub(crate) fn after(run: &Run) -> Result<Self, TestCaseError> {
         let mut world = Self::new(run.replicas);
         for step in &run.steps {
@@ -305,7 +306,8 @@ impl<C: Case> World<C> {
         Ok(sent)
     }
 
-    /// A delta arrives; says whether it was taken. Rule R decides, and nothing else.
+    /// Delivers a delta and returns whether it was accepted. Only the causal delta rule may decide
+    /// this.
     pub(crate) fn receive(&mut self, to: usize, sent: &Sent) -> Result<bool, TestCaseError> {
         let replica = &mut self.replicas[to];
         let before = replica.causal.encode();
@@ -313,7 +315,7 @@ impl<C: Case> World<C> {
         let may = match &sent.meant_for {
             None => Some(!self.history.lacks(&replica.known, &sent.dots)),
             Some(meant) if meant.is_subset(&replica.known) => Some(true),
-            Some(_) => None, // astray: taken or refused, but never wrong
+            Some(_) => None, // misdirected: accepted or refused, but never wrong
         };
         prop_assert!(may.is_none_or(|may| may == taken.is_ok()), "expected {may:?}: {taken:?}");
         if let Err(lack) = &taken {
@@ -326,7 +328,8 @@ impl<C: Case> World<C> {
         Ok(taken.is_ok())
     }
 
-    /// Deltas arrive joined into one: the same as one by one in a good order.
+    /// Delivers deltas joined into one. The result must equal that of single deltas in a suitable
+    /// order.
     fn receive_group(&mut self, to: usize, group: &[Sent]) -> Checked {
         let Some((first, rest)) = group.split_first() else { return Ok(()) };
         let mut joined = first.clone();
@@ -341,7 +344,7 @@ impl<C: Case> World<C> {
         if group.iter().any(|sent| sent.meant_for.is_some()) {
             let lacks = self.history.lacks(&self.replicas[to].known, &joined.dots);
             if lacks {
-                joined.meant_for = Some([(u64::MAX, 1)].into()); // known to nobody: may be refused
+                joined.meant_for = Some([(u64::MAX, 1)].into()); // may be refused
             }
         }
         self.receive(to, &joined).map(|_| ())
@@ -370,7 +373,7 @@ impl<C: Case> World<C> {
         Ok(None)
     }
 
-    /// Brings `to` up to what `from` knows, as the Replicator does: equal to a full merge.
+    /// Brings `to` up to date as the Replicator does. The result must equal a full merge.
     pub(crate) fn repair(&mut self, from: usize, to: usize) -> Checked {
         let mut merged = self.replicas[to].causal.clone();
         merged.merge(&self.replicas[from].causal);
@@ -400,13 +403,13 @@ impl<C: Case> World<C> {
         self.check(who)
     }
 
-    /// What the model says that a reader who knows `known` sees.
+    /// The view that the model expects for a reader who knows `known`.
     pub(crate) fn expected(&self, known: &Known) -> View {
         let view = self.history.view(known, C::LEAF);
         if view.is_empty() { C::unwritten() } else { view }
     }
 
-    /// Holds a replica against the model, and against everybody who knows the same.
+    /// Compares a replica with the model and with all replicas that know the same events.
     pub(crate) fn check(&self, who: usize) -> Checked {
         let replica = &self.replicas[who];
         prop_assert_eq!(&dots_of(replica.causal.context()), &replica.known);
@@ -419,7 +422,7 @@ impl<C: Case> World<C> {
         Ok(())
     }
 
-    /// Repairs everybody until all know everything.
+    /// Repairs all replicas until all know all events.
     pub(crate) fn heal(&mut self) -> Checked {
         let last = self.replicas.len() - 1;
         for from in 0..last {
