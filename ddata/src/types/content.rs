@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_and_maps_hold_what_was_put_in_however_deep() {
+    fn sets_and_maps_read_their_content_at_any_depth() {
         let one = || Content::Elements(vec![encoded("a")]);
         assert_eq!(after::<GSet<String>>(|set| set.insert("a").map(drop)), one());
         assert_eq!(after::<ORSet<String>>(|set| set.insert("a").map(drop)), one());

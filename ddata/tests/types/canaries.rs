@@ -14,7 +14,7 @@ const fn with(bug: Bug, replica: u64) -> Author {
 /// A delta with its sender's whole context: the law about contexts of deltas fails for the first
 /// one.
 #[test]
-fn known_failure_15_a_delta_with_its_senders_whole_context_is_caught() {
+fn known_failure_15_whole_context_delta_is_detected() {
     let author = with(Bug::DeltaWithWholeContext, 1);
     let mut a = Causal::<LWWMap<u8, u8>>::new();
     let (_, first) = a.edit(author, |map| map.insert(&1, &1)).unwrap();

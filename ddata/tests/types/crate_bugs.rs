@@ -51,7 +51,7 @@ fn merged<M: CvRDT + Clone>(a: &M, b: &M) -> M {
 
 /// C puts k0; A merges C; A puts k2 = 0, then k0; C puts k2 = 1; B merges A; A removes k2.
 #[test]
-fn five_operations_show_that_their_map_is_not_associative_and_ours_is() {
+fn their_map_is_not_associative_and_ours_is() {
     let (mut a, mut c) = (TheirMap::new(), TheirMap::new());
     their_put(&mut c, 3, 0, 5);
     CvRDT::merge(&mut a, c.clone());
@@ -78,7 +78,7 @@ fn five_operations_show_that_their_map_is_not_associative_and_ours_is() {
 
 /// The second addition of an actor arrives before its first.
 #[test]
-fn op_two_before_op_one_loses_data_for_good_in_orswot_and_none_in_ours() {
+fn reordered_ops_lose_data_in_orswot_only() {
     let mut origin = Orswot::<u8, u64>::new();
     let first = origin.add(1, origin.read_ctx().derive_add_ctx(1));
     origin.apply(first.clone());
@@ -107,7 +107,7 @@ fn op_two_before_op_one_loses_data_for_good_in_orswot_and_none_in_ours() {
 
 /// A state with one entry is used as a delta, with its whole clock.
 #[test]
-fn a_one_entry_state_as_delta_deletes_the_rest_in_orswot_and_nothing_in_ours() {
+fn partial_state_as_delta_deletes_entries_in_orswot_only() {
     let (mut origin, mut peer) = (Orswot::<u8, u64>::new(), Orswot::<u8, u64>::new());
     for element in [1, 2] {
         let op = origin.add(element, origin.read_ctx().derive_add_ctx(1));
@@ -195,7 +195,7 @@ fn their_map_has_ops_that_are_not_its_merges_and_ours_has_not() {
 /// The smallest history that loses an acknowledged removal in plain delta-state CRDTs: its delta
 /// contains the dots that it removed, but not those that these had overwritten.
 #[test]
-fn the_four_steps_that_break_i2_are_stopped_by_rule_r() {
+fn causal_delta_rule_keeps_acknowledged_removal() {
     type Registers = Causal<LWWMap<u8, u8>>;
     let (mut a, mut b, mut c) = (Registers::new(), Registers::new(), Registers::new());
     let (_, b1) = b.edit(B, |map| map.insert(&0, &1)).unwrap();
@@ -218,7 +218,7 @@ fn the_four_steps_that_break_i2_are_stopped_by_rule_r() {
 /// The same four steps without the rule: the removed key reappears in all three replicas.
 #[cfg(feature = "canaries")]
 #[test]
-fn without_rule_r_the_four_steps_bring_the_removed_key_back() {
+fn removed_key_returns_without_causal_delta_rule() {
     type Registers = Causal<LWWMap<u8, u8>>;
     let (mut a, mut b, mut c) = (Registers::new(), Registers::new(), Registers::new());
     let (_, b1) = b.edit(B, |map| map.insert(&0, &1)).unwrap();
@@ -232,7 +232,7 @@ fn without_rule_r_the_four_steps_bring_the_removed_key_back() {
 
 /// A has the winning write and B the losing one; C saw the winner and removed it.
 #[test]
-fn the_loser_of_a_race_is_kept_so_that_merges_group_as_they_like() {
+fn concurrent_losers_are_kept_so_merges_are_associative() {
     type Registers = Causal<LWWMap<u8, u8>>;
     let (mut a, mut b) = (Registers::new(), Registers::new());
     let late = Author::new(ReplicaId::new(1), HybridTimestamp::from_raw(9));

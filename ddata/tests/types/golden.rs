@@ -126,7 +126,7 @@ fn values() -> Vec<(String, Vec<u8>)> {
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/values.hex");
 
 #[test]
-fn the_bytes_of_every_value_stay_what_they_are() {
+fn golden_bytes_of_every_value_are_unchanged() {
     let line = |(name, bytes): &(String, Vec<u8>)| format!("{name} {}\n", hex(bytes));
     let golden: String = values().iter().map(line).collect();
     if std::env::var_os("UPDATE_EXPECT").is_some() {
@@ -138,7 +138,7 @@ fn the_bytes_of_every_value_stay_what_they_are() {
 }
 
 #[test]
-fn every_shape_has_golden_bytes_that_decode_to_what_they_were() {
+fn every_shape_has_golden_bytes_that_round_trip() {
     let mut roots = BTreeSet::new();
     for (name, bytes) in values().into_iter().skip(1) {
         let (shape, what) = name.rsplit_once('-').unwrap();

@@ -55,7 +55,7 @@ fn known_failure_09_equal_stamps_are_settled_by_the_replica_id() {
 }
 
 #[test]
-fn known_failure_12_a_restarted_node_is_a_new_replica_and_loses_nothing() {
+fn known_failure_12_restarted_node_is_a_new_replica() {
     let mut theirs = crdts::GCounter::<&str>::new();
     theirs.apply(theirs.inc_many("10.0.0.1", 3));
     let mut restarted = crdts::GCounter::<&str>::new(); // the id is the address, the state is lost
@@ -108,7 +108,7 @@ fn known_failure_13_a_deleted_key_is_not_resurrected_by_gossip() {
 }
 
 #[test]
-fn known_failure_15_a_partial_delta_deletes_no_key_it_does_not_name() {
+fn known_failure_15_partial_delta_keeps_unnamed_keys() {
     let mut a = filled(at(1, 0), 10);
     let mut b = a.clone();
     let (_, delta) = a.edit(at(1, 1), |map| map.insert(&3, &99)).unwrap();
@@ -121,7 +121,7 @@ fn known_failure_15_a_partial_delta_deletes_no_key_it_does_not_name() {
 }
 
 #[test]
-fn known_failure_16_what_was_dropped_while_a_peer_was_away_is_repaired() {
+fn known_failure_16_lost_deltas_are_repaired() {
     let mut a = filled(at(1, 0), 5);
     let mut away = a.clone();
     a.edit(at(1, 1), |map| map.insert(&0, &50)).unwrap(); // dropped

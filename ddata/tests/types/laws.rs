@@ -138,7 +138,7 @@ fn a_repair_astray_does_no_harm<C: Case>(run: &Run) -> Checked {
 }
 
 /// A delete erases exactly the entries that its replica had seen.
-fn a_delete_erases_only_what_it_saw<C: Case>(run: &Run, who: u8) -> Checked {
+fn delete_erases_only_seen_entries<C: Case>(run: &Run, who: u8) -> Checked {
     let mut world = World::<C>::after(run)?;
     let who = usize::from(who) % run.replicas;
     let seen = world.replicas[who].known.clone();
@@ -212,8 +212,8 @@ macro_rules! laws {
                 }
 
                 #[test]
-                fn a_delete_erases_only_what_it_saw(run in wild(), who in any::<u8>()) {
-                    super::a_delete_erases_only_what_it_saw::<$case>(&run, who)?;
+                fn delete_erases_only_seen_entries(run in wild(), who in any::<u8>()) {
+                    super::delete_erases_only_seen_entries::<$case>(&run, who)?;
                 }
 
                 #[test]

@@ -86,7 +86,7 @@ fn a_register_of_siblings_is_repaired_by_delta() {
 /// The repair leaves out the content that the peer has. A replica that has seen less would drop the
 /// replaced content and never receive its replacement, which is an acknowledged write.
 #[test]
-fn a_repair_for_one_peer_is_refused_by_who_has_seen_less() {
+fn repair_is_refused_by_replica_that_has_seen_less() {
     type Siblings = Causal<MVRegister<u8>>;
     let (mut a, mut c) = (Siblings::new(), Siblings::new());
     a.edit(author(1, 1), |register| register.set(&1)).unwrap();

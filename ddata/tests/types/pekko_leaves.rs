@@ -144,7 +144,7 @@ fn seen(changes: [u64; 3]) -> CausalContext {
 }
 
 #[test]
-fn p30_contexts_are_before_after_the_same_or_concurrent_and_a_merge_dominates_both() {
+fn p30_contexts_are_partially_ordered_and_merge_dominates() {
     let cases = [
         ([0, 0, 0], [0, 0, 0], "same"),
         ([0, 0, 0], [1, 0, 0], "before"),
@@ -181,7 +181,7 @@ fn p31_a_hundred_writes_in_a_row_are_read_in_order() {
 }
 
 #[test]
-fn p31_the_later_write_is_read_and_equal_times_are_settled_the_same_way_in_both_directions() {
+fn p31_later_write_wins_and_ties_are_broken_symmetrically() {
     let written = |replica, time| {
         let mut register = Causal::<LWWRegister<u8>>::new();
         let author = author(replica, time);
@@ -213,7 +213,7 @@ fn p32_in_an_lww_map_a_concurrent_write_defeats_a_removal() {
 }
 
 #[test]
-fn p32_in_a_counter_map_a_concurrent_change_keeps_its_replicas_whole_total() {
+fn p32_concurrent_change_keeps_its_replicas_whole_total() {
     let mut a = Causal::<PNCounterMap<u8>>::new();
     a.edit(author(0, 0), |map| map.add(&1, 10)).unwrap();
     let mut b = a.clone();

@@ -84,7 +84,7 @@ fn p44_keys_come_go_and_come_back_and_concurrent_values_merge() {
 }
 
 #[test]
-fn p45_what_a_removed_or_replaced_key_held_does_not_come_back() {
+fn p45_content_of_removed_or_replaced_key_stays_removed() {
     let mut start = Sets::new();
     add(&mut start, 0, 1, 10);
     let late = start.clone();
@@ -108,7 +108,7 @@ fn p46_a_deltas_dots_are_those_of_its_authors_state() {
 }
 
 #[test]
-fn p47_a_removal_and_a_concurrent_update_leave_what_the_remover_had_not_seen() {
+fn p47_removal_keeps_concurrent_updates() {
     let mut start = Sets::new();
     add(&mut start, 0, 1, 10);
     add(&mut start, 0, 2, 20);
@@ -155,7 +155,7 @@ fn p47_grow_only_values_are_reset_by_a_removal_too() {
 }
 
 #[test]
-fn p48_who_saw_the_removal_first_makes_no_difference() {
+fn p48_order_of_seeing_a_removal_makes_no_difference() {
     let mut start = Sets::new();
     add(&mut start, 0, 1, 10);
     let (mut a, mut b, mut c) = (start.clone(), start.clone(), start);
@@ -170,7 +170,7 @@ fn p48_who_saw_the_removal_first_makes_no_difference() {
 }
 
 #[test]
-fn p49_joined_deltas_do_what_single_ones_and_states_do() {
+fn p49_joined_deltas_equal_single_deltas_and_states() {
     type Change = fn(&mut Sets) -> Delta;
     let rows: [&[Change]; 5] = [
         &[|m| replace(m, 0, 1, 10), |m| add(m, 0, 1, 11)],
@@ -218,7 +218,7 @@ fn p50_values_of_every_kind_travel_as_deltas() {
 }
 
 #[test]
-fn p51_a_set_can_be_replaced_and_loses_only_what_was_seen() {
+fn p51_replacing_a_set_removes_only_seen_elements() {
     let mut start = Sets::new();
     add(&mut start, 0, 1, 10);
     let put = |map: &mut Sets| replace(map, 0, 1, 11);
@@ -295,7 +295,7 @@ fn p54_a_concurrent_unbinding_is_not_lost() {
 }
 
 #[test]
-fn p55_a_removal_against_a_binding_leaves_only_the_new_value_whatever_the_timing() {
+fn p55_binding_survives_concurrent_removal_alone() {
     let mut start = Multi::new();
     bind(&mut start, 0, 1, 10);
     let (mut a, mut b) = (start.clone(), start.clone());

@@ -111,7 +111,7 @@ fn p36_a_group_of_additions_and_removals_is_one_delta() {
 }
 
 #[test]
-fn p37_a_removal_takes_out_only_what_it_saw() {
+fn p37_removal_removes_only_seen_additions() {
     let mut a = with(0, &[1]);
     let mut b = a.clone();
     let old_removal = remove(&mut a, 0, 1);
@@ -125,7 +125,7 @@ fn p37_a_removal_takes_out_only_what_it_saw() {
 }
 
 #[test]
-fn p38_clear_removes_what_it_saw_by_state_and_by_delta() {
+fn p38_clear_removes_seen_elements_by_state_and_delta() {
     let mut a = with(0, &[1, 2, 3]);
     let (mut b, mut by_delta) = (a.clone(), a.clone());
     let cleared = clear(&mut a, 0);
@@ -158,7 +158,7 @@ fn p39_an_element_of_two_origins_goes_only_with_both_dots() {
 }
 
 #[test]
-fn p40_a_realistic_interleaving_of_three_nodes_agrees_by_state_and_by_delta() {
+fn p40_three_interleaved_nodes_agree_by_state_and_delta() {
     let mut nodes = [Set::new(), Set::new(), Set::new()];
     let d1 = add(&mut nodes[0], 0, 1);
     let d2 = add(&mut nodes[0], 0, 2);
@@ -198,7 +198,7 @@ fn p41_a_skipped_delta_loses_nothing() {
 }
 
 #[test]
-fn p42_an_element_removed_at_both_its_origins_vanishes_in_all_six_merge_orders() {
+fn p42_element_removed_at_both_origins_vanishes() {
     let (mut a, mut b, mut c) = (with(0, &[1, 2]), with(1, &[1, 3]), Set::new());
     c.merge(&a);
     c.merge(&b); // knows both dots of 1, and removes nothing

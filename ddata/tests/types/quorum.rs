@@ -170,12 +170,12 @@ macro_rules! acked_is_seen {
 
             proptest! {
                 #[test]
-                fn what_two_of_three_acked_is_seen(life in life()) {
+                fn majority_of_three_reads_acknowledged_changes(life in life()) {
                     acked_is_seen::<$case>(3, &life)?;
                 }
 
                 #[test]
-                fn what_three_of_five_acked_is_seen(life in life()) {
+                fn majority_of_five_reads_acknowledged_changes(life in life()) {
                     acked_is_seen::<$case>(5, &life)?;
                 }
             }

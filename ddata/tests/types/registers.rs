@@ -52,7 +52,7 @@ fn among_concurrent_writes_the_later_hybrid_time_is_read() {
 }
 
 #[test]
-fn a_write_that_has_seen_another_is_later_whatever_its_clock_says() {
+fn causally_later_write_wins_over_clocks() {
     let mut a = Register::new();
     set(&mut a, at(1, 1_000), 1);
     let mut b = a.clone();
@@ -78,7 +78,7 @@ proptest! {
 }
 
 #[test]
-fn hybrid_stamps_order_by_wall_time_then_by_count_and_borrow_from_the_next_millisecond() {
+fn hybrid_stamps_order_by_wall_time_then_counter() {
     let mut clock = HybridClock::new(Duration::from_secs(60));
     let wall = WallTime::from_millis(7);
     let stamps: Vec<_> = (0..=65_536).map(|_| clock.tick(wall)).collect();
@@ -89,7 +89,7 @@ fn hybrid_stamps_order_by_wall_time_then_by_count_and_borrow_from_the_next_milli
 }
 
 #[test]
-fn a_clock_learns_of_remote_stamps_within_the_skew_and_of_no_others() {
+fn clock_adopts_remote_stamps_within_the_skew_only() {
     let mut clock = HybridClock::new(Duration::from_millis(100));
     let wall = WallTime::from_millis(1_000);
     let near = HybridTimestamp::at(WallTime::from_millis(1_100));
@@ -101,7 +101,7 @@ fn a_clock_learns_of_remote_stamps_within_the_skew_and_of_no_others() {
 }
 
 #[test]
-fn a_register_at_the_highest_stamp_can_still_be_overwritten_by_who_has_seen_it() {
+fn register_at_highest_stamp_can_be_overwritten() {
     let mut a = Register::new();
     set(&mut a, at(1, u64::MAX), 1); // a clock at the maximum
     let mut b = a.clone();
@@ -113,7 +113,7 @@ fn a_register_at_the_highest_stamp_can_still_be_overwritten_by_who_has_seen_it()
 }
 
 #[test]
-fn two_writes_at_the_highest_stamp_are_settled_by_the_replica_id() {
+fn highest_stamps_are_ordered_by_replica_id() {
     let (mut a, mut b) = (Register::new(), Register::new());
     set(&mut a, at(1, u64::MAX), 1);
     set(&mut b, at(2, u64::MAX), 2);
@@ -146,7 +146,7 @@ fn a_higher_term_beats_a_longer_sequence_of_a_lower_one() {
 }
 
 #[test]
-fn a_stale_owner_that_has_seen_its_successor_is_refused_and_changes_nothing() {
+fn stale_owner_that_saw_its_successor_is_refused() {
     let mut register = Register::new();
     set(&mut register, guarded(2, 2), 1);
     let before = register.encode();
@@ -166,7 +166,7 @@ fn equal_term_numbers_of_two_owners_are_two_terms() {
 }
 
 #[test]
-fn a_guarded_sequence_goes_on_within_its_term_and_starts_anew_in_the_next() {
+fn guarded_sequence_restarts_in_each_term() {
     let mut register = Register::new();
     for (author, seq) in [(guarded(1, 1), 1), (guarded(1, 1), 2), (guarded(1, 3), 1)] {
         set(&mut register, author, 0);
@@ -198,7 +198,7 @@ fn only_registers_and_maps_of_registers_can_be_guarded() {
 }
 
 #[test]
-fn with_set_first_the_earliest_write_is_read_and_later_ones_change_nothing() {
+fn set_first_keeps_the_earliest_write() {
     let (mut a, mut b) = (Register::new(), Register::new());
     let first = |register: &mut Register, author, value: u8| {
         register.edit(author, |register| register.set_first(&value)).unwrap()

@@ -210,7 +210,7 @@ fn p60<T: DataType>(states: &[Causal<T>; 3]) {
 }
 
 #[test]
-fn p60_equal_content_is_equal_bytes_whatever_the_order_of_insertion_and_merge() {
+fn p60_equal_content_has_equal_bytes_in_any_order() {
     let sets = [0, 1, 2].map(|who| {
         let mut set = Causal::<ORSet<String>>::new();
         for element in ["tea", "milk", "sugar", "a string that is too long to stand inline"] {
