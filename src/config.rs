@@ -33,7 +33,7 @@ pub use self::load::LoadError;
 pub struct Config {
     /// `[net]`: the transport (listening, admission, limits).
     pub net: net::config::Config,
-    /// `[ddata]`: replicated data.
+    /// `[ddata]`: storage and propagation of replicated data.
     pub ddata: replicator::config::Config,
     /// `[cluster]`: membership, failure detection, downing and leases.
     pub cluster: Cluster,
@@ -76,9 +76,9 @@ pub enum InvalidConfig {
     OutOfRange {
         /// The setting, with its section.
         setting: &'static str,
-        /// The configured value.
+        /// The value that is set.
         value: String,
-        /// The allowed range.
+        /// The range that is allowed.
         must: &'static str,
     },
     /// A setting that this release does not implement.

@@ -86,7 +86,7 @@ impl<B> Default for Canary<B> {
 }
 
 impl<B> Canary<B> {
-    /// Returns no fault.
+    /// Returns the value without a planted fault.
     #[must_use]
     pub const fn none() -> Self {
         Self {

@@ -83,7 +83,7 @@ impl DotSet {
         self.runs.iter().fold(0, |sum: u64, run| sum.saturating_add(run.last - run.first + 1))
     }
 
-    /// Adds a dot.
+    /// Adds one dot to the set.
     pub fn insert(&mut self, dot: Dot) {
         self.insert_run(Run { replica: dot.actor, first: dot.counter, last: dot.counter });
     }
@@ -237,7 +237,7 @@ pub struct CausalContext {
 /// Capacity that a decoded context reserves before it has read its entries.
 const AT_ONCE: usize = 64;
 
-/// The empty vector.
+/// The empty vector, for contexts without one.
 static NOTHING: VClock<ReplicaId> = VClock { dots: BTreeMap::new() };
 
 /// Highest counter of a dot. A higher one from a peer is invalid.
@@ -293,7 +293,7 @@ impl CausalContext {
         Dot::new(replica, highest + 1)
     }
 
-    /// Adds a dot.
+    /// Adds one dot to the context.
     pub fn insert(&mut self, dot: Dot) {
         self.insert_run(Run { replica: dot.actor, first: dot.counter, last: dot.counter });
     }

@@ -97,7 +97,7 @@ pub struct Now {
 pub struct HybridTimestamp(u64);
 
 impl HybridTimestamp {
-    /// The highest stamp.
+    /// The highest possible stamp.
     pub const MAX: Self = Self(u64::MAX);
 
     /// Creates the stamp with this raw value.

@@ -99,7 +99,7 @@ pub struct NameTaken {
      `NodeBuilder::types`)"
 )]
 pub struct NotRegistered {
-    /// The missing name.
+    /// Name of the unregistered type.
     pub name: String,
 }
 

@@ -14,7 +14,7 @@ use crate::types::Term;
 pub enum Record {
     /// The encoded state of a durable key.
     Data {
-        /// The key.
+        /// Name of the key.
         key: KeyName,
         /// Name of its shape.
         shape: String,
@@ -25,7 +25,7 @@ pub enum Record {
     },
     /// A promise to refuse guarded writes below a term.
     Promise {
-        /// The guarded group.
+        /// The group that is guarded.
         group: Group,
         /// The lowest term that is not refused.
         term: Term,

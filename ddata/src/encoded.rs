@@ -86,7 +86,7 @@ impl Encoded {
         }
     }
 
-    /// The encoded bytes.
+    /// Returns the encoded bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
@@ -265,7 +265,7 @@ pub enum DecodeError {
     /// A later release wrote the value.
     #[error("layout version {found} is not known here (this release writes {VERSION}): upgrade")]
     Version {
-        /// The version byte.
+        /// The version byte that was found.
         found: u8,
     },
     /// A dot has the counter 0 or one above the highest.
@@ -283,7 +283,7 @@ pub enum DecodeError {
     Tag {
         /// The part with the tag.
         what: &'static str,
-        /// The unknown tag.
+        /// The tag that was found.
         found: u8,
     },
     /// A part exceeds its limit.
@@ -291,7 +291,7 @@ pub enum DecodeError {
     TooLong {
         /// The part that is too long.
         what: &'static str,
-        /// The limit.
+        /// The maximum that is allowed.
         limit: usize,
     },
     /// An unknown type name.

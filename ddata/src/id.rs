@@ -24,7 +24,7 @@ impl ReplicaId {
         Self(incarnation)
     }
 
-    /// Returns the number.
+    /// Returns the incarnation as a number.
     #[inline]
     #[must_use]
     pub const fn get(self) -> u64 {

@@ -157,7 +157,7 @@ impl Group {
         Self(prefix.into())
     }
 
-    /// Returns the prefix.
+    /// Returns the prefix of the group.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

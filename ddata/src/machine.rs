@@ -47,7 +47,7 @@ impl<O> Outbox<O> {
         Self::default()
     }
 
-    /// Appends an output.
+    /// Appends an output after all others.
     pub fn push(&mut self, output: O) {
         self.outputs.push(output);
     }

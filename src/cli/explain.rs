@@ -19,10 +19,10 @@ enum Subject {
     /// Why a shard lives where it lives.
     #[command(after_help = "Examples:\n  ostraca explain shard cart 412 --config node.toml")]
     Shard {
-        /// The entity type.
+        /// The entity type, as its program has started it.
         #[arg(value_name = "TYPE")]
         entity_type: String,
-        /// The shard's number.
+        /// Number of the shard, from 0.
         shard: u32,
         #[command(flatten)]
         how: AskingAll,
@@ -30,10 +30,10 @@ enum Subject {
     /// Why an entity lives where it lives.
     #[command(after_help = "Examples:\n  ostraca explain entity cart alice --config node.toml")]
     Entity {
-        /// The entity type.
+        /// The entity type, as its program has started it.
         #[arg(value_name = "TYPE")]
         entity_type: String,
-        /// The entity's id.
+        /// Id of the entity within its type.
         id: String,
         #[command(flatten)]
         how: AskingAll,
@@ -42,7 +42,7 @@ enum Subject {
     #[command(after_help = "Examples:\n  ostraca explain node cart /ip4/10.0.0.2/tcp/4001 \
                             --config node.toml")]
     Node {
-        /// The entity type.
+        /// The entity type, as its program has started it.
         #[arg(value_name = "TYPE")]
         entity_type: String,
         /// The node: its name, its address, or its incarnation; `ostraca members` lists them.

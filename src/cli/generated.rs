@@ -13,7 +13,7 @@ use super::{Ostraca, Outcome};
 /// Name of the program in generated texts.
 const NAME: &str = "ostraca";
 
-/// The shell.
+/// The shell for which completions are printed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca completions bash > \
                         ~/.local/share/bash-completion/completions/ostraca\n  \

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::target::{Asking, milliseconds, patience, wait};
 use super::{Outcome, Usage};
 
-/// The check.
+/// Options of `ostraca health`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca health --ready --config node.toml\n  \
                         ostraca health --live --socket /var/lib/shop/control.sock\n  \

@@ -35,7 +35,7 @@ pub(super) struct Arguments {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum LogFormat {
-    /// Lines of text.
+    /// Lines of text for people.
     Text,
     /// A JSON object per line.
     Json,

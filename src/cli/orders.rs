@@ -59,7 +59,7 @@ pub(super) struct Drain {
 #[command(after_help = "Examples:\n  ostraca stop-shards cart 412 --config node.toml\n  \
                         ostraca stop-shards cart --yes --socket /var/lib/shop/control.sock")]
 pub(super) struct StopShards {
-    /// The entity type.
+    /// The entity type, as its program has started it.
     #[arg(value_name = "TYPE")]
     entity_type: String,
     /// Numbers of shards. Without numbers: all shards of the type.
@@ -79,7 +79,7 @@ pub(super) struct StopShards {
 #[command(after_help = "Examples:\n  ostraca rebalance cart --config node.toml\n  \
                         ostraca rebalance cart --node 10.0.0.2:4001 --config client.toml")]
 pub(super) struct Rebalance {
-    /// The entity type.
+    /// The entity type, as its program has started it.
     #[arg(value_name = "TYPE")]
     entity_type: String,
     #[command(flatten)]

@@ -31,7 +31,7 @@ pub enum Warning {
     AskShorterThanFailover {
         /// The section that sets `ask-timeout`.
         section: String,
-        /// The configured `ask-timeout`.
+        /// The `ask-timeout` that is set.
         ask: Duration,
         /// The longest failover after the crash of a node.
         failover: Duration,
@@ -39,15 +39,15 @@ pub enum Warning {
     /// Two settings that are possible together but probably a mistake.
     #[error("{setting} is {value}, and {other} is {than}: {effect}")]
     Doubtful {
-        /// The first setting.
+        /// Name of the first setting.
         setting: &'static str,
         /// The value of the first setting.
         value: String,
-        /// The second setting.
+        /// Name of the second setting.
         other: &'static str,
         /// The value of the second setting.
         than: String,
-        /// The consequence.
+        /// Consequence of the combination.
         effect: &'static str,
     },
     /// A setting that another setting disables.

@@ -46,7 +46,7 @@ const ADDRESSES: [(&str, &str, AcceptedHosts); 3] = [
 enum AcceptedHosts {
     /// IP addresses and host names.
     Any,
-    /// IP addresses only.
+    /// IP addresses, but no names.
     Numbers,
 }
 

@@ -42,7 +42,7 @@ const OWN: &str = "sharding/";
 pub struct Handles {
     /// Members of the cluster.
     pub cluster: Cluster,
-    /// Replicated data.
+    /// Reads and writes replicated data.
     pub replicator: Replicator,
     /// Entity types and the placement of shards.
     pub sharding: Sharding,

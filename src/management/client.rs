@@ -63,7 +63,7 @@ pub enum ConnectError {
         path = path.display()
     )]
     Nowhere {
-        /// The path.
+        /// The path without a file.
         path: PathBuf,
     },
     /// The socket's node was killed; the socket file still exists.
@@ -72,7 +72,7 @@ pub enum ConnectError {
         path = path.display()
     )]
     Dead {
-        /// The path.
+        /// Path of the dead node's socket.
         path: PathBuf,
     },
     /// The path is not a socket.
@@ -82,7 +82,7 @@ pub enum ConnectError {
         path = path.display()
     )]
     NoSocket {
-        /// The path.
+        /// Path of the other file.
         path: PathBuf,
     },
     /// Another user owns the socket.
@@ -92,7 +92,7 @@ pub enum ConnectError {
         path = path.display()
     )]
     Forbidden {
-        /// The path.
+        /// Path of the other user's socket.
         path: PathBuf,
     },
     /// The node accepts no connection.
@@ -102,13 +102,13 @@ pub enum ConnectError {
         path = path.display()
     )]
     Stuck {
-        /// The path.
+        /// Path of the socket.
         path: PathBuf,
     },
     /// The system reported another error.
     #[error("{path} can't be connected to: is it a node's control socket?", path = path.display())]
     Io {
-        /// The path.
+        /// Path of the socket.
         path: PathBuf,
         /// The error of the system.
         source: io::Error,
@@ -140,7 +140,7 @@ pub enum AskError {
          made, see its log"
     )]
     Silent {
-        /// The time limit.
+        /// Time that the node had for its answer.
         within: Duration,
     },
     /// The node closed the connection. It may have executed the request.

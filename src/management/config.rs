@@ -63,7 +63,7 @@ impl Remote {
     path = path.display()
 )]
 pub struct LongPath {
-    /// The path.
+    /// The configured path of the socket.
     pub path: PathBuf,
     /// Length of the path, in bytes.
     pub len: usize,

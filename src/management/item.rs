@@ -20,15 +20,15 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {
-    /// `None` or `()`.
+    /// The absence of a value: `None` or `()`.
     Nil,
-    /// A boolean.
+    /// A boolean: true or false.
     Bool(bool),
     /// An integer from −2⁶³ to 2⁶⁴ − 1, the range of MessagePack.
     Integer(i128),
-    /// A floating-point number.
+    /// A floating-point number of 64 bits.
     Float(f64),
-    /// A UTF-8 string.
+    /// A string of UTF-8 text.
     Text(String),
     /// Bytes that are not text; also integers of 128 bits.
     Bytes(Vec<u8>),

@@ -79,7 +79,7 @@ pub enum SocketError {
          remove what is there"
     )]
     NoSocket {
-        /// The path.
+        /// Path of the other file.
         path: PathBuf,
     },
     /// The system reported another error.

@@ -41,14 +41,14 @@ pub enum Request {
     Members,
     /// Lists the regions of an entity type with their shards.
     Shards {
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: String,
         /// Time limit for the answers of regions, in milliseconds.
         within_ms: u64,
     },
     /// Explains the location of a shard or an entity, or the moves of a node.
     Explain {
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: String,
         /// The subject of the explanation.
         about: About,
@@ -57,28 +57,28 @@ pub enum Request {
     },
     /// Reads the value of a key.
     Get {
-        /// The key.
+        /// Name of the key.
         key: String,
         /// The replicas to read from.
         level: Level,
     },
     /// Sets the last-writer-wins register at a key.
     Set {
-        /// The key.
+        /// Name of the key.
         key: String,
-        /// The new value.
+        /// The value that replaces the current one.
         value: Packed,
         /// The replicas that must have stored it.
         level: Level,
     },
     /// Reads the value of a key now and after each change.
     Watch {
-        /// The key.
+        /// Name of the key.
         key: String,
     },
-    /// Deletes a key.
+    /// Deletes a key of any type.
     Delete {
-        /// The key.
+        /// Name of the key.
         key: String,
         /// The replicas that must have deleted it.
         level: Level,
@@ -104,7 +104,7 @@ pub enum Request {
     },
     /// Stops shards of an entity type on all nodes.
     StopShards {
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: String,
         /// Numbers of the shards; empty: all shards of the type.
         shards: Vec<u32>,
@@ -113,7 +113,7 @@ pub enum Request {
     },
     /// Makes the coordinator of an entity type check the balance now.
     Rebalance {
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: String,
     },
     /// Reports whether the node is alive and ready.
@@ -170,11 +170,11 @@ pub enum Level {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Answer {
-    /// Answers [`Request::Members`].
+    /// Answers [`Request::Members`] with the members of the cluster.
     Members(Members),
-    /// Answers [`Request::Shards`].
+    /// Answers [`Request::Shards`] with the regions of the type.
     Shards(Shards),
-    /// Answers [`Request::Explain`].
+    /// Answers [`Request::Explain`] with the explanation.
     Explained(Explained),
     /// Answers [`Request::Get`] and, repeatedly, [`Request::Watch`]; `None`: the key holds nothing.
     Value(Option<Data>),
@@ -183,13 +183,13 @@ pub enum Answer {
     Done,
     /// Answers [`Request::Leave`] and [`Request::Down`] with the member concerned.
     Ordered(MemberName),
-    /// Answers [`Request::Drain`].
+    /// Answers [`Request::Drain`] with the shards that are left.
     Drained(Drained),
     /// Answers [`Request::StopShards`] with the number of stopped shards.
     ShardsStopped(u64),
-    /// Answers [`Request::Health`].
+    /// Answers [`Request::Health`] with the node's state.
     Health(Health),
-    /// Answers [`Request::Recover`].
+    /// Answers [`Request::Recover`] with the kept and given-up members.
     Recovery(Recovery),
     /// Answers [`Request::Keys`], in ascending order.
     #[serde(deserialize_with = "list")]
@@ -204,7 +204,7 @@ pub enum Answer {
 pub struct Refusal {
     /// The kind of the reason, for programs.
     pub why: Why,
-    /// What is true and what to do, for people.
+    /// The true state and the remedy, for people.
     pub text: String,
 }
 
@@ -315,7 +315,7 @@ pub struct Member {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemberName {
-    /// Name in logs.
+    /// Name of the node in logs.
     pub node: String,
     /// Address that other nodes dial.
     pub address: String,
@@ -371,7 +371,7 @@ pub struct Recovery {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Survivor {
-    /// Name in logs.
+    /// Name of the node in logs.
     pub node: String,
     /// Address that other nodes dial; empty if unknown.
     pub address: String,
@@ -381,11 +381,11 @@ pub struct Survivor {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Shards {
-    /// The entity type.
+    /// Name of the entity type.
     pub entity_type: String,
     /// The node of the coordinator, if known.
     pub coordinator: Option<String>,
-    /// Regions that answered.
+    /// The regions that have answered.
     pub regions: Vec<Region>,
     /// Regions that did not answer; their shards are unknown.
     pub unanswered: Vec<Region>,
@@ -585,13 +585,13 @@ pub enum FrameError {
     TooLong {
         /// Announced length, in bytes.
         len: usize,
-        /// Limit, in bytes.
+        /// Maximum length, in bytes.
         limit: usize,
     },
     /// The connection ended within a frame.
     #[error("the connection ended in the middle of a frame")]
     Short,
-    /// The connection failed.
+    /// Reading from the stream failed.
     #[error("the connection failed")]
     Io(#[from] io::Error),
 }

@@ -114,9 +114,9 @@ pub enum Failed {
     Unfit {
         /// The wrong value's name.
         what: &'static str,
-        /// The value found.
+        /// The value found in the plan.
         found: String,
-        /// The allowed values.
+        /// The values that are allowed.
         allowed: &'static str,
     },
     /// A change has not reached all replicas in two simulated minutes.
@@ -138,7 +138,7 @@ pub enum Failed {
 /// Messages of some kind that all nodes sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Number of messages.
+    /// Number of these messages.
     pub messages: u64,
     /// Bytes of the encoded messages.
     pub bytes: u64,

@@ -50,7 +50,7 @@ pub struct Delta {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the delta builds on changes not seen here; nothing was changed, a repair is needed")]
 pub struct Lack {
-    /// The receiver's context.
+    /// Context of the replica that refused.
     pub context: CausalContext,
 }
 

@@ -2,7 +2,7 @@
 //! has live entries.
 //!
 //! In a delta the map contains the touched keys, also those that became empty. The flag `sweep`
-//! stands for every key of the receiver's map, because a `clear` does not list keys.
+//! refers to every key of the receiver's map, because a `clear` does not list keys.
 
 use crate::causal::{Dot, DotSet, Seen};
 use crate::encoded::{DecodeError, Encoded, Reader, Writer};

@@ -29,7 +29,7 @@ pub enum EditError {
     Stale {
         /// Stamp of the refused write.
         attempted: Stamp,
-        /// Highest live stamp.
+        /// Highest stamp that is live.
         live: Stamp,
     },
     /// A counter would leave the range of its type.

@@ -49,7 +49,7 @@ impl<T: Serialize + DeserializeOwned> GSet<T> {
         self.set.contains(element)
     }
 
-    /// Number of elements.
+    /// Number of elements in the set.
     #[must_use]
     pub fn len(&self) -> usize {
         self.set.len()

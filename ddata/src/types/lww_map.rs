@@ -67,7 +67,7 @@ where
         self.map.contains_key(key)
     }
 
-    /// Number of keys.
+    /// Number of keys in the map.
     #[must_use]
     pub fn len(&self) -> usize {
         self.map.len()

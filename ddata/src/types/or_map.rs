@@ -53,7 +53,7 @@ impl<K, V: DataType> fmt::Debug for ORMap<K, V> {
 }
 
 impl<K, V: DataType> ORMap<K, V> {
-    /// Number of keys.
+    /// Number of keys in the map.
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.store {

@@ -65,7 +65,7 @@ where
         self.get(key).is_some_and(|set| set.contains(value))
     }
 
-    /// Number of keys.
+    /// Number of keys in the map.
     #[must_use]
     pub fn len(&self) -> usize {
         self.map.len()

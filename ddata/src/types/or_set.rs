@@ -56,7 +56,7 @@ impl<T: Serialize + DeserializeOwned> ORSet<T> {
         Encoded::new(element).is_ok_and(|e| self.map.get(&Hashed::new(e)).is_some())
     }
 
-    /// Number of elements.
+    /// Number of elements in the set.
     #[must_use]
     pub fn len(&self) -> usize {
         self.map.len()

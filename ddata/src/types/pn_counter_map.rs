@@ -50,7 +50,7 @@ impl<K: Serialize + DeserializeOwned> PNCounterMap<K> {
         self.map.get(key).map(|counter| counter.value())
     }
 
-    /// Number of keys.
+    /// Number of keys in the map.
     #[must_use]
     pub fn len(&self) -> usize {
         self.map.len()

@@ -20,29 +20,29 @@ pub const NAME_MAX: usize = 512;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Shape {
-    /// `flag`
+    /// `flag`: a [`Flag`](crate::types::Flag).
     Flag,
-    /// `g-counter`
+    /// `g-counter`: a [`GCounter`](crate::types::GCounter).
     GCounter,
-    /// `pn-counter`
+    /// `pn-counter`: a [`PNCounter`](crate::types::PNCounter).
     PNCounter,
-    /// `g-set`
+    /// `g-set`: a [`GSet`](crate::types::GSet).
     GSet,
-    /// `or-set`
+    /// `or-set`: an [`ORSet`](crate::types::ORSet).
     ORSet,
-    /// `lww-register`
+    /// `lww-register`: an [`LWWRegister`](crate::types::LWWRegister).
     LWWRegister,
-    /// `mv-register`
+    /// `mv-register`: an [`MVRegister`](crate::types::MVRegister).
     MVRegister,
-    /// `user/<name>`
+    /// `user/<name>`: a [`User`](crate::types::User) type with its registered name.
     User(Arc<str>),
-    /// `lww-map`
+    /// `lww-map`: an [`LWWMap`](crate::types::LWWMap).
     LWWMap,
-    /// `pn-counter-map`
+    /// `pn-counter-map`: a [`PNCounterMap`](crate::types::PNCounterMap).
     PNCounterMap,
-    /// `or-multi-map`
+    /// `or-multi-map`: an [`ORMultiMap`](crate::types::ORMultiMap).
     ORMultiMap,
-    /// `or-map/<shape of the values>`
+    /// `or-map/<shape of the values>`: an [`ORMap`](crate::types::ORMap).
     ORMap(Arc<Shape>),
 }
 

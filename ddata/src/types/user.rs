@@ -150,7 +150,7 @@ impl<T: ReplicatedData> Edit<'_, User<T>> {
 pub struct LawViolation {
     /// Registered name of the type.
     pub name: &'static str,
-    /// The violated law.
+    /// The law that is violated.
     pub law: &'static str,
     /// The samples that violate it.
     pub samples: String,

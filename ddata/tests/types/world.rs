@@ -403,7 +403,7 @@ impl<C: Case> World<C> {
         self.check(who)
     }
 
-    /// The view that the model expects for a reader who knows `known`.
+    /// The view that the model expects for a reader with the events `known`.
     pub(crate) fn expected(&self, known: &Known) -> View {
         let view = self.history.view(known, C::LEAF);
         if view.is_empty() { C::unwritten() } else { view }
