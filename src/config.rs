@@ -67,7 +67,7 @@ pub enum InvalidConfig {
     Net(#[from] admission::ConfigError),
     /// The node has no address that other nodes could dial.
     #[error(
-        "net.listen is empty: nobody could dial this node, and a member has an address. Leave it \
+        "net.listen is empty: no other node could dial this one. Leave net.listen \
          out for a free port of loopback, or set net.advertise to where others dial"
     )]
     ListensNowhere,
@@ -123,7 +123,7 @@ pub enum InvalidConfig {
     },
     /// `trust-downing` is set, but this release never removes a node without a quorum.
     #[error(
-        "cluster.downing.trust-downing is set, and this release removes nobody without a quorum: \
+        "cluster.downing.trust-downing is set, and this release removes no node without a quorum: \
          unset it, and choose keep-majority, static-quorum without a role, down-all or manual"
     )]
     TrustDowning,
@@ -329,7 +329,7 @@ mod tests {
     fn a_member_listens_or_says_where_others_dial() {
         let mut config = Config::default();
         config.net.listen.clear();
-        let error = config.check().expect_err("nobody could dial it").to_string();
+        let error = config.check().expect_err("no address").to_string();
         assert!(error.starts_with("net.listen is empty: "), "{error}");
         config.net.advertise = vec!["/ip4/10.0.0.1/tcp/1".parse().expect("an address")];
         assert_eq!(config.check().expect("valid"), []);

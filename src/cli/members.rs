@@ -40,7 +40,7 @@ impl Arguments {
 fn shown(all: &Members) -> String {
     let Some(cluster) = &all.cluster else {
         let waits_for = all.waits_for.as_deref();
-        let waits_for = waits_for.unwrap_or("it asks its seeds; its log says which of them answer");
+        let waits_for = waits_for.unwrap_or("it asks its seeds; its log names those that answer");
         return format!("{} belongs to no cluster yet: {waits_for}\n", all.me);
     };
     let agree = if all.converged { "all have seen this" } else { "not all have seen this yet" };

@@ -58,11 +58,11 @@ impl Origin {
         match (Access::of(&request), remote) {
             (Access::Local, _) => Err(only_here()), // no setting allows it
             (access, Remote::Off) => Err(forbidden(
-                "this node takes no requests over the network (management.remote = \"off\")",
+                "this node accepts no requests over the network (management.remote = \"off\")",
                 if access == Access::Change { "\"all\"" } else { "\"read\" or \"all\"" },
             )),
             (Access::Change, Remote::Read) => Err(forbidden(
-                "this node takes no requests over the network that change something \
+                "this node accepts no requests over the network that change something \
                  (management.remote = \"read\")",
                 "\"all\"",
             )),
@@ -82,9 +82,10 @@ fn forbidden(fact: &str, value: &str) -> Refusal {
 }
 
 fn only_here() -> Refusal {
-    let text = "a majority is given up on the host of a survivor only, over its control socket \
+    let text =
+        "a lost majority can be given up only on the host of a survivor, over its control socket \
                 (`ostraca recover --config FILE`): nothing was changed"
-        .to_owned();
+            .to_owned();
     Refusal { why: Why::OnlyHere, text }
 }
 

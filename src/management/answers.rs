@@ -78,8 +78,8 @@ pub(super) async fn answer(handles: &Handles, request: Request) -> Answer {
         Ok(answered) => answered.unwrap_or_else(Answer::Refused),
         Err(_) => {
             let text = format!(
-                "the node has not answered within {patience:?} (see its log); what was asked of it \
-                 may still be done"
+                "the node has not answered within {patience:?} (see its log); it may still \
+                 execute the request"
             );
             Answer::Refused(Refusal { why: Why::Stopped, text })
         }

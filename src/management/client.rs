@@ -68,7 +68,7 @@ pub enum ConnectError {
     },
     /// The socket's node was killed; the socket file still exists.
     #[error(
-        "no node listens at {path}: it was killed and has left its socket behind; start it again",
+        "no node listens at {path}: its process was killed; start it again",
         path = path.display()
     )]
     Dead {
@@ -97,8 +97,8 @@ pub enum ConnectError {
     },
     /// The node accepts no connection.
     #[error(
-        "the node at {path} has not taken the connection within {CONNECTING_MAX:?}: it is stopped \
-         or stuck, see its log",
+        "the node at {path} has not accepted the connection within {CONNECTING_MAX:?}: it is \
+         stopped or stuck, see its log",
         path = path.display()
     )]
     Stuck {
@@ -124,39 +124,42 @@ pub enum AskError {
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The request is too long and was not sent.
-    #[error("the request has {len} bytes, at most {REQUEST_BYTES_MAX} are taken; not sent")]
+    #[error(
+        "the request was not sent: it has {len} bytes, at most {REQUEST_BYTES_MAX} are allowed"
+    )]
     TooLong {
         /// Length of the request, in bytes.
         len: usize,
     },
     /// Not sent, because the answer to an earlier request is outstanding or the connection failed.
     /// This request would receive that earlier answer.
-    #[error("an earlier question has no answer yet; this one was not sent: connect anew")]
+    #[error("the request was not sent: an earlier one has no answer yet; connect again")]
     Unanswered,
     /// The node did not answer in time. It may have executed the request.
     #[error(
-        "no answer from the node within {within:?}, though it took the connection: it may be \
-         stopped (SIGSTOP, a debugger) or overloaded; a change that was asked for may still be \
-         made, see its log"
+        "no answer from the node within {within:?}, although it accepted the connection: it may be \
+         stopped (SIGSTOP, a debugger) or overloaded; it may still execute the request, see its log"
     )]
     Silent {
         /// Time that the node had for its answer.
         within: Duration,
     },
     /// The node closed the connection. It may have executed the request.
-    #[error("the node hung up before it answered; what was asked may be done")]
+    #[error("the node closed the connection before it answered; it may have executed the request")]
     HungUp,
     /// The node has stopped, so the watch ends.
-    #[error("the node has ended, and with it the watch: watch another one")]
+    #[error("the node has stopped, so the watch ended: watch on another node")]
     Ended,
     /// The connection failed. The node may have executed the request.
-    #[error("the connection to the node failed; what was asked may be done")]
+    #[error("the connection to the node failed; it may have executed the request")]
     Frame(#[from] FrameError),
     /// The answer can't be decoded. The node has probably executed the request.
-    #[error("the node's answer is of another release: use the ostraca tool of the node's release")]
+    #[error(
+        "the answer has the format of another release: use the ostraca tool of the node's release"
+    )]
     Foreign(#[from] ValueError),
     /// The answer belongs to another request. The node has probably executed the request.
-    #[error("the node's answer is to another question: use the ostraca tool of the node's release")]
+    #[error("the answer is for another request: use the ostraca tool of the node's release")]
     Unexpected,
 }
 

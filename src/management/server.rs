@@ -42,7 +42,7 @@ pub struct Server {
 /// Why the server closes a connection.
 #[derive(Debug, thiserror::Error)]
 enum CloseReason {
-    #[error("nothing was said for {SILENT_MAX:?}")]
+    #[error("no request came for {SILENT_MAX:?}")]
     Silent,
     #[error("an answer was not read for {UNREAD_MAX:?}")]
     Unread,
@@ -166,7 +166,7 @@ pub(super) fn too_long(bytes: usize) -> Answer {
 }
 
 fn busy() -> Answer {
-    let text = "as many connections as this node takes wait for answers: try again".to_owned();
+    let text = "all connections of this node wait for answers: try again later".to_owned();
     Answer::Refused(Refusal { why: Why::Busy, text })
 }
 

@@ -39,7 +39,7 @@ pub enum SocketError {
     Long(#[from] LongPath),
     /// The directory does not exist or can't be read.
     #[error(
-        "the directory of the control socket {path:?} can't be looked at: make it, or set \
+        "the directory of the control socket {path:?} can't be read: create it, or set \
          management.control-socket to another path, or to \"\" for none"
     )]
     Directory {
@@ -50,9 +50,9 @@ pub enum SocketError {
     },
     /// Other users may write to the directory, so they could replace the socket.
     #[error(
-        "the control socket {path:?} needs a directory that belongs to user {me} and where nobody \
-         else may write; this one belongs to user {owner} and has mode {mode:o}: `chmod go-w` it, \
-         or set management.control-socket to another path, or to \"\" for none"
+        "the control socket {path:?} needs a directory that belongs to user {me} and where no \
+         other user may write; this one belongs to user {owner} and has mode {mode:o}: \
+         `chmod go-w` it, or set management.control-socket to another path, or to \"\" for none"
     )]
     Open {
         /// Path of the socket.
@@ -84,7 +84,7 @@ pub enum SocketError {
     },
     /// The system reported another error.
     #[error(
-        "the control socket {path:?} can't be made: let this user write there, or set \
+        "the control socket {path:?} can't be created: let this user write there, or set \
          management.control-socket to another path, or to \"\" for none"
     )]
     Unmade {
@@ -155,9 +155,9 @@ async fn accept(listener: UnixListener, server: Server) {
                     let server = server.clone();
                     connections.spawn(async move { server.serve(stream).await });
                 }
-                Ok(_) => tracing::warn!("management.stranger: another user was turned away"),
+                Ok(_) => tracing::warn!("management.stranger: refused another user's connection"),
                 Err(error) => {
-                    tracing::warn!(%error, "management.no_connection: the system gives none");
+                    tracing::warn!(%error, "management.no_connection: accepting it failed");
                     tokio::time::sleep(PAUSE).await;
                 }
             },

@@ -581,7 +581,7 @@ pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError>
 #[non_exhaustive]
 pub enum FrameError {
     /// The announced length exceeds the limit.
-    #[error("a frame of {len} bytes is announced, at most {limit} are taken")]
+    #[error("the announced frame has {len} bytes, at most {limit} are allowed")]
     TooLong {
         /// Announced length, in bytes.
         len: usize,

@@ -94,7 +94,7 @@ fn wrong_settings_are_an_error_that_says_where_and_what() {
         ("[net]\nlisten = [\"/ip4/0.0.0.0/tcp/1\"]", "ostraca secret --out cluster.secret"),
         ("[net]\ncluster-secret-file = \"/nowhere\"", "because: No such file"),
         ("[net]\ncluster-secret-file = \"/dev/null\"", "because: the cluster secret has 0 bytes"),
-        ("[net]\nlisten = []", "net.listen is empty: nobody could dial this node"),
+        ("[net]\nlisten = []", "net.listen is empty: no other node could dial this one"),
     ];
     for (text, expected) in wrong {
         std::fs::write(&file, text).expect("it is written");

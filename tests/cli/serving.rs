@@ -176,7 +176,7 @@ async fn socket_is_private_and_replaces_only_a_stale_socket() {
     assert_eq!(std::fs::read_to_string(&socket).expect("untouched"), "precious");
 
     let error = refusal(&config(&dir.path().join("nowhere/s"))).await;
-    assert!(error.contains("can't be looked at: make it"), "{error}");
+    assert!(error.contains("can't be read: create it"), "{error}");
     let open = dir.path().join("open");
     std::fs::create_dir(&open).expect("it is made");
     std::fs::set_permissions(&open, PermissionsExt::from_mode(0o777)).expect("it is ours");
