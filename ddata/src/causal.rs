@@ -43,7 +43,7 @@ pub struct Run {
 }
 
 /// Up to this number, runs are inserted one by one, each of which moves all later runs.
-const FEW: usize = 8;
+const SINGLE_INSERTS_MAX: usize = 8;
 
 /// A set of dots as sorted, disjoint, non-adjacent runs.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -112,7 +112,7 @@ impl DotSet {
 
     /// Adds every dot of `other`: run by run if there are few, otherwise in one pass over both.
     pub fn extend(&mut self, other: &Self) {
-        if other.runs.len() <= FEW {
+        if other.runs.len() <= SINGLE_INSERTS_MAX {
             for &run in &other.runs {
                 self.insert_run(run);
             }
@@ -138,8 +138,8 @@ impl DotSet {
     #[must_use]
     pub fn intersects(&self, other: &Self) -> bool {
         match (&*self.runs, &*other.runs) {
-            ([one], _) => return other.meets_run(*one),
-            (_, [one]) => return self.meets_run(*one),
+            ([one], _) => return other.intersects_run(*one),
+            (_, [one]) => return self.intersects_run(*one),
             _ => {}
         }
         let (mut a, mut b) = (self.runs.iter().peekable(), other.runs.iter().peekable());
@@ -155,7 +155,7 @@ impl DotSet {
         false
     }
 
-    fn meets_run(&self, run: Run) -> bool {
+    fn intersects_run(&self, run: Run) -> bool {
         let at = self.runs.partition_point(|r| (r.replica, r.last) < (run.replica, run.first));
         self.runs.get(at).is_some_and(|r| r.replica == run.replica && r.first <= run.last)
     }
@@ -235,10 +235,10 @@ pub struct CausalContext {
 }
 
 /// Capacity that a decoded context reserves before it has read its entries.
-const AT_ONCE: usize = 64;
+const RESERVED_REPLICAS_MAX: usize = 64;
 
 /// The empty vector, for contexts without one.
-static NOTHING: VClock<ReplicaId> = VClock { dots: BTreeMap::new() };
+static EMPTY_VECTOR: VClock<ReplicaId> = VClock { dots: BTreeMap::new() };
 
 /// Highest counter of a dot. A higher one from a peer is invalid.
 pub const COUNTER_MAX: u64 = 1 << 62;
@@ -262,7 +262,7 @@ impl CausalContext {
     #[inline]
     #[must_use]
     pub fn vector(&self) -> &VClock<ReplicaId> {
-        self.vector.as_deref().unwrap_or(&NOTHING)
+        self.vector.as_deref().unwrap_or(&EMPTY_VECTOR)
     }
 
     /// Returns the dots seen beyond a gap.
@@ -331,7 +331,7 @@ impl CausalContext {
             (Some(mine), Some(theirs)) => Arc::ptr_eq(mine, theirs),
             _ => false,
         };
-        let mine = if shared { NOTHING.dots.iter() } else { self.vector().dots.iter() };
+        let mine = if shared { EMPTY_VECTOR.dots.iter() } else { self.vector().dots.iter() };
         let mut theirs = other.vector().dots.iter().peekable();
         mine.filter_map(move |(&replica, &last)| {
             while theirs.next_if(|(theirs, _)| **theirs < replica).is_some() {}
@@ -350,14 +350,14 @@ impl CausalContext {
     /// Returns the dots that were seen here and not in `other`.
     #[must_use]
     pub fn minus(&self, other: &Self) -> DotSet {
-        let mut left = DotSet::new();
+        let mut unseen = DotSet::new();
         for run in self.ahead_of(other) {
-            other.unseen_of(run, &mut left);
+            other.collect_unseen(run, &mut unseen);
         }
         for &run in &self.cloud.runs {
-            other.unseen_of(run, &mut left);
+            other.collect_unseen(run, &mut unseen);
         }
-        left
+        unseen
     }
 
     /// Returns the dots seen here that are not in `dots`.
@@ -368,11 +368,11 @@ impl CausalContext {
     /// Returns the dots of `dots` that were not seen.
     #[must_use]
     pub fn unseen(&self, dots: &DotSet) -> DotSet {
-        let mut left = DotSet::new();
+        let mut unseen = DotSet::new();
         for &run in &dots.runs {
-            self.unseen_of(run, &mut left);
+            self.collect_unseen(run, &mut unseen);
         }
-        left
+        unseen
     }
 
     /// Returns a 64-bit digest of the context, keyed by `seed`. Equal contexts have equal digests,
@@ -439,7 +439,7 @@ impl CausalContext {
         }
     }
 
-    fn unseen_of(&self, run: Run, left: &mut DotSet) {
+    fn collect_unseen(&self, run: Run, unseen: &mut DotSet) {
         let mut first = run.first.max(self.vector().get(&run.replica).saturating_add(1));
         let from = self.cloud.runs.partition_point(|r| (r.replica, r.last) < (run.replica, first));
         for seen in self.cloud.runs[from..].iter().take_while(|r| r.replica == run.replica) {
@@ -447,12 +447,12 @@ impl CausalContext {
                 break;
             }
             if first < seen.first {
-                left.insert_run(Run { replica: run.replica, first, last: seen.first - 1 });
+                unseen.insert_run(Run { replica: run.replica, first, last: seen.first - 1 });
             }
             first = first.max(seen.last.saturating_add(1));
         }
         if first <= run.last {
-            left.insert_run(Run { replica: run.replica, first, last: run.last });
+            unseen.insert_run(Run { replica: run.replica, first, last: run.last });
         }
     }
 
@@ -467,7 +467,7 @@ impl CausalContext {
 
     pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let count = reader.length(2)?;
-        let mut dots: Vec<(ReplicaId, u64)> = Vec::with_capacity(count.min(AT_ONCE));
+        let mut dots: Vec<(ReplicaId, u64)> = Vec::with_capacity(count.min(RESERVED_REPLICAS_MAX));
         for _ in 0..count {
             let (replica, last) = (reader.replica()?, reader.varint()?);
             if last == 0 || last > COUNTER_MAX {

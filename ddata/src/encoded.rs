@@ -30,18 +30,18 @@ pub const VERSION: u8 = 1;
 /// input overflow a 2 MiB stack.
 pub const NESTING_MAX: usize = 64;
 
-const INLINE: usize = 22;
+const INLINE_BYTES_MAX: usize = 22;
 
 /// A user's value in encoded form. Sets, maps and registers store and compare this form.
 ///
 /// Equal values must have equal encodings; elements that contain a `HashMap` do not. Up to 22 bytes
 /// are stored inline and longer ones are shared, so a clone copies little.
 #[derive(Clone)]
-pub struct Encoded(Repr);
+pub struct Encoded(EncodedForm);
 
 #[derive(Clone)]
-enum Repr {
-    Inline { len: u8, bytes: [u8; INLINE] },
+enum EncodedForm {
+    Inline { len: u8, bytes: [u8; INLINE_BYTES_MAX] },
     Shared(Arc<[u8]>),
 }
 
@@ -77,12 +77,12 @@ impl Encoded {
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         match u8::try_from(bytes.len()) {
-            Ok(len) if bytes.len() <= INLINE => {
-                let mut inline = [0; INLINE];
+            Ok(len) if bytes.len() <= INLINE_BYTES_MAX => {
+                let mut inline = [0; INLINE_BYTES_MAX];
                 inline[..bytes.len()].copy_from_slice(bytes);
-                Self(Repr::Inline { len, bytes: inline })
+                Self(EncodedForm::Inline { len, bytes: inline })
             }
-            _ => Self(Repr::Shared(bytes.into())),
+            _ => Self(EncodedForm::Shared(bytes.into())),
         }
     }
 
@@ -90,8 +90,8 @@ impl Encoded {
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
-            Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
-            Repr::Shared(bytes) => bytes,
+            EncodedForm::Inline { len, bytes } => &bytes[..usize::from(*len)],
+            EncodedForm::Shared(bytes) => bytes,
         }
     }
 

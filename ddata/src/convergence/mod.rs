@@ -31,17 +31,17 @@ use crate::sim::{
 };
 use crate::types::{LWWRegister, ORMap, ORSet};
 
-use replica::{Command, Replica, Watch, id_of};
+use replica::{Command, ConvergenceObserver, Replica, id_of};
 
 /// Maximum number of replicas of a simulated cluster, which is the maximum of a configuration.
 pub const NODES_MAX: usize = MEMBERS_MAX;
 
 /// Maximum simulated time of one change before the run fails.
-const PATIENCE: Duration = Duration::from_secs(120);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time after a change has converged in which acknowledgements are still counted.
-const ECHO: Duration = Duration::from_millis(200);
+const ACKNOWLEDGEMENT_TIME: Duration = Duration::from_millis(200);
 /// Pause between changes, in which the quick gossip after a change ends.
-const PAUSE: Duration = Duration::from_secs(3);
+const SETTLE_TIME: Duration = Duration::from_secs(3);
 
 /// The kind of data that is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +123,7 @@ pub enum Failed {
     #[error(
         "change {change} was on {reached} of {nodes} replicas after {} simulated seconds: \
          too much is lost",
-        PATIENCE.as_secs()
+        CHANGE_TIMEOUT.as_secs()
     )]
     TooLong {
         /// Number of the change, from 1.
@@ -216,8 +216,8 @@ impl Bound {
 /// [`Failed::Unfit`] for an invalid plan, [`Failed::TooLong`] if a change does not reach all
 /// replicas.
 pub fn run(plan: &Plan, progress: &mut dyn FnMut(usize)) -> Result<Outcome, Failed> {
-    fit(plan)?;
-    let mut run = Run::found(plan);
+    check_plan(plan)?;
+    let mut run = Measurement::found(plan);
     run.fill()?;
     for change in 1..=plan.changes {
         run.change(change)?;
@@ -226,7 +226,7 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(usize)) -> Result<Outcome, Fail
     Ok(run.outcome())
 }
 
-fn fit(plan: &Plan) -> Result<(), Failed> {
+fn check_plan(plan: &Plan) -> Result<(), Failed> {
     let unfit = |what, found: &dyn ToString, allowed| {
         Err(Failed::Unfit { what, found: found.to_string(), allowed })
     };
@@ -249,16 +249,16 @@ fn fit(plan: &Plan) -> Result<(), Failed> {
     Ok(())
 }
 
-struct Run<'a> {
+struct Measurement<'a> {
     plan: &'a Plan,
-    sim: Simulation<Replica, Watch>,
+    sim: Simulation<Replica, ConvergenceObserver>,
     chance: Stream,
     key: KeyName,
     value: u64,
     outcome: Outcome,
 }
 
-impl<'a> Run<'a> {
+impl<'a> Measurement<'a> {
     fn found(plan: &'a Plan) -> Self {
         let link = LinkQuality {
             base: plan.one_way,
@@ -274,14 +274,14 @@ impl<'a> Run<'a> {
             ..Setup::new(plan.seed, plan.nodes)
         };
         let key = KeyName::from("converges");
-        let watch = Watch::new(key.clone(), plan.nodes);
+        let watch = ConvergenceObserver::new(key.clone(), plan.nodes);
         let mut sim = Simulation::new(setup, watch, |boot| {
             Replica::new(boot.node, boot.seed, Config::default())
         });
         let members: Vec<_> = (0..plan.nodes).map(|node| id_of(NodeIndex::new(node))).collect();
         let id = EpochId { generation: 1, number: 1 };
         let epoch = Epoch::founding(id, members.clone(), EpochSettings::default());
-        let epoch = Arc::new(epoch.expect("distinct members, as many as fit says"));
+        let epoch = Arc::new(epoch.expect("distinct members, at most MEMBERS_MAX"));
         let peer = |id| Peer { id, stopping: false, reachable: true };
         let peers: Vec<Peer> = members.into_iter().map(peer).collect();
         for node in (0..plan.nodes).map(NodeIndex::new) {
@@ -328,7 +328,7 @@ impl<'a> Run<'a> {
         seen.sort_unstable();
         self.outcome.seen.push(seen);
         self.outcome.answered.push(since(watch.answered_at()));
-        self.sim.run_for(ECHO);
+        self.sim.run_for(ACKNOWLEDGEMENT_TIME);
         let after = self.sent();
         for (sum, (after, before)) in [
             (&mut self.outcome.pushed, (after.0, before.0)),
@@ -356,13 +356,13 @@ impl<'a> Run<'a> {
     }
 
     fn wait(&mut self, change: usize) -> Result<(), Failed> {
-        let done = self.sim.try_run_until(PATIENCE, |sim| sim.observer().is_done());
+        let done = self.sim.try_run_until(CHANGE_TIMEOUT, |sim| sim.observer().is_done());
         let reached = self.sim.observer().seen().count();
         done.map_err(|_| Failed::TooLong { change, reached, nodes: self.plan.nodes })
     }
 
     fn settle(&mut self) {
-        self.sim.run_for(PAUSE);
+        self.sim.run_for(SETTLE_TIME);
     }
 
     fn sent(&self) -> (Sent, Sent) {
@@ -380,7 +380,7 @@ impl<'a> Run<'a> {
     fn update(&mut self, entries: u64) -> Request {
         let first = self.value;
         self.value += entries;
-        let within = PATIENCE;
+        let within = CHANGE_TIMEOUT;
         let level = match self.plan.level {
             Level::Local => WriteConsistency::Local,
             Level::Majority => WriteConsistency::majority(within),

@@ -169,7 +169,7 @@ impl Process for Replica {
 }
 
 /// Records when each replica has all expected changes.
-pub(super) struct Watch {
+pub(super) struct ConvergenceObserver {
     key: KeyName,
     wanted: CausalContext,
     missing: usize, // expected changes that were not made yet
@@ -179,7 +179,7 @@ pub(super) struct Watch {
     answered: SimTime,
 }
 
-impl Watch {
+impl ConvergenceObserver {
     pub(super) fn new(key: KeyName, nodes: usize) -> Self {
         let wanted = CausalContext::new();
         let (seen, answered) = (vec![None; nodes], SimTime::default());
@@ -208,7 +208,7 @@ impl Watch {
     }
 }
 
-impl Observer<Replica> for Watch {
+impl Observer<Replica> for ConvergenceObserver {
     fn event(
         &mut self,
         view: &View<'_, Replica>,

@@ -41,8 +41,8 @@ const NODE: usize = 11;
 /// Estimated overhead of one allocation in bytes: allocator header, `Arc` counters or B-tree links.
 const ALLOCATION: usize = 16;
 
-/// Marker names that [`list`] and [`checked_list`] pass to the deserializer, so that [`Bounded`]
-/// charges the announced length at once and reveals it as the size hint.
+/// Marker names that [`list`] and [`checked_list`] pass to the deserializer, so that
+/// [`BoundedInput`] charges the announced length at once and reveals it as the size hint.
 const EXACT: &str = "$ostraca::list";
 const CHECKED: &str = "$ostraca::checked_list";
 
@@ -71,10 +71,10 @@ pub fn from_foreign_within<T: DeserializeOwned>(
     nesting_max: usize,
     factor: usize,
 ) -> Result<T, rmp_serde::decode::Error> {
-    let budget = Budget::new(bytes.len(), factor);
+    let budget = MemoryBudget::new(bytes.len(), factor);
     let mut decoder = rmp_serde::Deserializer::from_read_ref(bytes);
     decoder.set_max_depth(nesting_max);
-    let decoded = T::deserialize(Bounded { inner: &mut decoder, budget: &budget });
+    let decoded = T::deserialize(BoundedInput { inner: &mut decoder, budget: &budget });
     decoded.map_err(|fault| rmp_serde::decode::Error::Syntax(fault.0))
 }
 
@@ -84,7 +84,7 @@ pub fn from_foreign_within<T: DeserializeOwned>(
 /// # Errors
 /// Those of the deserializer.
 pub fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
-    from.deserialize_tuple_struct(EXACT, 0, List(PhantomData::<(T, T)>))
+    from.deserialize_tuple_struct(EXACT, 0, ListVisitor(PhantomData::<(T, T)>))
 }
 
 /// Like [`list`], but charges each element three times. For a list whose validation sorts it or
@@ -95,7 +95,7 @@ pub fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<V
 pub fn checked_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Vec<T>, D::Error> {
-    from.deserialize_tuple_struct(CHECKED, 0, List(PhantomData::<(T, T)>))
+    from.deserialize_tuple_struct(CHECKED, 0, ListVisitor(PhantomData::<(T, T)>))
 }
 
 /// Like [`list`], but returns each element in an [`Arc`]. Each element is charged the size of `T`;
@@ -106,7 +106,7 @@ pub fn checked_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
 pub fn shared_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Vec<Arc<T>>, D::Error> {
-    from.deserialize_tuple_struct(EXACT, 0, List(PhantomData::<(T, Arc<T>)>))
+    from.deserialize_tuple_struct(EXACT, 0, ListVisitor(PhantomData::<(T, Arc<T>)>))
 }
 
 /// Like [`list`], but decodes a map into a vector of its entries, in the order of the input.
@@ -117,23 +117,24 @@ pub fn shared_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
 pub fn entry_list<'de, K: Deserialize<'de>, V: Deserialize<'de>, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Vec<(K, V)>, D::Error> {
-    from.deserialize_struct(EXACT, &[], Entries(PhantomData::<(K, V)>))
+    from.deserialize_struct(EXACT, &[], EntriesVisitor(PhantomData::<(K, V)>))
 }
 
-struct List<X>(PhantomData<X>);
+struct ListVisitor<X>(PhantomData<X>);
 
 /// Maximum number of bytes reserved for announced elements, because a deserializer other than
-/// [`Bounded`] announces lengths that were not charged. A longer vector grows as it is filled.
+/// [`BoundedInput`] announces lengths that were not charged. A longer vector grows as it is filled.
 const UNCHARGED_BYTES_MAX: usize = 64 << 20;
 
-/// Capacity for the first element and the `announced` remaining ones, which [`Bounded`] charged.
-fn room<T>(announced: Option<usize>) -> usize {
+/// Capacity for the first element and the `announced` remaining ones, which [`BoundedInput`] has
+/// charged.
+fn capacity<T>(announced: Option<usize>) -> usize {
     1 + announced.unwrap_or(0).min(UNCHARGED_BYTES_MAX / size_of::<T>().max(1))
 }
 
-struct Entries<X>(PhantomData<X>);
+struct EntriesVisitor<X>(PhantomData<X>);
 
-impl<'de, T: Deserialize<'de> + Into<U>, U> Visitor<'de> for List<(T, U)> {
+impl<'de, T: Deserialize<'de> + Into<U>, U> Visitor<'de> for ListVisitor<(T, U)> {
     type Value = Vec<U>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -142,7 +143,7 @@ impl<'de, T: Deserialize<'de> + Into<U>, U> Visitor<'de> for List<(T, U)> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<U>, A::Error> {
         let Some(first) = elements.next_element::<T>()? else { return Ok(Vec::new()) };
-        let mut list = Vec::with_capacity(room::<U>(elements.size_hint()));
+        let mut list = Vec::with_capacity(capacity::<U>(elements.size_hint()));
         list.push(first.into());
         while let Some(element) = elements.next_element::<T>()? {
             list.push(element.into());
@@ -151,7 +152,7 @@ impl<'de, T: Deserialize<'de> + Into<U>, U> Visitor<'de> for List<(T, U)> {
     }
 }
 
-impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Visitor<'de> for Entries<(K, V)> {
+impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Visitor<'de> for EntriesVisitor<(K, V)> {
     type Value = Vec<(K, V)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -160,7 +161,7 @@ impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Visitor<'de> for Entries<(K,
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Vec<(K, V)>, A::Error> {
         let Some(first) = entries.next_entry()? else { return Ok(Vec::new()) };
-        let mut list = Vec::with_capacity(room::<(K, V)>(entries.size_hint()));
+        let mut list = Vec::with_capacity(capacity::<(K, V)>(entries.size_hint()));
         list.push(first);
         while let Some(entry) = entries.next_entry()? {
             list.push(entry);
@@ -171,24 +172,24 @@ impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Visitor<'de> for Entries<(K,
 
 /// Decoding error. Its text is cut at [`ERROR_BYTES_MAX`] bytes.
 #[derive(Debug)]
-struct Fault(String); // ≤ ERROR_BYTES_MAX
+struct DecodeFault(String); // ≤ ERROR_BYTES_MAX
 
-impl fmt::Display for Fault {
+impl fmt::Display for DecodeFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for DecodeFault {}
 
-impl de::Error for Fault {
+impl de::Error for DecodeFault {
     fn custom<T: fmt::Display>(text: T) -> Self {
         struct Short(String);
 
         impl Write for Short {
             fn write_str(&mut self, part: &str) -> fmt::Result {
-                let room = ERROR_BYTES_MAX - self.0.len();
-                let mut end = part.len().min(room);
+                let capacity = ERROR_BYTES_MAX - self.0.len();
+                let mut end = part.len().min(capacity);
                 while !part.is_char_boundary(end) {
                     end -= 1;
                 }
@@ -204,13 +205,13 @@ impl de::Error for Fault {
 }
 
 /// Memory budget of one value. `left` is the number of bytes that decoding may still take.
-struct Budget {
+struct MemoryBudget {
     left: Cell<usize>,
     input: usize,
     factor: usize,
 }
 
-impl Budget {
+impl MemoryBudget {
     fn new(input: usize, factor: usize) -> Self {
         let left = input.saturating_mul(factor).saturating_add(BUDGET_BYTES - RESERVED);
         Self { left: Cell::new(left), input, factor }
@@ -233,7 +234,7 @@ impl Budget {
 
 /// How the elements of a sequence or the entries of a map are stored, which decides their charge.
 #[derive(Clone, Copy)]
-enum Holder {
+enum Storage {
     /// A collection that grows with each element: a vector or a B-tree.
     Growing,
     /// A vector of the announced length.
@@ -245,41 +246,41 @@ enum Holder {
 }
 
 /// A deserializer, seed or enum access of the inner format that charges the budget.
-struct Bounded<'b, X> {
+struct BoundedInput<'b, X> {
     inner: X,
-    budget: &'b Budget,
+    budget: &'b MemoryBudget,
 }
 
-impl<'b, X> Bounded<'b, X> {
-    fn wrap<Y>(&self, inner: Y) -> Bounded<'b, Y> {
-        Bounded { inner, budget: self.budget }
+impl<'b, X> BoundedInput<'b, X> {
+    fn wrap<Y>(&self, inner: Y) -> BoundedInput<'b, Y> {
+        BoundedInput { inner, budget: self.budget }
     }
 
-    fn visitor<V>(&self, visitor: V, holder: Holder) -> BoundedVisitor<'b, V> {
-        BoundedVisitor { visitor, holder, budget: self.budget }
+    fn visitor<V>(&self, visitor: V, storage: Storage) -> BoundedVisitor<'b, V> {
+        BoundedVisitor { visitor, storage, budget: self.budget }
     }
 }
 
-fn fault(error: impl fmt::Display) -> Fault {
-    Fault::custom(error)
+fn fault(error: impl fmt::Display) -> DecodeFault {
+    DecodeFault::custom(error)
 }
 
-/// Methods that forward the visitor with the [`Holder`] of the elements or entries it receives.
+/// Methods that forward the visitor with the [`Storage`] of the elements or entries it receives.
 macro_rules! forward {
-    ($($method:ident($($argument:ident: $type:ty),*) -> $holder:ident;)*) => {$(
+    ($($method:ident($($argument:ident: $type:ty),*) -> $storage:ident;)*) => {$(
         fn $method<V: Visitor<'de>>(
             self,
             $($argument: $type,)*
             visitor: V,
-        ) -> Result<V::Value, Fault> {
-            let visitor = self.visitor(visitor, Holder::$holder);
+        ) -> Result<V::Value, DecodeFault> {
+            let visitor = self.visitor(visitor, Storage::$storage);
             self.inner.$method($($argument,)* visitor).map_err(fault)
         }
     )*};
 }
 
-impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
-    type Error = Fault;
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for BoundedInput<'_, D> {
+    type Error = DecodeFault;
 
     forward! {
         deserialize_any() -> Growing;
@@ -315,16 +316,16 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
         name: &'static str,
         len: usize,
         visitor: V,
-    ) -> Result<V::Value, Fault> {
-        let holder = match name {
-            EXACT => Holder::Exact,
-            CHECKED => Holder::Checked,
+    ) -> Result<V::Value, DecodeFault> {
+        let storage = match name {
+            EXACT => Storage::Exact,
+            CHECKED => Storage::Checked,
             _ => {
-                let visitor = self.visitor(visitor, Holder::Inline);
+                let visitor = self.visitor(visitor, Storage::Inline);
                 return self.inner.deserialize_tuple_struct(name, len, visitor).map_err(fault);
             }
         };
-        let visitor = self.visitor(visitor, holder);
+        let visitor = self.visitor(visitor, storage);
         self.inner.deserialize_seq(visitor).map_err(fault)
     }
 
@@ -332,12 +333,12 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
         self,
         name: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Fault> {
+    ) -> Result<V::Value, DecodeFault> {
         if name == VERBATIM {
-            self.budget.take::<Fault>(3 * self.budget.input)?;
+            self.budget.take::<DecodeFault>(3 * self.budget.input)?;
             return self.inner.deserialize_newtype_struct(name, visitor).map_err(fault);
         }
-        let visitor = self.visitor(visitor, Holder::Growing);
+        let visitor = self.visitor(visitor, Storage::Growing);
         self.inner.deserialize_newtype_struct(name, visitor).map_err(fault)
     }
 
@@ -346,23 +347,23 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
         name: &'static str,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Fault> {
+    ) -> Result<V::Value, DecodeFault> {
         if name == EXACT {
-            let visitor = self.visitor(visitor, Holder::Exact);
+            let visitor = self.visitor(visitor, Storage::Exact);
             return self.inner.deserialize_map(visitor).map_err(fault);
         }
-        let visitor = self.visitor(visitor, Holder::Inline);
+        let visitor = self.visitor(visitor, Storage::Inline);
         self.inner.deserialize_struct(name, fields, visitor).map_err(fault)
     }
 
     /// The name of a field or a variant is only compared, so it is not charged.
-    fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
-        let visitor = self.visitor(visitor, Holder::Inline);
+    fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFault> {
+        let visitor = self.visitor(visitor, Storage::Inline);
         self.inner.deserialize_identifier(visitor).map_err(fault)
     }
 
     /// Ignored values take no memory, so they are not charged.
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFault> {
         self.inner.deserialize_ignored_any(visitor).map_err(fault)
     }
 
@@ -373,24 +374,24 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
 
 struct BoundedVisitor<'b, V> {
     visitor: V,
-    holder: Holder,
-    budget: &'b Budget,
+    storage: Storage,
+    budget: &'b MemoryBudget,
 }
 
 impl<'b, V> BoundedVisitor<'b, V> {
-    /// Charges a text or a byte string. With [`Holder::Inline`] it is the name of a field or a
+    /// Charges a text or a byte string. With [`Storage::Inline`] it is the name of a field or a
     /// variant, which is not stored.
     fn charge<E: de::Error>(&self, len: usize) -> Result<(), E> {
-        match self.holder {
-            Holder::Inline => Ok(()),
-            Holder::Growing | Holder::Exact | Holder::Checked => {
+        match self.storage {
+            Storage::Inline => Ok(()),
+            Storage::Growing | Storage::Exact | Storage::Checked => {
                 self.budget.take(len.next_multiple_of(8) + ALLOCATION)
             }
         }
     }
 
-    fn parts<X>(&self, inner: X) -> Parts<'b, X> {
-        Parts { inner, holder: self.holder, count: 0, left: None, budget: self.budget }
+    fn parts<X>(&self, inner: X) -> BoundedParts<'b, X> {
+        BoundedParts { inner, storage: self.storage, count: 0, left: None, budget: self.budget }
     }
 }
 
@@ -456,12 +457,12 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for BoundedVisitor<'_, V> {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
-        let bounded = Bounded { inner, budget: self.budget };
+        let bounded = BoundedInput { inner, budget: self.budget };
         self.visitor.visit_some(bounded).map_err(D::Error::custom)
     }
 
     fn visit_newtype_struct<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
-        let bounded = Bounded { inner, budget: self.budget };
+        let bounded = BoundedInput { inner, budget: self.budget };
         self.visitor.visit_newtype_struct(bounded).map_err(D::Error::custom)
     }
 
@@ -476,17 +477,17 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for BoundedVisitor<'_, V> {
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
-        let bounded = Bounded { inner, budget: self.budget };
+        let bounded = BoundedInput { inner, budget: self.budget };
         self.visitor.visit_enum(bounded).map_err(A::Error::custom)
     }
 }
 
-/// Converts the error of a visitor. Its text is cut by [`Fault`], because it may quote the input.
-fn short<T, E: de::Error>(result: Result<T, Fault>) -> Result<T, E> {
+/// Converts the error of a visitor. [`DecodeFault`] cuts its text, because it may quote the input.
+fn short<T, E: de::Error>(result: Result<T, DecodeFault>) -> Result<T, E> {
     result.map_err(E::custom)
 }
 
-impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Bounded<'_, S> {
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for BoundedInput<'_, S> {
     type Value = S::Value;
 
     fn deserialize<D: Deserializer<'de>>(self, inner: D) -> Result<S::Value, D::Error> {
@@ -496,25 +497,25 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Bounded<'_, S> {
 }
 
 /// The elements of a sequence or the entries of a map.
-struct Parts<'b, X> {
+struct BoundedParts<'b, X> {
     inner: X,
-    holder: Holder,
+    storage: Storage,
     count: usize,        // of elements or entries so far
     left: Option<usize>, // announced parts from the current one on, which is included
-    budget: &'b Budget,
+    budget: &'b MemoryBudget,
 }
 
-impl<X> Parts<'_, X> {
+impl<X> BoundedParts<'_, X> {
     /// The announced number of parts if it was charged; `None` for a collection that grows.
     fn announced(&self, parts: Option<usize>) -> Option<usize> {
-        match self.holder {
-            Holder::Exact | Holder::Checked => parts,
-            Holder::Growing | Holder::Inline => None,
+        match self.storage {
+            Storage::Exact | Storage::Checked => parts,
+            Storage::Growing | Storage::Inline => None,
         }
     }
 
     /// Counts and charges the next element or entry, unless `left` is zero.
-    fn next_part(&mut self, left: Option<usize>, bytes: usize) -> Result<(), Fault> {
+    fn next_part(&mut self, left: Option<usize>, bytes: usize) -> Result<(), DecodeFault> {
         self.left = left;
         if left == Some(0) {
             return Ok(());
@@ -525,17 +526,17 @@ impl<X> Parts<'_, X> {
 
     /// Charges the current part, which takes `bytes` bytes. With an announced length, the first
     /// part is charged for all of them and later ones are free.
-    fn charge(&self, bytes: usize) -> Result<(), Fault> {
+    fn charge(&self, bytes: usize) -> Result<(), DecodeFault> {
         let growth = || match self.count {
             1 => NODE * bytes + ALLOCATION,
             2..NODE => 2 * bytes, // with the first part's charge: a growing vector's peak
             _ => 3 * bytes + ALLOCATION / 2,
         };
-        let copies = match self.holder {
-            Holder::Inline => return Ok(()),
-            Holder::Growing => return self.budget.take(growth()),
-            Holder::Exact => 1,
-            Holder::Checked => 3,
+        let copies = match self.storage {
+            Storage::Inline => return Ok(()),
+            Storage::Growing => return self.budget.take(growth()),
+            Storage::Exact => 1,
+            Storage::Checked => 3,
         };
         match self.left {
             None => self.budget.take(copies * growth()),
@@ -547,15 +548,15 @@ impl<X> Parts<'_, X> {
     }
 }
 
-impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Parts<'_, A> {
-    type Error = Fault;
+impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for BoundedParts<'_, A> {
+    type Error = DecodeFault;
 
     fn next_element_seed<S: DeserializeSeed<'de>>(
         &mut self,
         seed: S,
-    ) -> Result<Option<S::Value>, Fault> {
+    ) -> Result<Option<S::Value>, DecodeFault> {
         self.next_part(self.inner.size_hint(), size_of::<S::Value>())?;
-        let seed = Bounded { inner: seed, budget: self.budget };
+        let seed = BoundedInput { inner: seed, budget: self.budget };
         self.inner.next_element_seed(seed).map_err(fault)
     }
 
@@ -564,21 +565,24 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Parts<'_, A> {
     }
 }
 
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for Parts<'_, A> {
-    type Error = Fault;
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for BoundedParts<'_, A> {
+    type Error = DecodeFault;
 
     fn next_key_seed<S: DeserializeSeed<'de>>(
         &mut self,
         seed: S,
-    ) -> Result<Option<S::Value>, Fault> {
+    ) -> Result<Option<S::Value>, DecodeFault> {
         self.next_part(self.inner.size_hint(), size_of::<S::Value>())?;
-        let seed = Bounded { inner: seed, budget: self.budget };
+        let seed = BoundedInput { inner: seed, budget: self.budget };
         self.inner.next_key_seed(seed).map_err(fault)
     }
 
-    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Fault> {
+    fn next_value_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<S::Value, DecodeFault> {
         self.charge(size_of::<S::Value>())?;
-        let seed = Bounded { inner: seed, budget: self.budget };
+        let seed = BoundedInput { inner: seed, budget: self.budget };
         self.inner.next_value_seed(seed).map_err(fault)
     }
 
@@ -587,35 +591,42 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Parts<'_, A> {
     }
 }
 
-impl<'de, 'b, A: EnumAccess<'de>> EnumAccess<'de> for Bounded<'b, A> {
-    type Error = Fault;
-    type Variant = Bounded<'b, A::Variant>;
+impl<'de, 'b, A: EnumAccess<'de>> EnumAccess<'de> for BoundedInput<'b, A> {
+    type Error = DecodeFault;
+    type Variant = BoundedInput<'b, A::Variant>;
 
     fn variant_seed<S: DeserializeSeed<'de>>(
         self,
         seed: S,
-    ) -> Result<(S::Value, Self::Variant), Fault> {
+    ) -> Result<(S::Value, Self::Variant), DecodeFault> {
         let budget = self.budget;
         let (value, inner) =
-            self.inner.variant_seed(Bounded { inner: seed, budget }).map_err(fault)?;
-        Ok((value, Bounded { inner, budget }))
+            self.inner.variant_seed(BoundedInput { inner: seed, budget }).map_err(fault)?;
+        Ok((value, BoundedInput { inner, budget }))
     }
 }
 
-impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Bounded<'_, A> {
-    type Error = Fault;
+impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for BoundedInput<'_, A> {
+    type Error = DecodeFault;
 
-    fn unit_variant(self) -> Result<(), Fault> {
+    fn unit_variant(self) -> Result<(), DecodeFault> {
         self.inner.unit_variant().map_err(fault)
     }
 
-    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, Fault> {
+    fn newtype_variant_seed<S: DeserializeSeed<'de>>(
+        self,
+        seed: S,
+    ) -> Result<S::Value, DecodeFault> {
         let seed = self.wrap(seed);
         self.inner.newtype_variant_seed(seed).map_err(fault)
     }
 
-    fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Fault> {
-        let visitor = self.visitor(visitor, Holder::Inline);
+    fn tuple_variant<V: Visitor<'de>>(
+        self,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, DecodeFault> {
+        let visitor = self.visitor(visitor, Storage::Inline);
         self.inner.tuple_variant(len, visitor).map_err(fault)
     }
 
@@ -623,8 +634,8 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Bounded<'_, A> {
         self,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Fault> {
-        let visitor = self.visitor(visitor, Holder::Inline);
+    ) -> Result<V::Value, DecodeFault> {
+        let visitor = self.visitor(visitor, Storage::Inline);
         self.inner.struct_variant(fields, visitor).map_err(fault)
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::encoded::Encoded;
 use crate::types::dot_store::{DotFun, DotStore, Stamped};
-use crate::types::hash_ordered::Hashed;
+use crate::types::hash_ordered::HashedKey;
 use crate::types::lww_register::winner;
 use crate::types::shape::Shape;
 use crate::types::store::Store;
@@ -49,12 +49,13 @@ impl Content {
             Store::Plain(fun) => plain(shape, fun),
             Store::Set(map) => Self::Elements(map.iter().map(|(e, _)| e.key().clone()).collect()),
             Store::Registers(map) => {
-                let entry = |(key, fun): (&Hashed, _)| (key.key().clone(), register(fun));
+                let entry = |(key, fun): (&HashedKey, _)| (key.key().clone(), register(fun));
                 Self::Map(map.iter().map(entry).collect())
             }
             Store::Map(map) => {
                 let inner = shape.inner().expect("a store of a map stands under a map's shape");
-                let entry = |(key, of): (&Hashed, &Store)| (key.key().clone(), Self::of(inner, of));
+                let entry =
+                    |(key, of): (&HashedKey, &Store)| (key.key().clone(), Self::of(inner, of));
                 Self::Map(map.iter().map(entry).collect())
             }
         }

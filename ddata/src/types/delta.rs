@@ -65,7 +65,7 @@ pub enum Merged {
 
 /// The dots that one or more mutations overwrote, and their places, kept for repairs of peers.
 #[derive(Debug, PartialEq)]
-struct Record {
+struct RemovalRecord {
     dots: DotSet,
     gone: DotSet,
     places: Store,
@@ -78,8 +78,8 @@ pub struct State {
     pub(crate) store: Store,
     context: CausalContext,
     fold: FoldLevel,
-    records: imbl::Vector<Arc<Record>>, // ≤ RECORDS_MAX, oldest first; empty for a leaf
-    floor: CausalContext,               // dots whose removal records were dropped: ≤ the context
+    records: imbl::Vector<Arc<RemovalRecord>>, // ≤ RECORDS_MAX, oldest first; empty for a leaf
+    floor: CausalContext, // dots whose removal records were dropped: ≤ the context
 }
 
 /// Compares content and context. Records for repairs are ignored.
@@ -101,12 +101,12 @@ pub enum Repair {
 }
 
 /// Dots that a delta adds or overwrites.
-struct Known<'a> {
+struct TouchedDots<'a> {
     dots: &'a DotSet,
     gone: &'a DotSet,
 }
 
-impl Seen for Known<'_> {
+impl Seen for TouchedDots<'_> {
     fn seen(&self, dot: Dot) -> bool {
         self.dots.seen(dot) || self.gone.seen(dot)
     }
@@ -151,7 +151,7 @@ impl Delta {
     /// Joins another delta of the same key, earlier or later, into this one. If one of them is a
     /// repair, the result requires the repair's context.
     pub fn join(&mut self, other: &Self) {
-        let mine = Known { dots: &self.dots, gone: &self.gone };
+        let mine = TouchedDots { dots: &self.dots, gone: &self.gone };
         self.store.join_delta(&mine, &other.store, &other.gone, Empty::Keep);
         self.dots.extend(&other.dots);
         self.gone.extend(&other.gone);
@@ -194,9 +194,11 @@ impl Delta {
         if delta.dots.is_empty() {
             return Err(DecodeError::Truncated);
         }
-        let mut inside = true;
-        delta.store.each_dot(&mut |dot| inside &= delta.dots.seen(dot) && !delta.gone.seen(dot));
-        if inside { Ok(delta) } else { Err(DecodeError::DotOutsideContext) }
+        let mut is_covered = true;
+        delta
+            .store
+            .each_dot(&mut |dot| is_covered &= delta.dots.seen(dot) && !delta.gone.seen(dot));
+        if is_covered { Ok(delta) } else { Err(DecodeError::DotOutsideContext) }
     }
 }
 
@@ -241,8 +243,9 @@ impl State {
     /// large. Nothing was changed.
     pub fn apply(&mut self, delta: &Delta) -> Result<Merged, Lack> {
         let unseen = self.context.unseen(&delta.gone);
-        let astray = delta.after.as_ref().is_some_and(|after| !self.context.includes(after));
-        if !delta.dots.includes(&unseen) || astray || self.cloud_overflows(delta) {
+        let is_misdirected =
+            delta.after.as_ref().is_some_and(|after| !self.context.includes(after));
+        if !delta.dots.includes(&unseen) || is_misdirected || self.cloud_overflows(delta) {
             return Err(Lack { context: self.context.clone() });
         }
         Ok(self.apply_unchecked(delta))
@@ -262,7 +265,7 @@ impl State {
             return Merged::Unchanged;
         }
         if let Some(places) = self.overwritten_by(delta) {
-            self.remember(delta, places);
+            self.record_removal(delta, places);
         }
         self.store.join_delta(&self.context, &delta.store, &delta.gone, Empty::Drop);
         self.context.extend(&delta.dots);
@@ -275,7 +278,7 @@ impl State {
             && !self.store.is_leaf()
             && let Some(places) = self.store.places(&delta.store, &delta.gone)
         {
-            self.remember(delta, places);
+            self.record_removal(delta, places);
         }
         self.store = store;
         self.context.extend(&delta.dots);
@@ -380,9 +383,9 @@ impl State {
     }
 
     /// Records what a delta is about to overwrite, for repairs of peers.
-    fn remember(&mut self, delta: &Delta, places: Store) {
+    fn record_removal(&mut self, delta: &Delta, places: Store) {
         let (dots, gone) = (delta.dots.clone(), delta.gone.clone());
-        self.records.push_back(Arc::new(Record { dots, gone, places }));
+        self.records.push_back(Arc::new(RemovalRecord { dots, gone, places }));
         if self.records.len() > RECORDS_MAX {
             self.forget_record();
         }
@@ -422,9 +425,9 @@ impl State {
         let fold = FoldLevel(reader.varint()?);
         let store = Store::decode(&mut reader, shape)?;
         reader.end()?;
-        let mut inside = true;
-        store.each_dot(&mut |dot| inside &= context.seen(dot));
-        if !inside {
+        let mut is_covered = true;
+        store.each_dot(&mut |dot| is_covered &= context.seen(dot));
+        if !is_covered {
             return Err(DecodeError::DotOutsideContext);
         }
         if has_empty_places(&store) {

@@ -7,7 +7,7 @@
 use crate::causal::{Dot, DotSet, Seen};
 use crate::encoded::{DecodeError, Encoded, Reader, Writer};
 use crate::types::dot_store::{DotFun, DotStore, Empty, Stamped};
-use crate::types::hash_ordered::{HashOrdered, Hashed};
+use crate::types::hash_ordered::{HashOrdered, HashedKey};
 use crate::types::shape::Shape;
 use crate::types::store::Store;
 
@@ -28,19 +28,19 @@ impl<S: DotStore> DotMap<S> {
         self.entries.len()
     }
 
-    pub(crate) fn get(&self, key: &Hashed) -> Option<&S> {
+    pub(crate) fn get(&self, key: &HashedKey) -> Option<&S> {
         self.entries.get(key)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Hashed, &S)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&HashedKey, &S)> {
         self.entries.iter()
     }
 
-    pub(crate) fn insert(&mut self, key: Hashed, inner: S) {
+    pub(crate) fn insert(&mut self, key: HashedKey, inner: S) {
         self.entries.insert(key, inner);
     }
 
-    pub(crate) fn remove(&mut self, key: &Hashed) -> Option<S> {
+    pub(crate) fn remove(&mut self, key: &HashedKey) -> Option<S> {
         self.entries.remove(key)
     }
 
@@ -63,7 +63,7 @@ impl<S: DotStore> DotMap<S> {
         self.entries.same(&other.entries)
     }
 
-    fn put(&mut self, key: &Hashed, inner: S, empty: Empty) {
+    fn put(&mut self, key: &HashedKey, inner: S, empty: Empty) {
         if inner.is_bottom() && empty == Empty::Drop {
             self.entries.remove(key);
         } else {
@@ -92,7 +92,7 @@ impl<S: DotStore> DotMap<S> {
     }
 
     /// Changes the inner stores of `keys`. All others stay shared with older snapshots.
-    fn change_each(&mut self, keys: Vec<Hashed>, change: impl Fn(&mut S)) {
+    fn change_each(&mut self, keys: Vec<HashedKey>, change: impl Fn(&mut S)) {
         for key in keys {
             let Some(inner) = self.entries.get_mut(&key) else { continue };
             change(inner);
@@ -102,27 +102,27 @@ impl<S: DotStore> DotMap<S> {
         }
     }
 
-    fn keys_with(&self, seen: &impl Seen) -> Vec<Hashed> {
+    fn keys_with(&self, seen: &impl Seen) -> Vec<HashedKey> {
         let hit = self.entries.iter().filter(|(_, inner)| inner.meets(seen));
         hit.map(|(key, _)| key.clone()).collect()
     }
 }
 
 /// Differences that a walk over two maps finds.
-struct Walk<'a, S> {
+struct MapDiff<'a, S> {
     /// Keys that only the first map contains and that hold dots which the second side has seen, so
     /// the second side has overwritten them.
-    overwritten: Vec<Hashed>,
+    overwritten: Vec<HashedKey>,
     /// Entries of the second map that the first lacks or has with another content.
-    differing: Vec<(&'a Hashed, &'a S)>,
+    differing: Vec<(&'a HashedKey, &'a S)>,
 }
 
-fn walk<'a, S: DotStore>(
+fn diff_maps<'a, S: DotStore>(
     mine: &HashOrdered<S>,
     other: &'a HashOrdered<S>,
     theirs: &impl Seen,
-) -> Walk<'a, S> {
-    let mut found = Walk { overwritten: Vec::new(), differing: Vec::new() };
+) -> MapDiff<'a, S> {
+    let mut found = MapDiff { overwritten: Vec::new(), differing: Vec::new() };
     let mut others = other.iter().peekable();
     for (key, inner) in mine.iter() {
         while let Some(ahead) = others.next_if(|(theirs_key, _)| *theirs_key < key) {
@@ -164,7 +164,7 @@ where
         if self.same(other) {
             return;
         }
-        let found = walk(&self.entries, &other.entries, theirs);
+        let found = diff_maps(&self.entries, &other.entries, theirs);
         self.change_each(found.overwritten, |inner| inner.forget(theirs));
         for (key, theirs_inner) in found.differing {
             let held = self.entries.get(key).cloned();
@@ -244,9 +244,9 @@ where
             1 => true,
             found => return Err(DecodeError::Tag { what: "a map", found }),
         };
-        let mut before: Option<Hashed> = None;
+        let mut before: Option<HashedKey> = None;
         for _ in 0..reader.length(2)? {
-            let key = Hashed::new(Encoded::from_bytes(reader.bytes()?));
+            let key = HashedKey::new(Encoded::from_bytes(reader.bytes()?));
             if before.as_ref().is_some_and(|earlier| *earlier >= key) {
                 return Err(DecodeError::NotCanonical);
             }

@@ -15,7 +15,7 @@ use crate::types::DataType;
 use crate::types::delta::{Delta, State};
 use crate::types::dot_map::{DotMap, FromStore};
 use crate::types::dot_store::{DotFun, DotStore, Payload, Stamp, Term};
-use crate::types::hash_ordered::Hashed;
+use crate::types::hash_ordered::HashedKey;
 use crate::types::store::Store;
 
 /// Why a mutation was refused. It has changed nothing.
@@ -222,7 +222,7 @@ impl<'a, T: DataType> Edit<'a, T> {
 
     /// Whether a map contains the key; `false` for a leaf.
     pub(crate) fn has_key(&self, key: &Encoded) -> bool {
-        let key = Hashed::new(key.clone());
+        let key = HashedKey::new(key.clone());
         match &*self.store {
             Store::Set(map) => map.get(&key).is_some(),
             Store::Registers(map) => map.get(&key).is_some(),
@@ -261,7 +261,7 @@ impl<'a, T: DataType> Edit<'a, T> {
         key: Encoded,
         f: impl FnOnce(&mut Edit<'_, V>) -> Result<R, EditError>,
     ) -> Result<R, EditError> {
-        let key = Hashed::new(key);
+        let key = HashedKey::new(key);
         match (&mut *self.store, &mut *self.touched) {
             (Store::Set(s), Store::Set(t)) => descend(s, t, self.change, &key, f),
             (Store::Registers(s), Store::Registers(t)) => descend(s, t, self.change, &key, f),
@@ -272,7 +272,7 @@ impl<'a, T: DataType> Edit<'a, T> {
 
     /// Removes an encoded key of a map with its live content and returns whether it was present.
     pub(crate) fn remove_key(&mut self, key: Encoded) -> Result<bool, EditError> {
-        let key = Hashed::new(key);
+        let key = HashedKey::new(key);
         match (&mut *self.store, &mut *self.touched) {
             (Store::Set(s), Store::Set(t)) => remove_from(s, t, self.change, &key),
             (Store::Registers(s), Store::Registers(t)) => remove_from(s, t, self.change, &key),
@@ -306,7 +306,7 @@ fn descend<S: DotStore, V: DataType, R>(
     map: &mut DotMap<S>,
     touched: &mut DotMap<S>,
     change: &mut Change,
-    key: &Hashed,
+    key: &HashedKey,
     f: impl FnOnce(&mut Edit<'_, V>) -> Result<R, EditError>,
 ) -> Result<R, EditError>
 where
@@ -338,7 +338,7 @@ fn remove_from<S: DotStore>(
     map: &mut DotMap<S>,
     touched: &mut DotMap<S>,
     change: &mut Change,
-    key: &Hashed,
+    key: &HashedKey,
 ) -> Result<bool, EditError>
 where
     Store: From<DotMap<S>>,

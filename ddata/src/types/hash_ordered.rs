@@ -1,9 +1,9 @@
 //! A persistent map with encoded keys, ordered by key hash. A snapshot takes nanoseconds, and the
 //! next change still takes only microseconds.
 //!
-//! Up to `FEW` entries are in a plain vector, because a node of the persistent tree has room for
-//! dozens. Larger maps are an imbl B-tree. Ordering by a stored hash halves the time of a lookup
-//! compared with ordering by the bytes.
+//! Up to `VECTOR_ENTRIES_MAX` entries are in a plain vector, because a node of the persistent tree
+//! has room for dozens. Larger maps are an imbl B-tree. Ordering by a stored hash halves the time
+//! of a lookup compared with ordering by the bytes.
 
 use std::fmt;
 
@@ -14,12 +14,12 @@ use crate::encoded::{Encoded, hash_of};
 
 /// An encoded key with its hash. Ordered by the hash first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Hashed {
+pub(crate) struct HashedKey {
     hash: u64,
     key: Encoded,
 }
 
-impl Hashed {
+impl HashedKey {
     pub(crate) fn new(key: Encoded) -> Self {
         Self { hash: hash_of(key.as_bytes()), key }
     }
@@ -30,21 +30,21 @@ impl Hashed {
 }
 
 /// Maximum number of entries in the vector form.
-const FEW: usize = 8;
+const VECTOR_ENTRIES_MAX: usize = 8;
 
 /// A persistent map from encoded keys, ordered by key hash.
 #[derive(Clone)]
-pub(crate) struct HashOrdered<V>(Repr<V>);
+pub(crate) struct HashOrdered<V>(MapForm<V>);
 
 #[derive(Clone)]
-enum Repr<V> {
-    Few(Vec<(Hashed, V)>), // ≤ FEW, sorted
-    Many(OrdMap<Hashed, V>),
+enum MapForm<V> {
+    Vector(Vec<(HashedKey, V)>), // ≤ VECTOR_ENTRIES_MAX, sorted
+    Tree(OrdMap<HashedKey, V>),
 }
 
 impl<V: Clone> Default for HashOrdered<V> {
     fn default() -> Self {
-        Self(Repr::Few(Vec::new()))
+        Self(MapForm::Vector(Vec::new()))
     }
 }
 
@@ -63,8 +63,8 @@ impl<V: Clone + fmt::Debug> fmt::Debug for HashOrdered<V> {
 impl<V: Clone> HashOrdered<V> {
     pub(crate) fn len(&self) -> usize {
         match &self.0 {
-            Repr::Few(few) => few.len(),
-            Repr::Many(many) => many.len(),
+            MapForm::Vector(few) => few.len(),
+            MapForm::Tree(many) => many.len(),
         }
     }
 
@@ -75,58 +75,58 @@ impl<V: Clone> HashOrdered<V> {
     /// Whether both are snapshots of one map without a change between them.
     pub(crate) fn same(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
-            (Repr::Many(a), Repr::Many(b)) => a.ptr_eq(b),
+            (MapForm::Tree(a), MapForm::Tree(b)) => a.ptr_eq(b),
             _ => false,
         }
     }
 
-    pub(crate) fn get(&self, key: &Hashed) -> Option<&V> {
+    pub(crate) fn get(&self, key: &HashedKey) -> Option<&V> {
         match &self.0 {
-            Repr::Few(few) => few
+            MapForm::Vector(few) => few
                 .binary_search_by(|(k, _)| k.cmp(key))
                 .ok()
                 .and_then(|at| few.get(at))
                 .map(|e| &e.1),
-            Repr::Many(many) => many.get(key),
+            MapForm::Tree(many) => many.get(key),
         }
     }
 
-    pub(crate) fn get_mut(&mut self, key: &Hashed) -> Option<&mut V> {
+    pub(crate) fn get_mut(&mut self, key: &HashedKey) -> Option<&mut V> {
         match &mut self.0 {
-            Repr::Few(few) => {
+            MapForm::Vector(few) => {
                 let at = few.binary_search_by(|(k, _)| k.cmp(key)).ok()?;
                 few.get_mut(at).map(|e| &mut e.1)
             }
-            Repr::Many(many) => many.get_mut(key),
+            MapForm::Tree(many) => many.get_mut(key),
         }
     }
 
-    pub(crate) fn insert(&mut self, key: Hashed, value: V) {
+    pub(crate) fn insert(&mut self, key: HashedKey, value: V) {
         match &mut self.0 {
-            Repr::Few(few) => match few.binary_search_by(|(k, _)| k.cmp(&key)) {
+            MapForm::Vector(few) => match few.binary_search_by(|(k, _)| k.cmp(&key)) {
                 Ok(at) => few[at].1 = value,
-                Err(at) if few.len() < FEW => few.insert(at, (key, value)),
+                Err(at) if few.len() < VECTOR_ENTRIES_MAX => few.insert(at, (key, value)),
                 Err(_) => {
                     let mut many: OrdMap<_, _> = std::mem::take(few).into_iter().collect();
                     many.insert(key, value);
-                    self.0 = Repr::Many(many);
+                    self.0 = MapForm::Tree(many);
                 }
             },
-            Repr::Many(many) => {
+            MapForm::Tree(many) => {
                 many.insert(key, value);
             }
         }
     }
 
-    pub(crate) fn remove(&mut self, key: &Hashed) -> Option<V> {
+    pub(crate) fn remove(&mut self, key: &HashedKey) -> Option<V> {
         match &mut self.0 {
-            Repr::Few(few) => {
+            MapForm::Vector(few) => {
                 few.binary_search_by(|(k, _)| k.cmp(key)).ok().map(|at| few.remove(at).1)
             }
-            Repr::Many(many) => {
+            MapForm::Tree(many) => {
                 let removed = many.remove(key);
-                if many.len() <= FEW / 2 {
-                    self.0 = Repr::Few(std::mem::take(many).into_iter().collect());
+                if many.len() <= VECTOR_ENTRIES_MAX / 2 {
+                    self.0 = MapForm::Vector(std::mem::take(many).into_iter().collect());
                 }
                 removed
             }
@@ -135,11 +135,11 @@ impl<V: Clone> HashOrdered<V> {
 
     /// Calls `f(key, here, there)` for every key whose values differ. For two large snapshots of
     /// one map it skips the parts that they share.
-    pub(crate) fn diff(&self, other: &Self, mut f: impl FnMut(&Hashed, Option<&V>, Option<&V>))
+    pub(crate) fn diff(&self, other: &Self, mut f: impl FnMut(&HashedKey, Option<&V>, Option<&V>))
     where
         V: PartialEq,
     {
-        if let (Repr::Many(here), Repr::Many(there)) = (&self.0, &other.0) {
+        if let (MapForm::Tree(here), MapForm::Tree(there)) = (&self.0, &other.0) {
             for item in there.diff(here) {
                 match item {
                     DiffItem::Add(key, value) => f(key, Some(value), None),
@@ -162,10 +162,10 @@ impl<V: Clone> HashOrdered<V> {
         }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Hashed, &V)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&HashedKey, &V)> {
         let (few, many) = match &self.0 {
-            Repr::Few(few) => (Some(few.iter().map(|(k, v)| (k, v))), None),
-            Repr::Many(many) => (None, Some(many.iter())),
+            MapForm::Vector(few) => (Some(few.iter().map(|(k, v)| (k, v))), None),
+            MapForm::Tree(many) => (None, Some(many.iter())),
         };
         few.into_iter().flatten().chain(many.into_iter().flatten())
     }
@@ -187,7 +187,7 @@ mod tests {
             let mut ours = HashOrdered::default();
             let mut plain = BTreeMap::new();
             for (insert, key, value) in steps {
-                let hashed = Hashed::new(Encoded::from_bytes(&[key]));
+                let hashed = HashedKey::new(Encoded::from_bytes(&[key]));
                 if insert {
                     ours.insert(hashed.clone(), value);
                     plain.insert(hashed, value);
@@ -198,7 +198,7 @@ mod tests {
             }
             prop_assert!(ours.iter().eq(plain.iter()));
             for key in 0..24 {
-                let hashed = Hashed::new(Encoded::from_bytes(&[key]));
+                let hashed = HashedKey::new(Encoded::from_bytes(&[key]));
                 prop_assert_eq!(ours.get(&hashed), plain.get(&hashed));
             }
         }

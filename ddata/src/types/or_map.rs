@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::encoded::{Encoded, ValueError};
 use crate::types::dot_store::{DotFun, Stamped};
 use crate::types::edit::{Edit, EditError};
-use crate::types::hash_ordered::Hashed;
+use crate::types::hash_ordered::HashedKey;
 use crate::types::shape::Shape;
 use crate::types::store::Store;
 use crate::types::{DataType, Open};
@@ -70,7 +70,7 @@ impl<K, V: DataType> ORMap<K, V> {
         self.len() == 0
     }
 
-    fn raw(&self) -> Box<dyn Iterator<Item = (&Hashed, Store)> + '_> {
+    fn raw(&self) -> Box<dyn Iterator<Item = (&HashedKey, Store)> + '_> {
         match &self.store {
             Store::Set(map) => Box::new(map.iter().map(|(k, v)| (k, v.clone().into()))),
             Store::Registers(map) => Box::new(map.iter().map(|(k, v)| (k, v.clone().into()))),
@@ -80,12 +80,12 @@ impl<K, V: DataType> ORMap<K, V> {
     }
 
     /// Iterates over the registers of a map of registers without copying them.
-    pub(super) fn registers(&self) -> impl Iterator<Item = (&Hashed, &DotFun<Stamped>)> {
+    pub(super) fn registers(&self) -> impl Iterator<Item = (&HashedKey, &DotFun<Stamped>)> {
         let map = if let Store::Registers(map) = &self.store { Some(map.iter()) } else { None };
         map.into_iter().flatten()
     }
 
-    fn raw_get(&self, key: &Hashed) -> Option<Store> {
+    fn raw_get(&self, key: &HashedKey) -> Option<Store> {
         match &self.store {
             Store::Set(map) => map.get(key).cloned().map(Into::into),
             Store::Registers(map) => map.get(key).cloned().map(Into::into),
@@ -102,7 +102,7 @@ impl<K: Serialize + DeserializeOwned, V: DataType> ORMap<K, V> {
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        self.raw_get(&Hashed::new(Encoded::new(key).ok()?)).map(V::open)
+        self.raw_get(&HashedKey::new(Encoded::new(key).ok()?)).map(V::open)
     }
 
     /// Whether the map contains the key.

@@ -11,7 +11,7 @@ use crate::encoded::{Encoded, ValueError};
 use crate::types::dot_map::DotMap;
 use crate::types::dot_store::{DotFun, DotStore};
 use crate::types::edit::{Edit, EditError};
-use crate::types::hash_ordered::Hashed;
+use crate::types::hash_ordered::HashedKey;
 use crate::types::shape::Shape;
 use crate::types::store::Store;
 use crate::types::{DataType, Flag, Open};
@@ -53,7 +53,7 @@ impl<T: Serialize + DeserializeOwned> ORSet<T> {
         T: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        Encoded::new(element).is_ok_and(|e| self.map.get(&Hashed::new(e)).is_some())
+        Encoded::new(element).is_ok_and(|e| self.map.get(&HashedKey::new(e)).is_some())
     }
 
     /// Number of elements in the set.
