@@ -344,7 +344,7 @@ mod tests {
             assert!(matches!(&error, InvalidConfig::Seed { seed } if seed == wrong), "{error}");
         }
         let name = ["/dns4/nodes.example/tcp/7"];
-        let error = with(|c| seeds(c, &name)).expect_err("how many?");
+        let error = with(|c| seeds(c, &name)).expect_err("expected-nodes is unset");
         assert!(matches!(error, InvalidConfig::ExpectedNodes { .. }), "{error}");
         let known = with(|c| {
             seeds(c, &name);

@@ -297,7 +297,7 @@ mod tests {
     }
 
     async fn answer(node: &mut DuplexStream, answer: &Answer) {
-        wire::write_frame(node, &wire::encode(answer)).await.expect("somebody listens");
+        wire::write_frame(node, &wire::encode(answer)).await.expect("the reader is open");
     }
 
     #[tokio::test]
@@ -311,7 +311,7 @@ mod tests {
         }
         let socket = dir.path().join("socket");
         drop(tokio::net::UnixListener::bind(&socket).expect("bound"));
-        let error = Client::connect(&socket).await.expect_err("nobody listens");
+        let error = Client::connect(&socket).await.expect_err("no listener");
         assert!(matches!(error, ConnectError::Dead { .. }), "{error}");
     }
 

@@ -148,17 +148,17 @@ mod tests {
         let slots = ConnectionTable::default();
         let all: Vec<ConnectionSlot> =
             (0..SEATS_MAX).map(|_| slots.take().expect("free")).collect();
-        all[0].set_answering().expect("it is there");
-        all[1].set_idle().expect("it is there"); // later than all others
+        all[0].set_answering().expect("not evicted");
+        all[1].set_idle().expect("not evicted"); // later than all others
         let new = slots.take().expect("an idle one is evicted");
         let gone: Vec<usize> =
             (0..SEATS_MAX).filter(|n| all[*n].evicted().now_or_never().is_some()).collect();
         assert_eq!((gone, slots.len()), (vec![2], SEATS_MAX));
         assert_eq!(all[2].set_answering(), Err(SlotError::Evicted));
         for slot in all.iter().filter(|slot| slot.number != all[2].number) {
-            slot.set_answering().expect("it is there");
+            slot.set_answering().expect("not evicted");
         }
-        new.set_answering().expect("it is there");
+        new.set_answering().expect("not evicted");
         assert!(slots.take().is_none(), "every connection has a request");
         drop(new);
         assert!(slots.take().is_some());
@@ -173,7 +173,7 @@ mod tests {
         let mut all: Vec<ConnectionSlot> =
             (0..WATCHERS_MAX).map(|_| slots.take().expect("free")).collect();
         for slot in &all {
-            slot.set_watching().expect("it is there");
+            slot.set_watching().expect("not evicted");
         }
         assert_eq!(new.set_watching(), Err(SlotError::TooManyWatches));
         all.pop();

@@ -56,7 +56,7 @@ fn paused_node_is_reported_as_paused_with_exit_code_4() {
     let from = line.find("/ip4/127.0.0.1/tcp/").expect("an address");
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '/' || c == '.';
     let address: String = line[from..].chars().take_while(|c| is_part(*c)).collect();
-    kill_process(Pid::from_child(&node.child), Signal::STOP).expect("it is ours");
+    kill_process(Pid::from_child(&node.child), Signal::STOP).expect("our child process");
 
     let socket = dir.path().join("data/control.sock");
     let socket = socket.to_str().expect("UTF-8");
@@ -108,11 +108,11 @@ fn tool_finds_node_by_settings_across_restarts() {
     assert_eq!(ask(&["data", "list", "mo"]).1, "motd\n");
 
     node.signal(Signal::KILL);
-    node.child.wait().expect("it is ours");
+    node.child.wait().expect("our child process");
     let (code, _, errors) = ask(&["members"]);
     assert_eq!(code, 4);
     assert!(errors.contains("its process was killed; start it again"), "{errors}");
-    assert!(socket.exists(), "nobody tidied up");
+    assert!(socket.exists(), "a killed node leaves its socket");
 
     let mut again = start(&file);
     let until = Instant::now() + SOON;
@@ -126,8 +126,8 @@ fn tool_finds_node_by_settings_across_restarts() {
     }
     again.signal(Signal::TERM);
     again.tells(&["node.ended"]);
-    assert!(again.child.wait().expect("it is ours").success());
-    assert!(!socket.exists(), "it tidied up");
+    assert!(again.child.wait().expect("our child process").success());
+    assert!(!socket.exists(), "a stopped node removes its socket");
 }
 
 /// Starts a node in this process with its control socket in `dir`.
@@ -228,7 +228,7 @@ async fn shards_lists_placement_and_names_known_types() {
     let mut bells = None;
     for node in [&node, &other] {
         bells = Some(node.sharding().start("bell", |_id| Bell).await.expect("it starts"));
-        node.sharding().registered("bell").await.expect("it is let in");
+        node.sharding().registered("bell").await.expect("it registers");
     }
     let bells = bells.expect("it was started twice");
     for n in 0..20 {
@@ -285,8 +285,8 @@ async fn a_key_is_watched_until_ctrl_c() {
     }
     data.delete(&key, WriteLocal).await.expect("made");
     assert!(next().ends_with("Z  holds nothing"));
-    kill_process(Pid::from_child(&child), Signal::INT).expect("it is ours");
-    assert!(child.wait().expect("it is ours").success());
+    kill_process(Pid::from_child(&child), Signal::INT).expect("our child process");
+    assert!(child.wait().expect("our child process").success());
     node.stop().await;
 }
 
@@ -320,7 +320,10 @@ async fn remote_tool_proves_secret_and_never_joins() {
     assert_eq!(held.get().expect("text"), Some("hello".to_owned()));
     let (code, answer, errors) = ask(&["members"], &ours).await;
     assert_eq!(code, 0, "{errors}");
-    assert!(answer.contains(": 1 member, all have seen this"), "who asks is none: {answer}");
+    assert!(
+        answer.contains(": 1 member, all have seen this"),
+        "the tool is not a member: {answer}"
+    );
     let (code, answer, errors) = ask(&["members"], &other).await;
     assert_eq!((code, answer.as_str()), (1, ""), "{errors}");
     assert!(errors.contains("secret"), "{errors}");
@@ -357,7 +360,7 @@ async fn tool_with_the_client_secret_reads_members_and_data() {
     assert_eq!(code, 0, "{errors}");
     assert!(answer.contains(": 1 member, all have seen this"), "{answer}");
     let (code, _, errors) = ask(&["data", "get", "motd"], &of_tool).await;
-    assert!(!errors.contains("secret"), "it was let in: {code}, {errors}");
+    assert!(!errors.contains("secret"), "the node admitted it: {code}, {errors}");
     let (code, answer, errors) = ask(&["members"], &of_cheat).await;
     assert_eq!((code, answer.as_str()), (1, ""), "{errors}");
     assert!(errors.contains("secret"), "{errors}");

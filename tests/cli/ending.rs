@@ -39,7 +39,7 @@ fn pair() -> [Running; 2] {
 /// Reads the rest of the node's log and its exit code.
 fn ended(node: &mut Running) -> (String, Option<i32>) {
     let lines: Vec<String> = node.log.by_ref().map(|line| line.expect("UTF-8")).collect();
-    (lines.join("\n"), node.child.wait().expect("it is ours").code())
+    (lines.join("\n"), node.child.wait().expect("our child process").code())
 }
 
 #[test]
@@ -55,9 +55,9 @@ fn node_that_its_downing_strategy_ends_exits_with_6() {
 fn node_that_others_removed_exits_with_6() {
     let [mut older, mut younger] = pair();
     let id = Pid::from_child(&younger.child);
-    kill_process(id, Signal::STOP).expect("it is ours");
+    kill_process(id, Signal::STOP).expect("our child process");
     older.tells(&["cluster.member", "\"what\":\"removed\""]);
-    kill_process(id, Signal::CONT).expect("it is ours");
+    kill_process(id, Signal::CONT).expect("our child process");
     let (log, code) = ended(&mut younger);
     assert_eq!(code, Some(6), "{log}");
     older.signal(Signal::TERM);
@@ -73,7 +73,7 @@ fn node_with_a_closed_log_pipe_goes_on_and_exits_with_0() {
     let first = node.log.next().expect("it logs").expect("UTF-8");
     node.log = closed(); // every later line meets a closed pipe
     node.signal(Signal::TERM); // sent once the node has started and written many log lines
-    assert_eq!(node.child.wait().expect("it is ours").code(), Some(0), "after {first}");
+    assert_eq!(node.child.wait().expect("our child process").code(), Some(0), "after {first}");
 }
 
 /// The stderr of a process that has ended.
@@ -81,6 +81,6 @@ fn closed() -> Lines<BufReader<ChildStderr>> {
     let mut child = ostraca().arg("--version").stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let child = child.as_mut().expect("it starts");
     let log = child.stderr.take().expect("piped");
-    child.wait().expect("it is ours");
+    child.wait().expect("our child process");
     BufReader::new(log).lines()
 }

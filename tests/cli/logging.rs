@@ -32,7 +32,7 @@ impl Node {
         for line in log {
             let line = line.expect("UTF-8");
             if line.contains("cluster.alone") {
-                kill_process(Pid::from_child(&self.0), Signal::TERM).expect("it is ours");
+                kill_process(Pid::from_child(&self.0), Signal::TERM).expect("our child process");
             }
             lines.push(line);
         }

@@ -171,7 +171,7 @@ fn secret_file_is_new_and_for_its_user_only() {
         (0o644, 0, "warning: net.cluster-secret-file"),
         (0o660, 1, "other users may write the secret"),
     ] {
-        std::fs::set_permissions(&path, Permissions::from_mode(mode)).expect("it is ours");
+        std::fs::set_permissions(&path, Permissions::from_mode(mode)).expect("our file");
         let output = check(&file);
         let (answer, errors) = said(&output);
         assert_eq!(output.status.code(), Some(code), "{mode:o}: {errors}");
@@ -281,7 +281,7 @@ impl Running {
             assert!(Instant::now() < until, "it handles no {signal:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
-        kill_process(Pid::from_child(&self.child), signal).expect("it is ours");
+        kill_process(Pid::from_child(&self.child), signal).expect("our child process");
     }
 
     /// Whether the process has a handler for the signal, read from `/proc`.
@@ -323,9 +323,9 @@ fn two_nodes_form_a_cluster_and_one_leaves_it_at_a_signal() {
     first.tells(&["cluster.member", "\"what\":\"up\""]);
     second.signal(Signal::TERM);
     second.tells(&["node.ended"]);
-    assert!(second.child.wait().expect("it is ours").success());
+    assert!(second.child.wait().expect("our child process").success());
     first.tells(&["cluster.member", "\"what\":\"removed\""]);
     first.signal(Signal::INT);
     first.tells(&["node.ended"]);
-    assert!(first.child.wait().expect("it is ours").success());
+    assert!(first.child.wait().expect("our child process").success());
 }

@@ -105,5 +105,5 @@ fn log_and_members_agree_on_node_and_configuration() {
     let text = ended(&text).1;
     assert!(text.contains(&format!("configuration {number}: ")), "{text}");
     node.signal(Signal::TERM);
-    assert!(node.child.wait().expect("it is ours").success());
+    assert!(node.child.wait().expect("our child process").success());
 }

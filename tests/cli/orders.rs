@@ -37,16 +37,16 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 async fn pair(dir: &TempDir) -> [(Node, String, ShardRegion<Bell>); 2] {
     let (first, socket) = node_at(dir).await;
     let bells = first.sharding().start("bell", |_id| Bell).await.expect("it starts");
-    first.sharding().registered("bell").await.expect("it is let in");
+    first.sharding().registered("bell").await.expect("it registers");
     let mut config = Config::default();
     let seed = first.addresses()[0].to_string();
     config.cluster.seeds = vec![Address::new(seed).expect("short")];
     let path: PathBuf = dir.path().join("other");
     config.management.control_socket = Some(path.clone());
     let second = Node::start(config).await.expect("it starts");
-    second.cluster().up().await.expect("it is let in");
+    second.cluster().up().await.expect("it joins");
     let too = second.sharding().start("bell", |_id| Bell).await.expect("it starts");
-    second.sharding().registered("bell").await.expect("it is let in");
+    second.sharding().registered("bell").await.expect("it registers");
     let path = path.to_str().expect("UTF-8").to_owned();
     [(first, socket, bells), (second, path, too)]
 }
@@ -198,7 +198,7 @@ fn leave_ends_the_asked_node_with_exit_code_0() {
     assert_eq!((code, errors.as_str()), (0, ""));
     assert!(answer.contains(" was asked to leave"), "{answer}");
     node.tells(&["node.ended"]);
-    assert!(node.child.wait().expect("it is ours").success());
+    assert!(node.child.wait().expect("our child process").success());
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn health_exits_with_0_or_1() {
     assert_eq!((&found["live"], &found["ready"]), (&true.into(), &true.into()), "{found}");
 
     node.signal(Signal::KILL);
-    node.child.wait().expect("it is ours");
+    node.child.wait().expect("our child process");
     assert_eq!((health(&["--live"]).0, health(&[]).0), (1, 1));
 }
 

@@ -66,8 +66,8 @@ fn members_watch_prints_an_object_for_each_change() {
     while next()["preparing_for_shutdown"] != true {
         assert!(Instant::now() < until, "it is never shown");
     }
-    kill_process(Pid::from_child(&child), Signal::INT).expect("it is ours");
-    assert!(child.wait().expect("it is ours").success());
+    kill_process(Pid::from_child(&child), Signal::INT).expect("our child process");
+    assert!(child.wait().expect("our child process").success());
 }
 
 /// The tool reports the pause at most 8 s after it begins; the test waits for its exit.
@@ -83,7 +83,7 @@ fn data_watch_reports_a_node_that_pauses_later() {
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     assert!(lines.next().expect("a line").expect("UTF-8").ends_with("holds nothing"));
     watch(&node);
-    kill_process(Pid::from_child(&node.child), Signal::STOP).expect("it is ours");
+    kill_process(Pid::from_child(&node.child), Signal::STOP).expect("our child process");
     let output = child.wait_with_output().expect("it ends");
     let (_, errors) = said(&output);
     assert_eq!(output.status.code(), Some(4), "{errors}");

@@ -62,7 +62,7 @@ async fn place(dir: &TempDir, name: &str, seeds: &[Multiaddr]) -> Place {
     config.management.control_socket = Some(socket.clone());
     let node = Node::start(config).await.expect("it starts");
     let up = tokio::time::timeout(SOON, node.cluster().up()).await;
-    up.expect("in time").expect("it is let in");
+    up.expect("in time").expect("it joins");
     let sharding = node.sharding();
     let region = sharding.start("counter", |_| Counter::default()).await.expect("it starts");
     let registered = tokio::time::timeout(SOON, sharding.registered("counter")).await;
@@ -90,7 +90,7 @@ async fn answered<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
             }
         }
     };
-    tokio::time::timeout(SOON, tries).await.expect("somebody answers")
+    tokio::time::timeout(SOON, tries).await.expect("an answer in time")
 }
 
 async fn add(at: &Place, number: u64) -> u64 {
@@ -111,7 +111,8 @@ async fn only_an_operator_on_its_host_is_heard(last: &Place, address: &Multiaddr
     assert!(errors.contains("there is nothing to recover"), "{errors}");
     let identity = Identity::load(None).expect("a new one");
     let config = Config::default();
-    let called = connect_as(&identity, &config.net, address, SOON).await.expect("it lets in");
+    let called =
+        connect_as(&identity, &config.net, address, SOON).await.expect("it admits the client");
     let refused = Client::over(called).ask(&Request::Recover { force: true }, SOON).await;
     let Err(AskError::Refused(why)) = refused else { panic!("{refused:?}") };
     assert_eq!(why.why, Why::OnlyHere);

@@ -22,7 +22,7 @@ async fn node(remote: Remote) -> Node {
 async fn asked(node: &Node, request: &Request) -> Result<Answer, (Why, String)> {
     let identity = Identity::load(None).expect("a new one");
     let (net, at) = (Config::default().net, &node.addresses()[0]);
-    let stream = connect_as(&identity, &net, at, SOON).await.expect("it lets in");
+    let stream = connect_as(&identity, &net, at, SOON).await.expect("it admits the client");
     match Client::over(stream).ask(request, SOON).await {
         Ok(answer) => Ok(answer),
         Err(AskError::Refused(refusal)) => Err((refusal.why, refusal.text)),

@@ -45,7 +45,7 @@ fn lone_node_goes_on_after_stop_and_kill() {
         clusters.insert(cluster(&node.tells(&["cluster.belongs"])));
         node.tells(&["cluster.member", "\"what\":\"up\""]);
         node.signal(signal);
-        let ended = node.child.wait().expect("it is ours");
+        let ended = node.child.wait().expect("our child process");
         assert_eq!(ended.success(), signal != Signal::KILL, "{signal:?}");
     }
     assert_eq!(clusters.len(), 1, "each life belongs to the same cluster");
@@ -58,7 +58,7 @@ fn copied_directory_waits_for_recover_force() {
     let mut node = on(dir.path());
     node.tells(&["cluster.member", "\"what\":\"up\""]);
     node.signal(Signal::TERM);
-    node.child.wait().expect("it is ours");
+    node.child.wait().expect("our child process");
     for file in ["identity.key", "lock", "membership"] {
         std::fs::copy(dir.path().join(file), copy.path().join(file)).expect("copied");
     }
@@ -111,14 +111,14 @@ impl Deployment {
 
     fn kill_and_start(&mut self, place: usize) {
         self.nodes[place].kill().expect("it runs");
-        self.nodes[place].wait().expect("it is ours");
+        self.nodes[place].wait().expect("our child process");
         self.nodes[place] = self.node(place);
     }
 
     /// Restarts nodes that have ended.
     fn supervise(&mut self) {
         for place in 0..self.nodes.len() {
-            if self.nodes[place].try_wait().expect("it is ours").is_some() {
+            if self.nodes[place].try_wait().expect("our child process").is_some() {
                 self.nodes[place] = self.node(place);
             }
         }

@@ -96,8 +96,8 @@ async fn a_thousand_idle_connections_lock_nobody_out() {
     }
     can_be_asked(&socket).await;
     let mut byte = [0];
-    let sent_away = tokio::time::timeout(SOON, idle[0].read(&mut byte)).await;
-    assert!(matches!(sent_away, Ok(Ok(0) | Err(_))), "the first is long gone: {sent_away:?}");
+    let evicted = tokio::time::timeout(SOON, idle[0].read(&mut byte)).await;
+    assert!(matches!(evicted, Ok(Ok(0) | Err(_))), "the longest idle one is evicted: {evicted:?}");
     drop(idle);
     can_be_asked(&socket).await;
     node.stop().await;
@@ -128,7 +128,10 @@ async fn slow_watcher_receives_the_latest_value() {
     assert!(seen.len() < 20, "nothing was kept but the last: {seen:?}");
     assert!(seen.is_sorted(), "{seen:?}");
     drop(watching);
-    tokio::time::timeout(SOON, serving).await.expect("it hears of that").expect("no panic");
+    tokio::time::timeout(SOON, serving)
+        .await
+        .expect("the server notices the end")
+        .expect("no panic");
     node.stop().await;
 }
 
@@ -179,7 +182,7 @@ async fn socket_is_private_and_replaces_only_a_stale_socket() {
     assert!(error.contains("can't be read: create it"), "{error}");
     let open = dir.path().join("open");
     std::fs::create_dir(&open).expect("it is made");
-    std::fs::set_permissions(&open, PermissionsExt::from_mode(0o777)).expect("it is ours");
+    std::fs::set_permissions(&open, PermissionsExt::from_mode(0o777)).expect("our file");
     let error = refusal(&config(&open.join("s"))).await;
     assert!(error.contains("has mode 777: `chmod go-w` it"), "{error}");
 }

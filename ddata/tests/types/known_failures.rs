@@ -117,7 +117,7 @@ fn known_failure_15_partial_delta_keeps_unnamed_keys() {
     assert_eq!(b.value().len(), 10);
     assert_eq!(b, a);
     let mut stranger = Causal::<LWWMap<u8, u8>>::new();
-    assert!(stranger.apply(&delta).is_err(), "and who lacks its past asks for that first");
+    assert!(stranger.apply(&delta).is_err(), "a replica without its past refuses it");
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn catch_up<T: DataType>(from: &Causal<T>, to: &Causal<T>) -> Causal<T> {
     let (mut repaired, mut merged) = (to.clone(), to.clone());
     match from.repair(to.context()) {
         Repair::Delta(repair) => {
-            repaired.apply(&repair).expect("it has seen what it says it has");
+            repaired.apply(&repair).expect("the peer has the required context");
         }
         Repair::Nothing => assert!(to.context().includes(from.context())), // a flag that is on
         Repair::Full => panic!("by delta"),

@@ -147,7 +147,7 @@ fn the_environment_goes_before_the_file_and_is_named_in_errors() {
     });
 }
 
-/// A setting's other name, in the file or in the environment: the environment goes before.
+/// A setting's other name, in the file or in the environment: the environment takes precedence.
 #[test]
 #[expect(clippy::result_large_err, reason = "a jail takes figment's own errors")]
 fn a_setting_under_its_other_name_is_the_same_setting() {
@@ -239,7 +239,7 @@ fn variable_that_lacks_an_underscore_is_refused() {
     for (name, said) in wrong {
         figment::Jail::expect_with(|jail| {
             jail.set_env(name, "7");
-            let error = Config::from_env().expect_err("nobody would read it").to_string();
+            let error = Config::from_env().expect_err("a misspelt variable").to_string();
             assert!(error.contains(name) && error.contains(said), "{error}");
             Ok(())
         });
