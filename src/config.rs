@@ -310,12 +310,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_to_be_set_for_the_first_try() {
+    fn default_settings_are_valid() {
         assert_eq!(with(|_| {}).expect("valid"), []);
     }
 
     #[test]
-    fn a_control_socket_has_a_path_that_the_system_takes() {
+    fn control_socket_path_length_is_limited() {
         let mut config = Config::default();
         config.management.control_socket = Some("s".repeat(107).into());
         assert_eq!(config.check().expect("valid"), []);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_listens_or_says_where_others_dial() {
+    fn member_needs_a_listen_or_advertise_address() {
         let mut config = Config::default();
         config.net.listen.clear();
         let error = config.check().expect_err("no address").to_string();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_can_be_dialled_and_counted() {
+    fn seeds_are_checked_for_form_and_number() {
         let valid = ["/ip4/10.0.0.1/tcp/1", "/ip6/::1/tcp/2"];
         assert_eq!(with(|c| seeds(c, &valid)).expect("valid"), [Warning::from(TwoNodes)]);
         for wrong in ["10.0.0.1:7", "/ip4/10.0.0.1/udp/7", "/ip4/10.0.0.1", "/memory/7"] {

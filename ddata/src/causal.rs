@@ -530,7 +530,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_context_is_the_plain_set_of_its_dots(a in dots(), b in dots()) {
+        fn context_equals_a_plain_set_of_dots(a in dots(), b in dots()) {
             let (ca, cb) = (context(&a), context(&b));
             let (pa, pb) = (plain(&a), plain(&b));
             for replica in 0..3 {
@@ -557,7 +557,7 @@ mod tests {
         }
 
         #[test]
-        fn the_order_of_learning_leaves_no_trace(mut a in dots(), b in dots()) {
+        fn context_is_independent_of_insertion_order(mut a in dots(), b in dots()) {
             let mut merged = context(&a);
             merged.merge(&context(&b));
             a.extend(b);
@@ -568,7 +568,7 @@ mod tests {
         }
 
         #[test]
-        fn a_context_survives_its_encoding(a in dots()) {
+        fn context_round_trips_through_its_encoding(a in dots()) {
             let before = context(&a);
             let mut writer = Writer::new();
             before.encode(&mut writer);
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_dot_lies_beyond_stray_ones() {
+    fn next_dot_is_above_dots_beyond_gaps() {
         let me = ReplicaId::new(1);
         let mut seen = CausalContext::new();
         seen.insert(Dot::new(me, 5));

@@ -195,7 +195,7 @@ mod tests {
     const SKEW: Duration = Duration::from_secs(60);
 
     #[test]
-    fn stamps_rise_though_the_wall_clock_falls_back() {
+    fn stamps_rise_when_the_wall_clock_goes_back() {
         let mut clock = HybridClock::new(SKEW);
         let first = clock.tick(WallTime::from_millis(1_000));
         let second = clock.tick(WallTime::from_millis(10));

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_a_cluster_says_so() {
+    fn members_reports_a_node_without_a_cluster() {
         let all = Members { me: "node-1".to_owned(), ..Members::default() };
         assert!(shown(&all).starts_with("node-1 belongs to no cluster yet"));
     }

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_stand_below_each_other_and_empty_ones_are_left_out() {
+    fn columns_are_aligned_and_empty_ones_omitted() {
         let row = |cells: [&str; 3]| cells.map(str::to_owned);
         let rows = [row(["ä", "", "10"]), row(["longer", "", ""])];
         assert_eq!(table(["NAME", "ROLES", "N"], &rows), "NAME    N\nä       10\nlonger\n");

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_question_is_never_answered_with_the_answer_to_another() {
+    async fn request_never_gets_the_answer_of_another() {
         let (near, mut node) = tokio::io::duplex(1024);
         let mut client = Client::over(near);
         assert!(client.ask(&get("first"), LONG).now_or_never().is_none(), "its caller leaves");

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_any_type_is_read_and_written_as_it_was() {
+    fn item_of_any_type_round_trips() {
         let order = Order {
             id: 7,
             tags: vec!["a", "b"],

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_written_and_read_as_it_was() {
+    fn verbatim_value_round_trips() {
         let value = ("a", [1_u64, 300, u64::MAX], Some(-0.5), (), b"bytes".as_slice());
         let encoded = Encoded::new(&value).expect("it encodes");
         let read: Verbatim = from_peer(encoded.as_bytes()).expect("a value");

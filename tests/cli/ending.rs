@@ -43,7 +43,7 @@ fn ended(node: &mut Running) -> (String, Option<i32>) {
 }
 
 #[test]
-fn node_that_its_downing_strategy_ends_exits_with_6() {
+fn node_stopped_by_downing_strategy_exits_with_6() {
     let [older, mut younger] = pair();
     older.signal(Signal::KILL);
     let (log, code) = ended(&mut younger);
@@ -52,7 +52,7 @@ fn node_that_its_downing_strategy_ends_exits_with_6() {
 }
 
 #[test]
-fn node_that_others_removed_exits_with_6() {
+fn node_removed_by_others_exits_with_6() {
     let [mut older, mut younger] = pair();
     let id = Pid::from_child(&younger.child);
     kill_process(id, Signal::STOP).expect("our child process");
@@ -65,7 +65,7 @@ fn node_that_others_removed_exits_with_6() {
 }
 
 #[test]
-fn node_with_a_closed_log_pipe_goes_on_and_exits_with_0() {
+fn node_with_a_closed_log_pipe_still_exits_with_0() {
     let mut command = ostraca();
     command.arg("node").env("RUST_LOG", "trace");
     let mut node = Running::of(command);

@@ -47,7 +47,7 @@ fn check(file: &Path) -> Output {
 }
 
 #[test]
-fn the_default_settings_are_a_file_that_a_node_starts_with() {
+fn printed_defaults_are_valid_settings() {
     let output = run(&["config", "--defaults"]);
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("node.toml");
@@ -59,7 +59,7 @@ fn the_default_settings_are_a_file_that_a_node_starts_with() {
 }
 
 #[test]
-fn the_file_that_the_docs_show_is_one_that_a_node_starts_with() {
+fn settings_in_the_docs_are_valid() {
     let page = include_str!("../../docs/configuration.md");
     let (_, from) = page.split_once("```toml\n").expect("the page shows a file");
     let (shown, _) = from.split_once("```").expect("the file ends");
@@ -73,7 +73,7 @@ fn the_file_that_the_docs_show_is_one_that_a_node_starts_with() {
 }
 
 #[test]
-fn every_allocation_strategy_is_one_that_a_node_starts_with() {
+fn settings_accept_every_allocation_strategy() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("node.toml");
     for name in ["least-shard", "least-shard-rounds", "consistent-hashing", "external"] {
@@ -85,7 +85,7 @@ fn every_allocation_strategy_is_one_that_a_node_starts_with() {
 }
 
 #[test]
-fn wrong_settings_are_an_error_that_says_where_and_what() {
+fn wrong_settings_error_names_file_and_setting() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("node.toml");
     let wrong = [
@@ -115,7 +115,7 @@ fn wrong_settings_are_an_error_that_says_where_and_what() {
 }
 
 #[test]
-fn settings_from_a_pipe_are_checked_as_those_of_a_file() {
+fn config_check_reads_settings_from_a_pipe() {
     for (text, code) in [("nonsense = 1", 1), ("[cluster]\ndirect-limit = 7\n", 0)] {
         let mut command = ostraca();
         command.args(["config", "--check", "/dev/stdin"]);
@@ -311,7 +311,7 @@ fn watch(process: &Running) {
 }
 
 #[test]
-fn two_nodes_form_a_cluster_and_one_leaves_it_at_a_signal() {
+fn two_nodes_form_a_cluster_and_leave_on_signal() {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
     let seed = format!("/ip4/127.0.0.1/tcp/{}", port.expect("loopback has ports").port());
     let mut first = Running::start(&seed, &seed);

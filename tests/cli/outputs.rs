@@ -109,7 +109,7 @@ fn completions_and_man_pages_name_every_command() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn variables_name_the_node_that_is_asked() {
+async fn environment_variables_name_the_node() {
     let dir = tempfile::tempdir().expect("a directory");
     let (node, socket) = node_at(&dir).await;
     let file = dir.path().join("node.toml");

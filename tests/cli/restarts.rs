@@ -37,7 +37,7 @@ fn cluster(line: &str) -> String {
 }
 
 #[test]
-fn lone_node_goes_on_after_stop_and_kill() {
+fn lone_node_keeps_its_cluster_after_stop_and_kill() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut clusters = BTreeSet::new();
     for signal in [Signal::TERM, Signal::KILL, Signal::KILL, Signal::TERM, Signal::INT] {

@@ -55,7 +55,7 @@ async fn answer_to(socket: &Path, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nonsense_costs_the_connection_that_says_it() {
+async fn invalid_request_affects_only_its_connection() {
     let (_dir, socket, node) = node().await;
     let mut watching = Client::connect(&socket).await.expect("it listens").watch("k").await;
     let watching = watching.as_mut().expect("it is asked");
@@ -88,7 +88,7 @@ async fn nonsense_costs_the_connection_that_says_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_idle_connections_lock_nobody_out() {
+async fn thousand_idle_connections_block_no_caller() {
     let (_dir, socket, node) = node().await;
     let mut idle = Vec::new();
     for _ in 0..1_000 {
@@ -188,7 +188,7 @@ async fn socket_is_private_and_replaces_only_a_stale_socket() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_starts_without_a_socket_that_nobody_asked_for_by_name() {
+async fn node_starts_without_an_unconfigured_socket() {
     let dir = tempfile::tempdir().expect("a directory");
     let deep = dir.path().join("d".repeat(120));
     let mut config = Config::default();

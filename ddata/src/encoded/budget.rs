@@ -660,7 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn values_within_the_budget_decode_as_without_it() {
+    fn values_within_the_budget_decode() {
         let long = Long { pairs: vec![(u64::MAX, 7); 50_000], name: Some("a".repeat(3_000)) };
         assert_eq!(from_foreign::<Long>(&bytes(&long), 8).ok(), Some(long));
         let map = BTreeMap::from([("a".to_owned(), vec![1_u8, 2]), ("b".to_owned(), vec![])]);
@@ -688,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_quotes_a_long_text_is_short() {
+    fn error_that_quotes_a_long_text_is_cut() {
         let text = bytes(&"\u{1}".repeat(100_000));
         let error = from_foreign::<u64>(&text, 8).expect_err("a text is no number");
         assert!(error.to_string().len() <= ERROR_BYTES_MAX, "{error}");

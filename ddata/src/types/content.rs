@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn every_leaf_reads_as_its_own_type_does() {
+    fn content_of_every_leaf_equals_its_typed_value() {
         assert_eq!(after::<Flag>(|_| Ok(())), Content::Flag(false));
         assert_eq!(after::<Flag>(|flag| flag.switch_on().map(drop)), Content::Flag(true));
         assert_eq!(after::<GCounter>(|it| it.increment(7)), Content::Total(7));

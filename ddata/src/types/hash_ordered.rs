@@ -181,7 +181,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_map_on_both_sides_of_its_threshold(
+        fn map_is_correct_in_vector_and_tree_form(
             steps in proptest::collection::vec((any::<bool>(), 0_u8..24, any::<u8>()), 0..80),
         ) {
             let mut ours = HashOrdered::default();

@@ -129,14 +129,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shape_is_its_name() {
+    fn shape_round_trips_through_its_name() {
         for name in ["flag", "lww-map", "user/score", "or-map/or-map/or-set", "or-map/user/a/b"] {
             assert_eq!(name.parse::<Shape>().unwrap().to_string(), name);
         }
     }
 
     #[test]
-    fn unknown_names_and_towers_are_refused() {
+    fn unknown_names_and_deep_nesting_are_refused() {
         assert_eq!("or-bag".parse::<Shape>(), Err(DecodeError::UnknownType("or-bag".into())));
         assert!("user/".parse::<Shape>().is_err());
         assert!("or-map/".repeat(40).parse::<Shape>().is_err());

@@ -130,7 +130,7 @@ fn partial_state_as_delta_deletes_entries_in_orswot_only() {
 
 /// `validate_op` of their map refuses the second key ever written (rust-crdt #159).
 #[test]
-fn their_map_refuses_a_legal_second_key_and_ours_takes_it() {
+fn their_map_refuses_a_valid_second_key_and_ours_accepts() {
     let mut map = TheirMap::new();
     their_put(&mut map, 1, 0, 1);
     let ctx = map.read_ctx().derive_add_ctx(1);
@@ -149,7 +149,7 @@ fn their_map_refuses_a_legal_second_key_and_ours_takes_it() {
 
 /// Two concurrent writes, one of them removed with its key: their ops and merges disagree.
 #[test]
-fn their_map_has_ops_that_are_not_its_merges_and_ours_has_not() {
+fn ops_and_merges_disagree_in_their_map_only() {
     let (mut a, mut c) = (OurMap::new(), OurMap::new());
     let (mut by_delta, mut by_state) = (OurMap::new(), OurMap::new());
     let put = |map: &mut OurMap, author, key: u8, value: u8| {

@@ -68,7 +68,7 @@ fn a_late_replica_catches_up<C: Case>(run: &Run, fates: &[u8]) -> Checked {
 }
 
 /// Deltas joined in any order have the same effect as single ones.
-fn a_group_is_its_parts<C: Case>(run: &Run, picks: &[u8]) -> Checked {
+fn joined_deltas_equal_single_deltas<C: Case>(run: &Run, picks: &[u8]) -> Checked {
     let mut world = World::<C>::after(run)?;
     let ordinary: Vec<Sent> =
         world.sent.iter().filter(|s| s.meant_for.is_none()).cloned().collect();
@@ -102,7 +102,7 @@ fn a_group_is_its_parts<C: Case>(run: &Run, picks: &[u8]) -> Checked {
 }
 
 /// After any history and repairs, all replicas have the state that the model expects.
-fn everybody_converges<C: Case>(run: &Run) -> Checked {
+fn all_replicas_converge<C: Case>(run: &Run) -> Checked {
     let mut world = World::<C>::after(run)?;
     world.heal()?;
     let all: Known = world.history.events.keys().copied().collect();
@@ -125,7 +125,7 @@ fn a_repair_is_the_full_merge<C: Case>(run: &Run, forget: u8) -> Checked {
 }
 
 /// A misdirected repair is refused or correct.
-fn a_repair_astray_does_no_harm<C: Case>(run: &Run) -> Checked {
+fn misdirected_repair_does_no_harm<C: Case>(run: &Run) -> Checked {
     let mut world = World::<C>::after(run)?;
     for from in 0..run.replicas {
         for meant in 0..run.replicas {
@@ -192,13 +192,13 @@ macro_rules! laws {
                 }
 
                 #[test]
-                fn a_group_is_its_parts(run in plain(), picks in any::<[u8; 8]>()) {
-                    super::a_group_is_its_parts::<$case>(&run, &picks)?;
+                fn joined_deltas_equal_single_deltas(run in plain(), picks in any::<[u8; 8]>()) {
+                    super::joined_deltas_equal_single_deltas::<$case>(&run, &picks)?;
                 }
 
                 #[test]
-                fn everybody_converges(run in wild()) {
-                    super::everybody_converges::<$case>(&run)?;
+                fn all_replicas_converge(run in wild()) {
+                    super::all_replicas_converge::<$case>(&run)?;
                 }
 
                 #[test]
@@ -207,8 +207,8 @@ macro_rules! laws {
                 }
 
                 #[test]
-                fn a_repair_astray_does_no_harm(run in wild()) {
-                    super::a_repair_astray_does_no_harm::<$case>(&run)?;
+                fn misdirected_repair_does_no_harm(run in wild()) {
+                    super::misdirected_repair_does_no_harm::<$case>(&run)?;
                 }
 
                 #[test]

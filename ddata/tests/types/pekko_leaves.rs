@@ -57,7 +57,7 @@ fn p27_a_g_counter_sums_its_replicas_and_deltas_are_states() {
 }
 
 #[test]
-fn p27_a_g_counter_counts_to_u128_and_says_so_at_the_end() {
+fn p27_g_counter_overflow_is_an_error() {
     let (mut a, mut b) = (Causal::<GCounter>::new(), Causal::<GCounter>::new());
     a.edit(author(0, 0), |counter| counter.increment(u128::MAX)).unwrap();
     assert!(a.edit(author(0, 0), |counter| counter.increment(1)).is_err());
@@ -83,7 +83,7 @@ fn p28_a_pn_counter_goes_below_zero_and_deltas_are_states() {
 }
 
 #[test]
-fn p28_a_pn_counter_holds_both_ends_of_i128() {
+fn p28_pn_counter_reaches_both_ends_of_i128() {
     for (end, step) in [(i128::MAX, 1), (i128::MIN, -1)] {
         let mut counter = Causal::<PNCounter>::new();
         counter.edit(author(0, 0), |counter| counter.add(end)).unwrap();

@@ -71,7 +71,7 @@ fn concurrently(
 }
 
 #[test]
-fn p44_keys_come_go_and_come_back_and_concurrent_values_merge() {
+fn p44_keys_can_be_added_again_and_values_merge() {
     let mut a = Sets::new();
     add(&mut a, 0, 1, 10);
     remove(&mut a, 0, 1);
@@ -209,7 +209,7 @@ fn p50<V: DataType>(change: impl Fn(&mut Edit<'_, V>) -> Result<(), EditError>) 
 }
 
 #[test]
-fn p50_values_of_every_kind_travel_as_deltas() {
+fn p50_values_of_every_type_replicate_by_delta() {
     assert!(p50::<GSet<u8>>(|set| set.insert(&1).map(|_| ())).contains(&1));
     assert!(p50::<ORSet<u8>>(|set| set.insert(&1).map(|_| ())).contains(&1));
     assert_eq!(p50::<GCounter>(|counter| counter.increment(2)).value(), 4);

@@ -3,7 +3,7 @@
 //!
 //! | behaviour | test |
 //! |---|---|
-//! | P36 "later adds fold into the last", the group's inner structure | a group is one delta; the law `a_group_is_its_parts` compares it with single deltas |
+//! | P36 "later adds fold into the last", the group's inner structure | a group is one delta; the law `joined_deltas_equal_single_deltas` compares it with single deltas |
 //! | P41 (negative) a skipped delta loses an element | the opposite here: nothing is lost |
 //! | P42 `subtractDots`, `mergeCommonKeys`, `mergeDisjointKeys` | internal functions that we do not have; the tests cover their purpose |
 //! | P43 vector entries of unrelated nodes | a delta contains its own dots only |
@@ -43,7 +43,7 @@ fn with(who: usize, elements: &[u8]) -> Set {
 }
 
 #[test]
-fn p33_elements_come_go_and_come_back_many_times() {
+fn p33_elements_can_be_added_again_after_removal() {
     let mut set = Set::new();
     for _ in 0..20 {
         assert!(set.edit(author(0, 0), |set| set.insert(&1)).unwrap().0);
@@ -143,7 +143,7 @@ fn p38_clear_removes_seen_elements_by_state_and_delta() {
 }
 
 #[test]
-fn p39_an_element_of_two_origins_goes_only_with_both_dots() {
+fn p39_element_of_two_origins_needs_removal_of_both_dots() {
     let (a, b) = (with(0, &[1]), with(1, &[1]));
     let mut knows_one = a.clone();
     remove(&mut knows_one, 0, 1);
@@ -211,7 +211,7 @@ fn p42_element_removed_at_both_origins_vanishes() {
 }
 
 #[test]
-fn p43_a_removal_brings_no_knowledge_of_unrelated_replicas() {
+fn p43_removal_contains_no_dots_of_unrelated_replicas() {
     let mut a = with(0, &[1]);
     a.merge(&with(1, &[2]));
     let mut c = with(0, &[1]);

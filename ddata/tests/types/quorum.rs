@@ -235,7 +235,7 @@ mod canary {
     }
 
     #[test]
-    fn a_missing_rule_r_is_caught() {
+    fn missing_causal_delta_rule_is_detected() {
         assert!(is_caught::<cases::ORSetCase>(3));
         assert!(is_caught::<cases::ORSetCase>(5));
         assert!(is_caught::<cases::LWWMapCase>(3));

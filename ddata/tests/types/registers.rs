@@ -42,7 +42,7 @@ fn merged(a: &Register, b: &Register) -> Register {
 }
 
 #[test]
-fn among_concurrent_writes_the_later_hybrid_time_is_read() {
+fn later_hybrid_time_wins_among_concurrent_writes() {
     let (mut a, mut b) = (Register::new(), Register::new());
     set(&mut a, at(2, 10), 1);
     set(&mut b, at(1, 11), 2);
@@ -157,7 +157,7 @@ fn stale_owner_that_saw_its_successor_is_refused() {
 }
 
 #[test]
-fn equal_term_numbers_of_two_owners_are_two_terms() {
+fn equal_term_numbers_of_two_owners_are_different_terms() {
     let mut register = Register::new();
     set(&mut register, guarded(2, 5), 1);
     assert!(register.edit(guarded(1, 5), |register| register.set(&7)).is_err());
@@ -228,7 +228,7 @@ fn set_at_takes_rising_versions_only() {
 }
 
 #[test]
-fn an_error_halfway_changes_nothing_at_all() {
+fn error_within_an_edit_changes_nothing() {
     let mut map = Causal::<LWWMap<u8, u8>>::new();
     map.edit(at(1, 0), |map| map.insert(&1, &1)).unwrap();
     let before = map.encode();

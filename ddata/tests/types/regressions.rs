@@ -31,7 +31,7 @@ fn repair(from: &Set, peer: &CausalContext) -> Delta {
 /// An addition and its removal arrive joined, so nothing live is overwritten on arrival. A repair
 /// from that replica must still remove the addition at a third one.
 #[test]
-fn a_removal_that_came_with_its_addition_is_passed_on() {
+fn removal_joined_with_its_addition_is_propagated() {
     let (mut a, mut b, mut c) = (Set::new(), Set::new(), Set::new());
     let added = add(&mut a, A, 7);
     let mut both = added.clone();
@@ -46,7 +46,7 @@ fn a_removal_that_came_with_its_addition_is_passed_on() {
 /// A record of two removals is sent to a peer that knows one of them. Another replica that accepts
 /// the repair would lose, without its replacement, the entry that the peer has replaced.
 #[test]
-fn a_repair_for_one_peer_erases_nothing_at_another() {
+fn repair_for_one_peer_erases_nothing_at_another() {
     let mut a = Causal::<LWWMap<u8, u8>>::new();
     let (_, first) = a.edit(A, |map| map.insert(&1, &10)).unwrap();
     let (_, second) = a.edit(A, |map| map.insert(&2, &20)).unwrap();
@@ -128,7 +128,7 @@ fn replicas_with_many_gaps_repair_each_other() {
 
 /// Writing the new value fails after the old one was removed, and the closure ignores the error.
 #[test]
-fn a_replacement_that_failed_halfway_fails_the_whole_edit() {
+fn failed_replacement_fails_the_whole_edit() {
     let mut map = Causal::<ORMap<u8, ORSet<u8>>>::new();
     map.edit(A, |map| map.update(&1, |set| set.insert(&1))).unwrap();
     let before = map.encode();

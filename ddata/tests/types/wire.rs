@@ -145,7 +145,7 @@ proptest! {
 
 /// Announces a length of 2^62 at every place of a length: it is refused, and nothing is allocated.
 #[test]
-fn a_huge_claimed_length_is_refused_wherever_it_stands() {
+fn huge_announced_length_is_refused_at_every_place() {
     const HUGE: [u8; 9] = [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x40];
     let mut map = Causal::<LWWMap<String, String>>::new();
     let long = "v".repeat(100);
@@ -171,7 +171,7 @@ fn a_huge_claimed_length_is_refused_wherever_it_stands() {
 }
 
 #[test]
-fn another_layout_version_and_leftover_bytes_are_named() {
+fn other_layout_version_and_trailing_bytes_are_errors() {
     let mut set = Causal::<ORSet<u8>>::new();
     set.edit(author(0, 0), |set| set.insert(&1)).unwrap();
     let mut bytes = set.encode();
@@ -191,7 +191,7 @@ fn a_value_of_another_type_is_an_error_when_it_is_read() {
 }
 
 #[test]
-fn a_value_that_nests_too_deeply_is_no_value() {
+fn value_that_nests_too_deeply_is_refused() {
     #[derive(Debug, serde::Deserialize)]
     struct Nest(#[expect(dead_code, reason = "only its depth matters")] Vec<Nest>);
     assert!(Encoded::from_bytes(&[0x91; 4_000]).decode::<Nest>().is_err());
@@ -244,7 +244,7 @@ fn p60_equal_content_has_equal_bytes_in_any_order() {
 }
 
 #[test]
-fn p60_a_set_of_ten_thousand_is_as_small_as_its_elements_allow() {
+fn p60_set_of_ten_thousand_elements_is_small() {
     let (mut grow, mut or) = (Causal::<GSet<String>>::new(), Causal::<ORSet<String>>::new());
     let elements: Vec<_> = (10_000..20_000).map(|n: u32| n.to_string()).collect();
     grow.edit(author(0, 0), |set| elements.iter().try_for_each(|e| set.insert(e).map(|_| ())))

@@ -127,7 +127,7 @@ fn syntax_error_names_its_line() {
 
 #[test]
 #[expect(clippy::result_large_err, reason = "a jail takes figment's own errors")]
-fn the_environment_goes_before_the_file_and_is_named_in_errors() {
+fn environment_overrides_file_and_is_named_in_errors() {
     figment::Jail::expect_with(|jail| {
         jail.create_file("node.toml", "[cluster]\ngossip-interval = \"2s\"\ndirect-limit = 7")?;
         jail.set_env("OSTRACA__CLUSTER__GOSSIP_INTERVAL", "3s");
@@ -150,7 +150,7 @@ fn the_environment_goes_before_the_file_and_is_named_in_errors() {
 /// A setting's other name, in the file or in the environment: the environment takes precedence.
 #[test]
 #[expect(clippy::result_large_err, reason = "a jail takes figment's own errors")]
-fn a_setting_under_its_other_name_is_the_same_setting() {
+fn alias_and_name_are_the_same_setting() {
     let names =
         [("max-message-size", "MESSAGE_BYTES_MAX"), ("message-bytes-max", "MAX_MESSAGE_SIZE")];
     for (in_file, in_environment) in names {
@@ -193,7 +193,7 @@ fn all_wrong_names_and_values_are_reported_at_once() {
 }
 
 #[test]
-fn settings_come_through_a_pipe() {
+fn settings_can_be_read_from_a_pipe() {
     let dir = tempfile::tempdir().expect("a directory");
     let pipe = dir.path().join("pipe");
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;

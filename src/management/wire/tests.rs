@@ -141,7 +141,7 @@ fn unknown_fields_are_skipped_and_missing_ones_default() {
 }
 
 #[test]
-fn the_deepest_map_that_there_can_be_survives_the_wire() {
+fn deepest_map_round_trips() {
     let mut content = Content::Count(text("1"));
     for _ in 0..16 {
         content = Content::Map(vec![(packed(&Item::Nil), content)]);
@@ -183,7 +183,7 @@ async fn read(bytes: &[u8], limit: usize) -> Result<Option<Vec<u8>>, FrameError>
 }
 
 #[tokio::test]
-async fn frames_are_read_whole_or_not_at_all() {
+async fn partial_and_long_frames_are_errors() {
     let mut written = Vec::new();
     write_frame(&mut written, b"abc").await.expect("memory");
     write_frame(&mut written, b"").await.expect("memory");
