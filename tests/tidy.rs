@@ -1,8 +1,8 @@
-//! House rules that can be checked by reading the files: one test per rule, a sentence each, and
-//! one that shows that the rule can fail.
+//! Rules of the source tree that can be checked by reading files. Each rule has one test, and one
+//! that shows that the rule can fail.
 //!
-//! A rule is a pure function from a file's path and text to complaints; plain std, no parser.
-//! Rules that clippy can hold stand in the `clippy.toml` files. (spec/architecture.md §2, STYLE.md)
+//! A rule is a pure function from a file's path and text to violations. It uses only std and a
+//! small lexer. Rules that clippy can check are in the `clippy.toml` files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,15 @@ mod settings;
 
 const LINES_MAX: usize = 800;
 
-/// Files over [`LINES_MAX`] and their length. A ratchet: entries go or shrink, they never grow.
+/// Files longer than [`LINES_MAX`] with their lengths. Entries may shrink or be removed, but never
+/// grow.
 const LONG_FILES: &[(&str, usize)] = &[];
 
 const EMPTY_NAMES: &[&str] =
     &["util", "utils", "common", "helper", "helpers", "manager", "managers"];
 
-/// A room: below which folder, its files (or their folder, with a slash), and what it must never
-/// name.
+/// A module group: its folder, its files (or their folder, with a slash), and the modules that it
+/// must never use.
 struct Room {
     below: &'static str,
     name: &'static str,
@@ -84,7 +85,7 @@ const ROOMS: &[Room] = &[
     },
 ];
 
-/// Where there are only machines and what they are made of.
+/// Folders that contain only machines and the types that these use.
 const PURE: &[&str] = &[
     DDATA,
     "src/cluster/",
@@ -165,7 +166,7 @@ fn links_of_pages_resolve() {
     }
 }
 
-/// Asks `rule` about every source file and fails with all its complaints.
+/// Applies `rule` to every source file and fails with all violations.
 fn demand(rule: impl Fn(&str, &str) -> Vec<String>) {
     let complaints: Vec<String> =
         sources().iter().flat_map(|path| rule(path, &read(path))).collect();
@@ -208,7 +209,7 @@ fn badly_named(path: &str) -> Vec<String> {
 fn wrong_arrows(path: &str, text: &str) -> Vec<String> {
     let Some(room) = room_of(path) else { return Vec::new() };
     let wrong = paths(&lex(text)).into_iter().filter_map(|(line, segments)| {
-        // Deep rooms have modules of their own that may be called like another room.
+        // Nested modules may have the name of another group.
         let ambiguous = room.below != DDATA && segments.first() == Some(&"super");
         let inside = inside_crate(&segments).filter(|_| !ambiguous);
         let named = inside.filter(|first| room.never.contains(first))?;
@@ -231,7 +232,7 @@ fn room_of(path: &str) -> Option<&'static Room> {
     })
 }
 
-/// The room that a path inside the crate leads to; `None` for paths into other crates.
+/// The group that a path inside the crate leads to; `None` for paths into other crates.
 fn inside_crate<'a>(segments: &[&'a str]) -> Option<&'a str> {
     let from_root = match segments {
         ["crate" | "ostraca_ddata" | "ostraca", rest @ ..] => rest,
@@ -279,7 +280,8 @@ fn unfinished(path: &str, text: &str) -> Vec<String> {
     all.map(|(line, what)| format!("{path}:{line}: `{what}`: do it now, or leave it out")).collect()
 }
 
-/// `room.what_happened`, and behind a colon what to do: what operators search their logs for.
+/// Finds log calls without an event name: `group.what_happened`, then a colon and the remedy.
+/// Operators search logs for these names.
 fn unnamed_events(path: &str, text: &str) -> Vec<String> {
     let levels = ["error", "warn", "info", "debug", "trace"];
     let calls = levels.iter().flat_map(|level| {
@@ -301,7 +303,7 @@ fn unnamed_events(path: &str, text: &str) -> Vec<String> {
     unnamed.collect()
 }
 
-/// What a call is given: the text before the bracket that closes it.
+/// The arguments of a call: the text before the closing bracket.
 fn up_to_the_bracket(text: &str) -> &str {
     let (mut depth, mut quoted, mut escaped) = (1, false, false);
     for (at, c) in text.char_indices() {
@@ -320,7 +322,8 @@ fn up_to_the_bracket(text: &str) -> &str {
     text
 }
 
-/// tracing-subscriber reports a failed write by `eprintln!`, which panics if stderr is closed.
+/// Finds subscribers that can panic: tracing-subscriber reports a failed write by `eprintln!`,
+/// which panics if stderr is closed.
 fn panicking_logs(path: &str, text: &str) -> Vec<String> {
     let built = text.matches("tracing_subscriber::fmt()").count();
     let quiet = text.matches(".log_internal_errors(false)").count();
@@ -351,7 +354,7 @@ fn ignored(path: &str, text: &str) -> Vec<String> {
     lines.into_iter().map(complain).collect()
 }
 
-/// What `.ci/run` takes from the README; both refuse any number of lines but one.
+/// The test commands of the README. `.ci/run` uses the only one; any other number is an error.
 fn test_commands(readme: &str) -> Vec<&str> {
     readme.lines().filter(|line| line.starts_with("cargo test --workspace")).collect()
 }
@@ -377,7 +380,7 @@ fn dead_links(page: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Stri
     dead
 }
 
-/// Targets of `[text](target)` and `[name]: target`; what stands in code is none.
+/// Targets of `[text](target)` and `[name]: target`, outside code.
 fn links(line: &str) -> Vec<String> {
     let prose: String = line.split('`').step_by(2).collect();
     let inline = prose.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
@@ -396,7 +399,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|cause| panic!("{path}: {cause}"))
 }
 
-/// Every `.rs` file of the workspace, from its root, with `/`; sorted.
+/// Every `.rs` file of the workspace as a sorted path from its root, with `/`.
 fn sources() -> Vec<String> {
     let mut found = Vec::new();
     walk(&root(), "", &mut found);
@@ -586,12 +589,12 @@ fn a_link_to_a_missing_file_is_found() {
 
 const NONE: Vec<String> = Vec::new();
 
-/// What a newcomer reads is what compiles.
+/// The README shows the example that is compiled.
 #[test]
 fn the_readme_shows_its_example_as_it_is() {
     let example = std::fs::read_to_string("examples/counters.rs").expect("it is there");
     let code = &example[example.find("use ").expect("it uses something")..];
-    // Its log is nothing that a reader has to look at.
+    // The setup of the log is left out.
     let code: String = code
         .lines()
         .filter(|line| !line.contains("logging::"))
