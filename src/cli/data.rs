@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
 use super::shown;
-use super::target::{Asking, Consistency, MARGIN, SOON, Target, wait};
+use super::target::{Consistency, MARGIN, NodeOptions, SOON, Target, run_blocking};
 use super::{MissingKey, Outcome, is_unreachable, print_answer, printable};
 
 /// Interval of probes that check whether a watched node still answers.
@@ -80,7 +80,7 @@ struct Get {
     #[command(flatten)]
     consistency: Consistency,
     #[command(flatten)]
-    asking: Asking,
+    asking: NodeOptions,
 }
 
 #[derive(Debug, Args)]
@@ -97,7 +97,7 @@ struct Set {
     #[command(flatten)]
     consistency: Consistency,
     #[command(flatten)]
-    asking: Asking,
+    asking: NodeOptions,
 }
 
 #[derive(Debug, Args)]
@@ -108,7 +108,7 @@ struct Delete {
     #[command(flatten)]
     consistency: Consistency,
     #[command(flatten)]
-    asking: Asking,
+    asking: NodeOptions,
 }
 
 #[derive(Debug, Args)]
@@ -117,7 +117,7 @@ struct Watch {
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     key: String,
     #[command(flatten)]
-    asking: Asking,
+    asking: NodeOptions,
 }
 
 #[derive(Debug, Args)]
@@ -126,24 +126,24 @@ struct List {
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
     #[command(flatten)]
-    asking: Asking,
+    asking: NodeOptions,
 }
 
 impl Arguments {
     pub(super) fn run(self) -> Outcome {
         match self.verb {
-            Verb::Get(get) => wait(get.run()),
-            Verb::Set(set) => wait(set.run()),
-            Verb::Delete(delete) => wait(delete.run()),
-            Verb::Watch(watch) => wait(watch.run()),
-            Verb::List(list) => wait(list.run()),
+            Verb::Get(get) => run_blocking(get.run()),
+            Verb::Set(set) => run_blocking(set.run()),
+            Verb::Delete(delete) => run_blocking(delete.run()),
+            Verb::Watch(watch) => run_blocking(watch.run()),
+            Verb::List(list) => run_blocking(list.run()),
         }
     }
 }
 
 impl Get {
     async fn run(self) -> Outcome {
-        let Self { key, consistency, asking: Asking { target, output } } = self;
+        let Self { key, consistency, asking: NodeOptions { target, output } } = self;
         let request = Request::Get { key: key.clone(), level: consistency.level_of_read() };
         let until = Instant::now() + consistency.patience() + MARGIN;
         match target.ask(&request, consistency.patience()).await? {
@@ -193,12 +193,12 @@ impl Delete {
 
 /// Makes a change. The text output of a success is empty.
 async fn changed(
-    asking: &Asking,
+    asking: &NodeOptions,
     request: &Request,
     consistency: &Consistency,
     mut json: serde_json::Value,
 ) -> Outcome {
-    let Asking { target, output } = asking;
+    let NodeOptions { target, output } = asking;
     let Answer::Done = target.ask(request, consistency.patience()).await? else {
         return Err(AskError::Unexpected.into());
     };
@@ -208,7 +208,7 @@ async fn changed(
 
 impl Watch {
     async fn run(self) -> Outcome {
-        let Self { key, asking: Asking { target, output } } = self;
+        let Self { key, asking: NodeOptions { target, output } } = self;
         let mut watch = target.connect().await?.watch(&key).await?;
         let watching = async {
             let first = tokio::time::timeout(SOON, watch.next()).await;
@@ -267,7 +267,7 @@ fn line(data: Option<&Data>) -> String {
 
 impl List {
     async fn run(self) -> Outcome {
-        let Self { prefix, asking: Asking { target, output } } = self;
+        let Self { prefix, asking: NodeOptions { target, output } } = self;
         let mut client = target.connect().await?;
         let mut all = Vec::new(); // ≤ the node's keys
         while page(&mut client, &prefix, &mut all).await? == Page::Full {}

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use ostraca::management::client::AskError;
 use ostraca::management::wire::{About, Answer, Request};
 
-use super::target::{AskingAll, wait};
+use super::target::{QueryOptions, run_blocking};
 use super::{Outcome, shown};
 
 /// The subject of the explanation.
@@ -25,7 +25,7 @@ enum Subject {
         /// Number of the shard, from 0.
         shard: u32,
         #[command(flatten)]
-        how: AskingAll,
+        how: QueryOptions,
     },
     /// Why an entity lives where it lives.
     #[command(after_help = "Examples:\n  ostraca explain entity cart alice --config node.toml")]
@@ -36,7 +36,7 @@ enum Subject {
         /// Id of the entity within its type.
         id: String,
         #[command(flatten)]
-        how: AskingAll,
+        how: QueryOptions,
     },
     /// Which shards came to a node and left it.
     #[command(after_help = "Examples:\n  ostraca explain node cart /ip4/10.0.0.2/tcp/4001 \
@@ -48,7 +48,7 @@ enum Subject {
         /// The node: its name, its address, or its incarnation; `ostraca members` lists them.
         node: String,
         #[command(flatten)]
-        how: AskingAll,
+        how: QueryOptions,
     },
 }
 
@@ -60,7 +60,7 @@ impl Arguments {
             Subject::Node { entity_type, node, how } => (entity_type, About::Node(node), how),
         };
         let request = Request::Explain { entity_type, about, within_ms: how.within_ms() };
-        wait(async {
+        run_blocking(async {
             match how.ask(&request).await? {
                 Answer::Explained(why) => {
                     how.output().print(&shown::unpacked(&why.detail), || why.text.clone())

@@ -8,7 +8,7 @@ use ostraca::management::client::AskError;
 use ostraca::management::wire::{Answer, Health, Request, Why};
 use serde_json::json;
 
-use super::target::{Asking, milliseconds, patience, wait};
+use super::target::{NodeOptions, milliseconds, patience, run_blocking};
 use super::{Outcome, Usage};
 
 /// Options of `ostraca health`.
@@ -28,7 +28,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = patience)]
     timeout: Duration,
     #[command(flatten)]
-    asking: Asking,
+    asking: NodeOptions,
 }
 
 /// The node is not healthy: exit code 1 for every reason.
@@ -47,7 +47,7 @@ impl Arguments {
         let Self { live, ready: _, timeout, asking } = self;
         let within_ms = if live { 0 } else { milliseconds(timeout).max(1) };
         let request = Request::Health { within_ms };
-        wait(async {
+        run_blocking(async {
             let asked = asking.target.ask(&request, timeout.max(Duration::from_millis(1))).await;
             let found = found(asked)?;
             let text = found.text(live);

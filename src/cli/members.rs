@@ -8,7 +8,7 @@ use ostraca::management::wire::{Answer, Member, Members, Request};
 
 use super::Outcome;
 use super::table::table;
-use super::target::{Asking, wait};
+use super::target::{NodeOptions, run_blocking};
 use super::watching::WatchOption;
 
 /// Options of `ostraca members`.
@@ -21,19 +21,19 @@ pub(super) struct Arguments {
     #[command(flatten)]
     watching: WatchOption,
     #[command(flatten)]
-    asking: Asking,
+    asking: NodeOptions,
 }
 
 impl Arguments {
     pub(super) fn run(&self) -> Outcome {
-        let Asking { target, output } = &self.asking;
+        let NodeOptions { target, output } = &self.asking;
         let read = |answer| match answer {
             Answer::Members(all) => Ok(all),
             _ => Err(AskError::Unexpected.into()),
         };
         let show = |all: &Members| (all.clone(), shown(all));
         let asked = (&Request::Members, Duration::ZERO);
-        wait(self.watching.print(target, asked, *output, read, show))
+        run_blocking(self.watching.print(target, asked, *output, read, show))
     }
 }
 

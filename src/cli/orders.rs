@@ -9,7 +9,7 @@ use ostraca::management::wire::{Answer, Drained, MemberName, Request};
 use serde_json::json;
 
 use super::confirmation::Confirmation;
-use super::target::{Asking, milliseconds, patience, wait};
+use super::target::{NodeOptions, milliseconds, patience, run_blocking};
 use super::{Outcome, UnfinishedAction};
 
 /// The member that leaves.
@@ -22,7 +22,7 @@ pub(super) struct Leave {
     /// asked node leaves.
     node: Option<String>,
     #[command(flatten)]
-    asking: Asking,
+    asking: NodeOptions,
 }
 
 /// The member that is declared dead.
@@ -35,7 +35,7 @@ pub(super) struct Down {
     #[command(flatten)]
     confirmation: Confirmation,
     #[command(flatten)]
-    asking: Asking,
+    asking: NodeOptions,
 }
 
 /// The node to drain.
@@ -51,7 +51,7 @@ pub(super) struct Drain {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = patience)]
     timeout: Duration,
     #[command(flatten)]
-    asking: Asking,
+    asking: NodeOptions,
 }
 
 /// The shards to stop.
@@ -71,7 +71,7 @@ pub(super) struct StopShards {
     #[command(flatten)]
     confirmation: Confirmation,
     #[command(flatten)]
-    asking: Asking,
+    asking: NodeOptions,
 }
 
 /// The entity type to balance.
@@ -83,7 +83,7 @@ pub(super) struct Rebalance {
     #[arg(value_name = "TYPE")]
     entity_type: String,
     #[command(flatten)]
-    asking: Asking,
+    asking: NodeOptions,
 }
 
 /// The cluster to freeze.
@@ -94,14 +94,14 @@ pub(super) struct PrepareShutdown {
     #[command(flatten)]
     confirmation: Confirmation,
     #[command(flatten)]
-    asking: Asking,
+    asking: NodeOptions,
 }
 
 impl Leave {
     pub(super) fn run(self) -> Outcome {
         let Self { node, asking } = self;
         let what = "leave";
-        wait(async {
+        run_blocking(async {
             let member = ordered(&asking, &Request::Leave { node }).await?;
             let MemberName { node, address } = &member;
             asking.output.print(&json!({ "ordered": what, "node": node, "address": address }), || {
@@ -119,7 +119,7 @@ impl Down {
         let Self { node, confirmation, asking } = self;
         confirmation
             .demand(&format!("{node} is removed from the cluster, and stops if it is alive"))?;
-        wait(async {
+        run_blocking(async {
             let member = ordered(&asking, &Request::Down { node }).await?;
             let MemberName { node, address } = &member;
             asking.output.print(&json!({ "ordered": "down", "node": node, "address": address }), || {
@@ -133,7 +133,7 @@ impl Down {
 }
 
 async fn ordered(
-    asking: &Asking,
+    asking: &NodeOptions,
     request: &Request,
 ) -> Result<MemberName, Box<dyn std::error::Error>> {
     match asking.target.ask(request, Duration::ZERO).await? {
@@ -146,7 +146,7 @@ impl Drain {
     pub(super) fn run(self) -> Outcome {
         let Self { undo, timeout, asking } = self;
         let request = Request::Drain { undo, within_ms: milliseconds(timeout) };
-        wait(async {
+        run_blocking(async {
             let Answer::Drained(drained) = asking.target.ask(&request, timeout).await? else {
                 return Err(AskError::Unexpected.into());
             };
@@ -187,7 +187,7 @@ impl StopShards {
         confirmation.demand(&format!("{which} of {entity_type} stop, {consequence}"))?;
         let name = entity_type.clone();
         let request = Request::StopShards { entity_type, shards, within_ms: milliseconds(timeout) };
-        wait(async {
+        run_blocking(async {
             match asking.target.ask(&request, timeout).await? {
                 Answer::ShardsStopped(count) => {
                     asking.output.print(&json!({ "entity_type": name, "stopped": count }), || {
@@ -205,7 +205,7 @@ impl Rebalance {
         let Self { entity_type, asking } = self;
         let json = json!({ "ordered": "rebalance", "entity_type": entity_type });
         let text = format!("the coordinator of {entity_type} checks the balance now\n");
-        wait(done(&asking, &Request::Rebalance { entity_type }, json, text))
+        run_blocking(done(&asking, &Request::Rebalance { entity_type }, json, text))
     }
 }
 
@@ -216,12 +216,12 @@ impl PrepareShutdown {
             .demand("the whole cluster is frozen for good: no node joins, no shard moves")?;
         let json = json!({ "ordered": "prepare-shutdown" });
         let text = "the cluster is frozen: stop all nodes now\n".to_owned();
-        wait(done(&asking, &Request::PrepareForShutdown, json, text))
+        run_blocking(done(&asking, &Request::PrepareForShutdown, json, text))
     }
 }
 
 async fn done(
-    asking: &Asking,
+    asking: &NodeOptions,
     request: &Request,
     json: serde_json::Value,
     text: String,

@@ -7,7 +7,7 @@ use ostraca::management::client::AskError;
 use ostraca::management::wire::{Answer, Recovery, Request, Survivor};
 
 use super::Outcome;
-use super::target::{Here, Output, wait};
+use super::target::{LocalNode, Output, run_blocking};
 
 /// Options of `ostraca recover`.
 #[derive(Debug, Args)]
@@ -20,7 +20,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    here: Here,
+    here: LocalNode,
     #[command(flatten)]
     output: Output,
 }
@@ -35,7 +35,7 @@ impl Arguments {
     pub(super) fn run(&self) -> Outcome {
         let Self { force, here, output } = self;
         let request = Request::Recover { force: *force };
-        wait(async {
+        run_blocking(async {
             match here.target().ask(&request, Duration::ZERO).await? {
                 Answer::Recovery(recovery) => output
                     .print(&recovery, || shown(&recovery) + if *force { "" } else { NOT_FORCED }),

@@ -6,7 +6,7 @@ use ostraca::management::wire::{Answer, Region, Request, Shards};
 
 use super::Outcome;
 use super::table::table;
-use super::target::{AskingAll, wait};
+use super::target::{QueryOptions, run_blocking};
 use super::watching::WatchOption;
 
 /// Options of `ostraca shards`.
@@ -25,7 +25,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     watching: WatchOption,
     #[command(flatten)]
-    how: AskingAll,
+    how: QueryOptions,
 }
 
 impl Arguments {
@@ -41,7 +41,7 @@ impl Arguments {
             (all.clone(), summary(all) + "\n" + &rows)
         };
         let asked = (&request, how.patience());
-        wait(watching.print(how.target(), asked, how.output(), read, show))
+        run_blocking(watching.print(how.target(), asked, how.output(), read, show))
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) const MARGIN: Duration = ANSWER_WITHIN.saturating_add(PROBE);
 #[derive(Debug, Args)]
 pub(super) struct Target {
     #[command(flatten)]
-    here: Here,
+    here: LocalNode,
     /// A node on another host, by an address that other nodes dial, such as `a.example:2551`,
     /// `10.0.0.1:2551`, `[::1]:2551` or `/dns4/a.example/tcp/2551`. The settings (--config FILE,
     /// OSTRACA_CONFIG) contain the cluster's name and secret. The tool connects as a client and
@@ -64,7 +64,7 @@ pub(super) struct Unnamed;
 /// A node on this host. Without options: the node that OSTRACA_CONFIG (a settings file),
 /// OSTRACA_SOCKET (a control socket), or variables such as OSTRACA__NET__DATA_DIR name.
 #[derive(Clone, Debug, Args)]
-pub(super) struct Here {
+pub(super) struct LocalNode {
     /// The node's settings file; it leads to the control socket.
     #[arg(long, value_name = "FILE", help_heading = "Which node", conflicts_with = "socket")]
     config: Option<PathBuf>,
@@ -87,7 +87,7 @@ enum TargetSource {
     Settings(Option<PathBuf>),
 }
 
-impl Here {
+impl LocalNode {
     /// Returns this node as a [`Target`].
     pub(super) fn target(&self) -> Target {
         Target { here: self.clone(), elsewhere: None, identity: None }
@@ -210,24 +210,24 @@ fn settings(file: Option<&Path>) -> Result<Config, Box<dyn Error>> {
 
 /// Options for the node to ask and for the output.
 #[derive(Debug, Args)]
-pub(super) struct Asking {
+pub(super) struct NodeOptions {
     #[command(flatten)]
     pub(super) target: Target,
     #[command(flatten)]
     pub(super) output: Output,
 }
 
-/// The options of [`Asking`] for a request for which the node asks other nodes.
+/// The options of [`NodeOptions`] for a request for which the node asks other nodes.
 #[derive(Debug, Args)]
-pub(super) struct AskingAll {
+pub(super) struct QueryOptions {
     /// Time limit for the answers of nodes: `500ms`, `3s`. The command ends at most 2 s later.
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = patience)]
     timeout: Duration,
     #[command(flatten)]
-    asking: Asking,
+    asking: NodeOptions,
 }
 
-impl AskingAll {
+impl QueryOptions {
     /// Returns the time limit in milliseconds, for requests.
     pub(super) fn within_ms(&self) -> u64 {
         milliseconds(self.timeout)
@@ -332,7 +332,7 @@ pub(super) fn milliseconds(span: Duration) -> u64 {
 }
 
 /// Runs a future to its end on this thread.
-pub(super) fn wait<T>(
+pub(super) fn run_blocking<T>(
     work: impl Future<Output = Result<T, Box<dyn Error>>>,
 ) -> Result<T, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -350,7 +350,7 @@ mod tests {
         socket: Option<&str>,
         set: [Option<&str>; 2],
     ) -> Option<TargetSource> {
-        let here = Here { config: config.map(Into::into), socket: socket.map(Into::into) };
+        let here = LocalNode { config: config.map(Into::into), socket: socket.map(Into::into) };
         let variable = |name: &str| set[usize::from(name == SOCKET_VARIABLE)].map(PathBuf::from);
         here.source(false, variable).ok()
     }
@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(source(None, None, [Some("c"), Some("s")]), None, "which of the two?");
         assert_eq!(source(Some("a"), None, [Some("c"), Some("s")]), settings("a"));
         assert_eq!(source(None, Some("a"), [Some("c"), Some("s")]), socket("a"));
-        let here = Here { config: None, socket: None };
+        let here = LocalNode { config: None, socket: None };
         let elsewhere = here.source(true, |name| Some(name.into())).ok();
         assert_eq!(elsewhere, settings(CONFIG_VARIABLE), "a node elsewhere has no socket here");
     }
