@@ -41,8 +41,7 @@ enum LogFormat {
     Json,
 }
 
-/// Log filter unless RUST_LOG is set: the events of the node without those of its libraries'
-/// details.
+/// Log filter unless RUST_LOG is set: events from INFO on, of libp2p_swarm from WARN on.
 const LOGGED: &str = "info,libp2p_swarm=warn";
 
 fn init_log(log: LogFormat) {

@@ -152,7 +152,7 @@ fn times(config: &Config) -> impl Iterator<Item = Warning> {
             limits.idle_timeout,
             "net.limits.handshake-within",
             limits.handshake_within,
-            "a connection is closed before its first lane may have been opened",
+            "a connection may be closed before its first lane is open",
         ),
         (
             "cluster.sharding.passivation.idle-timeout",
