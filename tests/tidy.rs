@@ -11,6 +11,10 @@ use lexer::{lex, paths};
 
 #[path = "tidy/lexer.rs"]
 mod lexer;
+#[path = "tidy/links.rs"]
+mod links;
+#[path = "tidy/prose.rs"]
+mod prose;
 #[path = "tidy/settings.rs"]
 mod settings;
 
@@ -150,20 +154,6 @@ fn no_test_is_switched_off() {
 #[test]
 fn the_readme_names_one_test_command() {
     assert_eq!(test_commands(&read("README.md")), ["cargo test --workspace"]);
-}
-
-#[test]
-fn links_of_pages_resolve() {
-    let docs = std::fs::read_dir(root().join("docs")).expect("there are pages");
-    let docs = docs.map(|entry| entry.expect("it can be read").path());
-    let pages = docs.filter(|path| path.extension().is_some_and(|it| it == "md"));
-    for page in ["README.md", "CHANGELOG.md"].map(|page| root().join(page)).into_iter().chain(pages)
-    {
-        let text = std::fs::read_to_string(&page).expect("a page is text");
-        let beside = |target: &str| page.with_file_name(target).exists();
-        let dead = dead_links(&page.display().to_string(), &text, beside);
-        assert!(dead.is_empty(), "\n{}", dead.join("\n"));
-    }
 }
 
 /// Applies `rule` to every source file and fails with all violations.
@@ -359,36 +349,6 @@ fn test_commands(readme: &str) -> Vec<&str> {
     readme.lines().filter(|line| line.starts_with("cargo test --workspace")).collect()
 }
 
-fn dead_links(page: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
-    let mut dead = Vec::new();
-    let mut fenced = false;
-    for (at, line) in text.lines().enumerate() {
-        if line.trim_start().starts_with("```") {
-            fenced = !fenced;
-        }
-        if fenced {
-            continue;
-        }
-        for target in links(line) {
-            let file = target.split('#').next().unwrap_or_default();
-            let elsewhere = target.contains("://") || target.starts_with("mailto:");
-            if !elsewhere && !file.is_empty() && !exists(file) {
-                dead.push(format!("{page}:{}: links to `{file}`, which is not there", at + 1));
-            }
-        }
-    }
-    dead
-}
-
-/// Targets of `[text](target)` and `[name]: target`, outside code.
-fn links(line: &str) -> Vec<String> {
-    let prose: String = line.split('`').step_by(2).collect();
-    let inline = prose.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
-    let defined = prose.strip_prefix('[').and_then(|rest| rest.split_once("]: "));
-    let defined = defined.and_then(|(_, rest)| rest.split_whitespace().next());
-    inline.chain(defined).map(str::to_owned).collect()
-}
-
 // ── Reading ──
 
 fn root() -> PathBuf {
@@ -573,18 +533,6 @@ fn a_readme_without_the_test_command_or_with_two_is_refused() {
     let command = "cargo test --workspace";
     assert_eq!(test_commands("Run `cargo test --workspace`.\n    cargo test"), Vec::<&str>::new());
     assert_eq!(test_commands(&format!("```sh\n{command}\n{command}\n```")), [command, command]);
-}
-
-#[test]
-fn a_link_to_a_missing_file_is_found() {
-    let exists = |target: &str| target == "there.md";
-    let dead = ["[a](gone.md)", "![a](gone.png \"title\")", "[a]: gone.md", "[`a`](gone.md#part)"];
-    for text in dead {
-        assert_eq!(dead_links("README.md", text, exists).len(), 1, "{text}");
-    }
-    let fine = "[a](there.md) [b](there.md#x) [c](https://x.org/y) [d](#here)\n\
-        `[code](gone.md)`\n```rust\nlet a = f[0](gone);\n```\n[a]: there.md";
-    assert_eq!(dead_links("README.md", fine, exists), NONE);
 }
 
 const NONE: Vec<String> = Vec::new();
