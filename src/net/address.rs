@@ -1,8 +1,8 @@
-//! Addresses: what a multiaddr says, and what a seed's name stands for.
+//! Parsing of addresses, and resolution of the names of seeds.
 //!
-//! Seeds are found by the system's resolver alone: no multicast, no DHT, which find nobody inside
-//! a container (known failure 29). Every address of a name is dialled on its own, since libp2p's
-//! resolver stops at the first that connects, and that may be ourselves.
+//! Seeds are found through the system's resolver only. Multicast and a DHT are not used, because
+//! they find no peers inside containers. Each address of a name is dialled separately, because
+//! libp2p's resolver stops at the first address that connects, which may be this node itself.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,17 +12,18 @@ use std::time::Duration;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 
-/// Addresses that one name may stand for; further ones are left out.
+/// Maximum number of addresses used for one name; further ones are ignored.
 pub const RESOLVED_MAX: usize = 256;
 
-/// How long the resolver may take.
+/// Timeout of a name lookup.
 pub const RESOLVE_WITHIN: Duration = Duration::from_secs(10);
 
-/// What to dial for a seed: the address itself, or, for `/dns/…`, `/dns4/…` and `/dns6/…`, one for
-/// every address of the name, in order, each once. What follows the name stays.
+/// Resolves a seed to the addresses to dial: an IP address resolves to itself, `/dns/…`, `/dns4/…`
+/// and `/dns6/…` to one multiaddr per address of the name, sorted and without duplicates. The parts
+/// after the name are kept.
 ///
 /// # Errors
-/// [`ResolveError`]; a name may come to exist later, so try again.
+/// [`ResolveError`]. The caller should retry, because the name may be registered later.
 pub async fn resolve(seed: &Multiaddr) -> Result<Vec<Multiaddr>, ResolveError> {
     let unsupported = || ResolveError::Unsupported { seed: seed.clone() };
     let mut parts = seed.iter();
@@ -53,16 +54,16 @@ pub async fn resolve(seed: &Multiaddr) -> Result<Vec<Multiaddr>, ResolveError> {
     Ok(dialled.collect())
 }
 
-/// Why a text is no address.
+/// Error of [`parse`]: the text is neither `HOST:PORT` nor a multiaddr.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write HOST:PORT, such as 10.0.0.1:4100, [::1]:4100 or a.example:4100, or a multiaddr")]
 pub struct NoAddress;
 
-/// The multiaddr that a text stands for: `10.0.0.1:4100`, `[::1]:4100` and `a.example:4100` become
-/// `/ip4/…`, `/ip6/…` and `/dns/…/tcp/4100`; a multiaddr stays as it is.
+/// Parses an address: `10.0.0.1:4100`, `[::1]:4100` and `a.example:4100` become `/ip4/…`, `/ip6/…`
+/// and `/dns/…/tcp/4100`; a multiaddr is taken as it is.
 ///
 /// # Errors
-/// [`NoAddress`].
+/// [`NoAddress`] if the text is neither `HOST:PORT` nor a multiaddr.
 ///
 /// # Example
 /// ```
@@ -86,8 +87,8 @@ pub fn parse(text: &str) -> Result<Multiaddr, NoAddress> {
     Ok(Multiaddr::empty().with(Protocol::Dns(host.into())).with(Protocol::Tcp(port)))
 }
 
-/// Labels of letters, digits, hyphens and underscores, the last one not a number (RFC 1123: a
-/// dotted number is an IPv4 address).
+/// Whether the text is a host name: labels of letters, digits, hyphens and underscores, of which
+/// the last is not a number (RFC 1123: a dotted number is an IPv4 address).
 fn is_host_name(text: &str) -> bool {
     let is_label = |label: &str| {
         let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
@@ -97,7 +98,7 @@ fn is_host_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label) && last.parse::<u64>().is_err()
 }
 
-/// The socket address that a multiaddr of the form `/ip…/tcp/…` begins with.
+/// Returns the socket address at the start of a multiaddr of the form `/ip…/tcp/…`.
 #[must_use]
 pub fn socket_address(address: &Multiaddr) -> Option<SocketAddr> {
     let mut parts = address.iter();
@@ -108,13 +109,13 @@ pub fn socket_address(address: &Multiaddr) -> Option<SocketAddr> {
     }
 }
 
-/// The IP address that a multiaddr begins with.
+/// Returns the IP address at the start of a multiaddr.
 #[must_use]
 pub fn host(address: &Multiaddr) -> Option<IpAddr> {
     ip_of(&address.iter().next()?)
 }
 
-/// Whether only processes of this host reach it.
+/// Whether the address is a loopback address, which only processes of this host can reach.
 #[must_use]
 pub fn is_loopback(address: &Multiaddr) -> bool {
     host(address).is_some_and(|ip| ip.to_canonical().is_loopback())
@@ -128,31 +129,31 @@ fn ip_of(part: &Protocol<'_>) -> Option<IpAddr> {
     }
 }
 
-/// Why a seed stands for nothing at the moment.
+/// Why a seed could not be resolved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResolveError {
-    /// Not a form that can be dialled.
+    /// The multiaddr has a form that cannot be dialled.
     #[error(
         "{seed} is neither /ip4|ip6/ADDRESS/tcp/PORT nor /dns|dns4|dns6/NAME/tcp/PORT: \
          write it like that"
     )]
     Unsupported {
-        /// The seed.
+        /// The seed as configured.
         seed: Multiaddr,
     },
-    /// The resolver failed.
+    /// The lookup failed.
     #[error("the name in {seed} does not resolve: does it exist in this network's DNS?")]
     Failed {
-        /// The seed.
+        /// The seed as configured.
         seed: Multiaddr,
-        /// What the resolver said.
+        /// Error of the system's resolver.
         source: io::Error,
     },
-    /// The name has no address of the family asked for.
+    /// The name has no address of the requested family.
     #[error("the name in {seed} has no such address: try /dns/ for both families")]
     Nothing {
-        /// The seed.
+        /// The seed as configured.
         seed: Multiaddr,
     },
 }
@@ -224,7 +225,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_that_does_not_exist_is_an_error_and_no_hang() {
-        // `.invalid` never exists (RFC 2606), and no label has 64 bytes: no server need be asked.
+        // `.invalid` never exists (RFC 2606) and no label has 64 bytes: no DNS server need be
+        // asked.
         let name = format!("/dns4/{}.invalid/tcp/1", "x".repeat(64));
         let error = resolve(&address(&name)).await.expect_err("no such name");
         assert!(matches!(error, ResolveError::Failed { .. }), "{error}");

@@ -1,7 +1,10 @@
-//! Admission: who may talk. Pure: facts in, a verdict out.
+//! Admission: decides which peers may open a lane or call as a client.
 //!
-//! The transport has said who the peer is; here it shows that it knows the secret, belongs to the
-//! same cluster, and means this life of this node. (spec/transport.md, "Admission")
+//! The encrypted connection has already authenticated the peer id. This module checks that the peer
+//! proves the cluster secret, names the same cluster, is on the allow-list if there is one, and
+//! addresses the current incarnation of this node. It does no I/O: [`handshake`](super::handshake)
+//! passes in the messages and sends the verdict. [`check`] applies the same policy to the
+//! configuration at the start.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,83 +22,87 @@ use super::wire::{
 };
 use super::{Class, NodeId, address, frame};
 
-/// The oldest version that is still spoken.
+/// Oldest protocol version that this release accepts.
 pub const OLDEST_VERSION: u16 = 1;
 
-/// The longest cluster name, in bytes.
+/// Maximum length of a cluster name, in bytes.
 pub const CLUSTER_NAME_MAX: usize = 128;
 
 const ADDRESS_BYTES_MAX: usize = 160;
 
-/// What this node judges others by, and tells them about itself. A snapshot: the hub makes another
-/// one when something changes.
+/// Admission state: the identity, secrets and lists by which this node judges peers, and the facts
+/// that it tells them. An immutable snapshot; the hub publishes a new one when something changes.
 #[derive(Clone, Debug)]
 pub struct Standing {
-    /// Who this node is.
+    /// Peer id of this node.
     pub peer: PeerId,
-    /// What it tells.
+    /// What this node tells peers about itself.
     pub facts: Facts,
-    /// The secrets of the cluster and of its tools.
+    /// Secrets of the cluster and of its clients. `None`: no proof is asked for.
     pub secret: Option<Secrets>,
-    /// If not empty: only these may talk.
+    /// Allow-list. If it is not empty, only these peers are admitted.
     pub allowed: Arc<BTreeSet<PeerId>>,
-    /// Incarnations that were removed from the cluster. Membership, which adds them, bounds their number.
+    /// Incarnations that were removed from the cluster and must not return. Membership adds them
+    /// and bounds their number.
     pub quarantined: Arc<BTreeSet<NodeId>>,
-    /// It is about to stop and opens no more lanes.
+    /// Whether this node is shutting down and admits no further lanes.
     pub stopping: bool,
 }
 
-/// Which opening a proof belongs to.
+/// The opening of a lane that a proof is bound to. Both nonces are part of it, so that a recorded
+/// proof cannot be replayed.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
-    /// Who opens.
+    /// Peer that opens the lane.
     pub opener: PeerId,
-    /// Who accepts.
+    /// Peer that accepts the lane.
     pub acceptor: PeerId,
-    /// The opener's nonce.
+    /// Nonce drawn by the opener.
     pub opener_nonce: &'a Nonce,
-    /// The acceptor's nonce.
+    /// Nonce drawn by the acceptor.
     pub acceptor_nonce: &'a Nonce,
-    /// What the lane carries.
+    /// Traffic class of the lane.
     pub class: Class,
-    /// Which of the lane's substreams this is.
+    /// Generation of the substream within the lane.
     pub generation: u64,
 }
 
-/// Who proves. What one role says is no proof in the other.
+/// Role of the prover on a lane. The role is part of the proof, so that a peer cannot reflect the
+/// other side's proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Opens the lane.
+    /// The peer that opens the lane.
     Opener,
-    /// Accepts it.
+    /// The peer that accepts it.
     Acceptor,
 }
 
-/// Which call of a client a proof belongs to.
+/// The call of a client that a proof is bound to.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// Who calls.
+    /// Peer id of the client.
     pub client: PeerId,
-    /// Whom.
+    /// Peer id of the called node.
     pub node: PeerId,
-    /// The client's nonce.
+    /// Nonce drawn by the client.
     pub client_nonce: &'a Nonce,
-    /// The node's nonce.
+    /// Nonce drawn by the node.
     pub node_nonce: &'a Nonce,
 }
 
-/// Who proves in a call. Neither's proof is one of the other, nor of either [`Role`] on a lane.
+/// Role of the prover in a client's call. The labels differ from each other and from those of both
+/// [`Role`]s, so that a proof for a call never opens a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Party {
-    /// Calls.
+    /// The client.
     Client,
-    /// Is called.
+    /// The called node.
     Node,
 }
 
 impl Standing {
-    /// This node, by its settings and identity; tells where it is dialled
-    /// (at most [`ADDRESSES_MAX`]).
+    /// Builds the state from the settings and the identity. `addresses` are those where this node
+    /// is dialled; at most [`ADDRESSES_MAX`] of them are told to peers.
     #[must_use]
     pub fn new(
         config: &Config,
@@ -129,14 +136,14 @@ impl Standing {
         }
     }
 
-    /// The proof with which this node opens a lane: by the first secret of the cluster; none without
-    /// one.
+    /// Computes this node's proof for a lane in the given role, with the first secret of the
+    /// cluster. `None` if the node has no secret.
     #[must_use]
     pub fn prove(&self, role: Role, opening: &Opening<'_>) -> Option<Proof> {
         prove_by(self.secret.as_ref()?.cluster().first(), role, opening)
     }
 
-    /// The secret of the cluster, if there is any, by which a peer has proven itself on a lane.
+    /// Verifies a peer's proof on a lane. Returns the matching secret of the cluster.
     fn proven(
         &self,
         role: Role,
@@ -147,7 +154,8 @@ impl Standing {
         self.common_secret(secrets, |secret| mac(secret, role, opening), proof)
     }
 
-    /// The one of `secrets` by which the other side has proven itself; `None` if neither side has any.
+    /// Returns the one of `secrets` that the proof was made with; `None` if neither side has a
+    /// secret.
     fn common_secret<'a>(
         &self,
         mut secrets: impl Iterator<Item = &'a Secret>,
@@ -164,10 +172,11 @@ impl Standing {
         }
     }
 
-    /// Judges what an opener says, in an order that tells nothing to who has not proven itself.
+    /// Judges an opener's `Hello`. The checks are ordered so that a peer without a valid proof
+    /// learns nothing.
     ///
     /// # Errors
-    /// The [`Refusal`] to answer with.
+    /// The [`Refusal`] to send to the opener.
     pub fn judge_hello(
         &self,
         from: PeerId,
@@ -195,10 +204,10 @@ impl Standing {
         Ok(Opener { node, secret })
     }
 
-    /// Judges what an acceptor answers to `hello`, which this node has said after `greeting`.
+    /// Judges the acceptor's `Welcome` in answer to this node's `hello`, which followed `greeting`.
     ///
     /// # Errors
-    /// The [`Refusal`] that this node would give the other: the lane must not be used.
+    /// The [`Refusal`] that describes the problem. It is not sent; the lane must not be used.
     pub fn judge_welcome(
         &self,
         from: PeerId,
@@ -227,14 +236,16 @@ impl Standing {
         Ok(node)
     }
 
-    /// The proof with which this process calls: by the secret that it dials with; none without one.
+    /// Computes this process's proof for a client's call, with the secret that it dials with.
+    /// `None` without a secret.
     #[must_use]
     pub fn prove_call(&self, party: Party, call: &Call<'_>) -> Option<Proof> {
         let (_, secret) = self.secret.as_ref()?.dialling()?;
         prove_call_by(Some(secret), party, call)
     }
 
-    /// The secret of the cluster or of its tools by which a peer has proven itself in a call.
+    /// Verifies a peer's proof in a call. Returns the matching secret, of the cluster or of its
+    /// clients.
     fn proven_call(
         &self,
         party: Party,
@@ -245,11 +256,11 @@ impl Standing {
         self.common_secret(secrets, |secret| mac_of_call(secret, party, call), proof)
     }
 
-    /// Judges what a client says, as [`judge_hello`](Self::judge_hello) judges a node. Returns the
-    /// secret by which the client has proven itself, for the answer.
+    /// Judges a client's hello, like [`judge_hello`](Self::judge_hello) for a node. Returns the
+    /// secret of the client's proof, with which the answer must be proven.
     ///
     /// # Errors
-    /// The [`Refusal`] to answer with.
+    /// The [`Refusal`] to send to the client.
     pub fn judge_client(
         &self,
         from: PeerId,
@@ -264,10 +275,10 @@ impl Standing {
         if self.stopping { Err(Refusal::Stopping) } else { Ok(secret) }
     }
 
-    /// Judges what a node answers to `hello`, which this client has said after `greeting`.
+    /// Judges a node's answer to this client's `hello`, which followed `greeting`.
     ///
     /// # Errors
-    /// The [`Refusal`] that a node would get: nothing must be said to it.
+    /// The [`Refusal`] that describes the problem. It is not sent; the stream must not be used.
     pub fn judge_client_welcome(
         &self,
         node: PeerId,
@@ -312,26 +323,26 @@ impl Standing {
 pub struct Opener {
     /// The node.
     pub node: NodeId,
-    /// The secret by which it has proven itself; the answer is proven by the same.
+    /// The secret of its proof; the answer is proven with the same one.
     pub secret: Option<Secret>,
 }
 
-/// The proof of that role by one secret; none without one.
+/// Computes a proof for a lane with one secret; `None` without a secret.
 #[must_use]
 pub fn prove_by(secret: Option<&Secret>, role: Role, opening: &Opening<'_>) -> Option<Proof> {
     Some(Proof(mac(secret?, role, opening).finalize().into_bytes().into()))
 }
 
-/// The proof of that party by one secret; none without one.
+/// Computes a proof for a call with one secret; `None` without a secret.
 #[must_use]
 pub fn prove_call_by(secret: Option<&Secret>, party: Party, call: &Call<'_>) -> Option<Proof> {
     Some(Proof(mac_of_call(secret?, party, call).finalize().into_bytes().into()))
 }
 
-/// Whether this release speaks that version.
+/// Checks that this release supports the protocol version.
 ///
 /// # Errors
-/// [`Refusal::Version`] if not.
+/// [`Refusal::Version`] if it does not.
 pub const fn check_version(version: u16) -> Result<(), Refusal> {
     if version < OLDEST_VERSION || version > PROTOCOL_VERSION {
         return Err(Refusal::Version { theirs: PROTOCOL_VERSION });
@@ -359,8 +370,8 @@ fn mac_of_call(secret: &Secret, party: Party, call: &Call<'_>) -> Hmac<Sha256> {
     begun(secret, label, [call.client, call.node], [call.client_nonce, call.node_nonce])
 }
 
-/// Labels are of one length, and every part that may vary in length stands behind its length, so
-/// that no two openings or calls read alike.
+/// Starts the MAC. All labels have the same length and every part of variable length is preceded by
+/// its length, so that two different openings or calls never have the same encoding.
 fn begun(
     secret: &Secret,
     label: &[u8; 18],
@@ -378,10 +389,10 @@ fn begun(
     mac
 }
 
-/// Says whether these settings may be started with.
+/// Checks that a node may start with these settings.
 ///
 /// # Errors
-/// [`ConfigError`], whose sentences say what to set.
+/// [`ConfigError`], whose text says what to set.
 pub fn check(config: &Config) -> Result<(), ConfigError> {
     let len = config.cluster_name.len();
     if len == 0 || len > CLUSTER_NAME_MAX {
@@ -408,20 +419,20 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
     }
 }
 
-/// Checks that the secret's file, if there is one, has been read: without it anybody could join.
+/// Checks that the files of secrets were read: without the secret, any peer could join.
 ///
 /// # Errors
-/// [`ConfigError::UnreadSecret`].
+/// [`ConfigError::UnreadSecret`] if a file of secrets is set but was not read.
 pub const fn check_secret_is_read(config: &Config) -> Result<(), ConfigError> {
     let is_read = config.secret_file.is_none() && config.client_secret_file.is_none();
     if is_read { Ok(()) } else { Err(ConfigError::UnreadSecret) }
 }
 
-/// Settings that a node does not start with.
+/// Settings that a node must not start with.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Anybody could join.
+    /// The node would listen beyond loopback while every peer could join.
     #[error(
         "listening on {listen} without a secret would let anybody who reaches it join the \
          cluster. Make a secret with `ostraca secret --out cluster.secret` and name that file as \
@@ -429,34 +440,36 @@ pub enum ConfigError {
          on 127.0.0.1; or, if the network is closed by other means, set net.insecure = true"
     )]
     Open {
-        /// The first address that is not loopback.
+        /// The first listen address that is not loopback.
         listen: Multiaddr,
     },
-    /// Who starts the transport by hand reads the secret first.
+    /// The transport was started directly, without reading the files of secrets first.
     #[error("the files of secrets are not read yet: call Config::read_secret first")]
     UnreadSecret,
-    /// A private network is one that shares a secret.
+    /// A private network is set without the secret that would be its key.
     #[error(
         "net.private-network needs a secret to be private by: set net.cluster-secret-file, or \
          drop it"
     )]
     PrivateWithoutSecret,
-    /// Without a secret of the cluster anybody may join, so that one for tools protects nothing.
+    /// The clients have a secret but the cluster has none: any peer could join, so the clients'
+    /// secret would protect nothing.
     #[error(
         "net.client-secret-file is set on a node without a secret of the cluster: set \
          net.cluster-secret-file as well"
     )]
     ClientSecretAlone,
-    /// A peer without a secret of the cluster cannot enter its private network.
+    /// Clients have a secret of their own in a private network, which only holders of the cluster's
+    /// secret can enter.
     #[error(
         "net.client-secret-file has no use with net.private-network, which tools enter with the \
          cluster's secret: drop one of them"
     )]
     PrivateWithClientSecret,
-    /// The name is missing or too long.
+    /// The cluster name is empty or too long.
     #[error("net.cluster-name has {len} bytes: give it 1 to {CLUSTER_NAME_MAX}")]
     ClusterName {
-        /// Its length, in bytes.
+        /// Length of the name, in bytes.
         len: usize,
     },
 }

@@ -1,8 +1,8 @@
-//! Advertised: where others are told to dial a node whose settings do not say it.
+//! Default of the advertised addresses, for nodes whose settings do not name them.
 //!
-//! Who listens on every address of its host (`0.0.0.0`, `::`) is told about at one of them, that of
-//! the default route: the others may be bridges of containers, or loopback, where another host
-//! would find somebody else or itself.
+//! A node that listens on all addresses of its host (`0.0.0.0`, `::`) advertises only one of them,
+//! that of the default route. The others may be container bridges or loopback, on which another
+//! host would reach a different node or itself.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -11,20 +11,20 @@ use libp2p::multiaddr::Protocol;
 
 use super::address;
 
-/// Hosts of the documentation (RFC 5737, RFC 3849): behind the default route, if anything is.
+/// Documentation addresses (RFC 5737, RFC 3849), which can only lie behind the default route.
 const FAR_AWAY: (Ipv4Addr, Ipv6Addr) =
     (Ipv4Addr::new(192, 0, 2, 1), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
 
-/// One of the addresses that are listened on.
+/// One configured listen address.
 #[derive(Clone, Debug)]
 pub(super) struct Listener {
-    /// As set.
+    /// The address as configured.
     pub(super) wanted: Multiaddr,
-    /// What that came to, the port included.
+    /// The addresses that the socket was bound to, with the actual port.
     pub(super) heard: Vec<Multiaddr>,
 }
 
-/// What to tell others, and the log where the settings leave it open.
+/// Returns the addresses to tell other nodes, and logs a choice that the settings leave open.
 pub(super) fn advertised(listeners: &[Listener]) -> Vec<Multiaddr> {
     let mut told = Vec::new(); // ≤ all that is listened on
     for listener in listeners {
@@ -59,11 +59,11 @@ pub(super) fn advertised(listeners: &[Listener]) -> Vec<Multiaddr> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Routed {
-    /// The settings say where.
+    /// The settings name the address.
     Set,
-    /// They say everywhere, and this is what others reach.
+    /// The settings name all addresses; this one is on the default route.
     By(Multiaddr),
-    /// They say everywhere, and nothing says more.
+    /// The settings name all addresses, and there is no default route.
     Nowhere,
 }
 
@@ -78,8 +78,8 @@ fn routed(listener: &Listener, route: impl FnOnce(IpAddr) -> Option<IpAddr>) -> 
     }
 }
 
-/// This host's address on the default route of that family. A socket of UDP that is connected
-/// sends nothing: the system only chooses a route for it.
+/// Returns this host's address on the default route of that family. Connecting a UDP socket sends
+/// nothing; the kernel only selects a route.
 fn default_route(any: IpAddr) -> Option<IpAddr> {
     let far = match any {
         IpAddr::V4(_) => IpAddr::from(FAR_AWAY.0),

@@ -1,14 +1,14 @@
-//! Clients: who asks a running node over the network, and never becomes one.
+//! Clients: processes that call a running node over the network without joining the cluster.
 //!
-//! A client connects like a node, through the same cipher and the same private network, and proves
-//! the secret like one, but calls by a protocol of its own ([`CLIENT_PROTOCOL`]) and proves with a
-//! label of its own: no word of it opens a lane. The node keeps nothing of it but its stream: it
-//! has no incarnation, gets no lanes, and membership never hears of it. Both ends then hold a
-//! [`ClientStream`], a plain duplex stream. (spec/transport.md, "Admission"; issue 7, 2.)
+//! A client connects like a node, with the same encryption and private network, and proves a
+//! secret. But it negotiates a protocol of its own ([`CLIENT_PROTOCOL`]) and its proofs carry
+//! labels of their own, so that none of its messages can open a lane. The node keeps only the
+//! client's stream: a client has no incarnation and no lanes, and membership does not know it.
+//! After the handshake both ends hold a [`ClientStream`], a plain duplex stream.
 //!
-//! | here | there |
+//! | client | node |
 //! |---|---|
-//! | [`connect`] calls | [`Net::clients`](super::handle::Net::clients) hands out who was let in |
+//! | [`connect`] calls | [`Net::clients`](super::handle::Net::clients) yields admitted streams |
 //! | ends when the stream is dropped | ends with its connection, or with the node |
 //!
 //! [`CLIENT_PROTOCOL`]: super::CLIENT_PROTOCOL
@@ -40,21 +40,22 @@ use super::secrets::Secrets;
 use super::swarm::{self, Lines, OpenFailed};
 use super::wire::Refusal;
 
-/// How long the node may take to hear the goodbye.
+/// How long the connection may take to close after the stream was dropped.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(1);
 
-/// How long it may take to find out whether anybody listens at all.
+/// Timeout of the TCP probe that finds out whether a process listens at all.
 const PROBE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Calls the node at `address` as a client with an identity of its own that nothing keeps.
+/// Calls the node at `address` as a client, with an ephemeral identity.
 ///
-/// Of `config`, cluster name, secret, private network, allow-list and limits count; it listens
-/// nowhere and keeps nothing in the data directory. Must be called in a tokio runtime, which must
-/// run while the stream is used. Of a name's addresses the first that lets it in counts.
+/// Cluster name, secret, private network, allow-list and limits are taken from `config`; the client
+/// does not listen and stores nothing in the data directory. Must be called in a tokio runtime,
+/// which must keep running while the stream is used. If `address` is a name, its addresses are
+/// tried in order until one admits the client.
 ///
 /// # Errors
-/// [`ConnectError`], whose sentences say what is wrong and what to do. Nothing was said to the
-/// node then but who calls.
+/// [`ConnectError`], whose text says what is wrong and what to do. Until then the node has learned
+/// nothing but the client's peer id.
 pub async fn connect(
     config: &Config,
     address: &Multiaddr,
@@ -63,11 +64,11 @@ pub async fn connect(
     connect_as(&Identity::load(None)?, config, address, within).await
 }
 
-/// Calls as [`connect`] does, with an identity that is on the node's allow-list. It must not be
-/// that of a node: what is known as a node is no client.
+/// Like [`connect`], with an identity that is on the node's allow-list. It must not be the identity
+/// of a node, because a peer that is known as a node is not admitted as a client.
 ///
 /// # Errors
-/// [`ConnectError`].
+/// [`ConnectError`], as for [`connect`].
 pub async fn connect_as(
     identity: &Identity,
     config: &Config,
@@ -94,8 +95,8 @@ pub async fn connect_as(
     }
 }
 
-/// Nothing has answered in time. Whether a process listens there is found out by a probe: a kernel
-/// takes connections also for a process that is stopped.
+/// Classifies a timeout. A TCP probe finds out whether a process listens there: the kernel
+/// completes connections also for a process that is stopped.
 async fn no_answer(address: &Multiaddr, within: Duration) -> ConnectError {
     let address = address.clone();
     let connects = async { TcpStream::connect(address::socket_address(&address)?).await.ok() };
@@ -151,7 +152,7 @@ async fn dial(
     Err(not_connected(address.clone(), error).await)
 }
 
-/// What a failed dial means.
+/// Classifies a failed dial.
 async fn not_connected(address: Multiaddr, error: DialError) -> ConnectError {
     match error {
         DialError::WrongPeerId { obtained, .. } => {
@@ -162,7 +163,8 @@ async fn not_connected(address: Multiaddr, error: DialError) -> ConnectError {
         _ => {}
     }
     let failure = HandshakeFailure::of_dial(&error);
-    // Only a new connection tells whether anybody listens: the error of the transport does not.
+    // The transport's error does not tell whether a process listens there, so probe with a new
+    // connection.
     let listens = async { TcpStream::connect(address::socket_address(&address)?).await.err() };
     match (failure, tokio::time::timeout(PROBE_WITHIN, listens).await) {
         (_, Ok(Some(source))) => ConnectError::NobodyListens { address, source },
@@ -180,12 +182,12 @@ async fn while_driving<T>(swarm: &mut Swarm<Lines>, work: impl Future<Output = T
     loop {
         tokio::select! {
             done = &mut work => return done,
-            _ = swarm.select_next_some() => {} // a connection that ends ends the work, too
+            _ = swarm.select_next_some() => {} // the work fails when the connection closes
         }
     }
 }
 
-/// Keeps the connection until the stream is dropped, then says goodbye.
+/// Drives the connection until the stream is dropped, then closes it.
 async fn keep(
     mut swarm: Swarm<Lines>,
     connection: ConnectionId,
@@ -202,10 +204,10 @@ async fn keep(
     drop(ends);
     swarm.behaviour_mut().close(connection);
     let closed = async { while !is_over(&swarm.select_next_some().await) {} };
-    let _ = tokio::time::timeout(GOODBYE_WITHIN, closed).await; // it hears the socket close then
+    let _ = tokio::time::timeout(GOODBYE_WITHIN, closed).await; // on timeout the socket just closes
 }
 
-/// Why there is no stream although there is a connection.
+/// Why no stream was opened although the connection was established.
 #[derive(Debug, thiserror::Error)]
 enum NotLetIn {
     #[error(transparent)]
@@ -239,155 +241,157 @@ impl NotLetIn {
     }
 }
 
-/// The protocol's name is sent with the first words, so that only their answer tells.
+/// Whether the protocol was rejected. Its name is sent together with the first message, so that the
+/// rejection arrives as an error of the first read.
 fn is_unknown_protocol(error: &io::Error) -> bool {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
     matches!(cause, Some(NegotiationError::Failed))
 }
 
-/// Why a node does not talk to this client. It has been told nothing but who called.
+/// Why a client could not connect to a node. The node has learned nothing but the client's peer id.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The settings forbid it.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The secret can't be had.
+    /// The secret could not be read.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// No identity.
+    /// The identity could not be loaded.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// No key for connections: the identity cannot sign, or there is no randomness.
+    /// The key for connections could not be made: the identity cannot sign, or there is no
+    /// randomness.
     #[error(transparent)]
     Key(#[from] noise::Error),
-    /// The address is none that can be dialled.
+    /// The address could not be resolved.
     #[error(transparent)]
     Unresolved(#[from] ResolveError),
-    /// Nobody is there.
+    /// No process listens at the address.
     #[error(
         "nobody listens at {address}: is the node running, and is that what its log says after \
          `node.listening`?"
     )]
     NobodyListens {
-        /// As dialled.
+        /// Address that was dialled.
         address: Multiaddr,
-        /// What the system said.
+        /// Error of the TCP connection.
         source: io::Error,
     },
-    /// Nobody has answered.
+    /// Nothing answered in time.
     #[error(
         "no answer from {address} within {within:?}: is it the address of a node of Ostraca, does \
          a firewall drop what is sent there, and do both sides have net.private-network alike?"
     )]
     NoAnswer {
-        /// As dialled.
+        /// Address that was dialled.
         address: Multiaddr,
-        /// How long it was waited.
+        /// How long the client waited.
         within: Duration,
     },
-    /// A process listens there and says nothing.
+    /// A process accepts connections there but sends nothing.
     #[error(
         "no answer from {address} within {within:?}: a process listens there, but it may be \
          stopped (SIGSTOP, a debugger) or overloaded, have another net.private-network, or be no \
          node of Ostraca"
     )]
     Silent {
-        /// As dialled.
+        /// Address that was dialled.
         address: Multiaddr,
-        /// How long it was waited.
+        /// How long the client waited.
         within: Duration,
     },
-    /// The node closed the connection in the encrypted handshake.
+    /// The node closed the connection during the encrypted handshake.
     #[error(
         "the node at {address} closed the connection in the encrypted handshake: give this client \
          the cluster-secret-file of that node and set net.private-network as there; or it is at a \
          limit of connections. Its log says which"
     )]
     Closed {
-        /// As dialled.
+        /// Address that was dialled.
         address: Multiaddr,
-        /// What failed.
+        /// Error of the dial.
         source: Box<DialError>,
     },
-    /// Somebody is there, but the cipher fails.
+    /// A process answers, but the encrypted handshake fails.
     #[error(
         "somebody listens at {address}, but the encrypted handshake fails: give this client the \
          cluster-secret-file of that node, or its client-secret-file, set net.private-network as there, and check that it is \
          a node of Ostraca"
     )]
     Handshake {
-        /// As dialled.
+        /// Address that was dialled.
         address: Multiaddr,
-        /// What failed.
+        /// Error of the dial.
         source: Box<DialError>,
     },
-    /// The address names another peer.
+    /// The address names another peer than the one that answers.
     #[error("at {address} another peer answers, {found}: drop what follows /p2p/, or correct it")]
     AnotherPeer {
-        /// As dialled.
+        /// Address that was dialled.
         address: Multiaddr,
-        /// Who answers.
+        /// Peer id of the answering peer.
         found: PeerId,
     },
-    /// The client's key is the node's.
+    /// The client uses the same key as the node.
     #[error("the client has the identity of the node at {address}: give it another, or none")]
     OwnIdentity {
-        /// As dialled.
+        /// Address that was dialled.
         address: Multiaddr,
     },
-    /// The client's own list is without the node.
+    /// The node is not on the client's own allow-list.
     #[error(
         "the node at {address} is not in this client's net.allowed-peers: add it, or drop them"
     )]
     NotInOwnList {
-        /// As dialled.
+        /// Address that was dialled.
         address: Multiaddr,
     },
-    /// The node closed the connection without a word.
+    /// The node closed the connection without sending anything.
     #[error(
         "the node at {address} closed the connection before it said a word: if it has \
          net.allowed-peers, call with an identity and add its peer id there (this one is {us}); \
          else it is at a limit of connections. Its log says which"
     )]
     Cut {
-        /// As dialled.
+        /// Address that was dialled.
         address: Multiaddr,
-        /// Who this client is.
+        /// Peer id of this client.
         us: PeerId,
     },
-    /// The node knows no clients.
+    /// The node does not support the client protocol.
     #[error(
         "the node at {address} does not speak {protocol}: upgrade it to a release that takes \
          clients",
         protocol = super::CLIENT_PROTOCOL
     )]
     Unsupported {
-        /// As dialled.
+        /// Address that was dialled.
         address: Multiaddr,
     },
-    /// The node says no.
+    /// The node refused the client.
     #[error("the node at {address} refuses this client: {refusal}")]
     Refused {
-        /// As dialled.
+        /// Address that was dialled.
         address: Multiaddr,
-        /// Why.
+        /// Reason given by the node.
         refusal: Refusal,
     },
-    /// This client would say no in its place.
+    /// The client does not accept the node, for example because it belongs to another cluster.
     #[error("the node at {address} is none for this client: {refusal}")]
     Unacceptable {
-        /// As dialled.
+        /// Address that was dialled.
         address: Multiaddr,
-        /// Why.
+        /// Reason.
         refusal: Refusal,
     },
-    /// Its answer makes no sense.
+    /// The answer is not a message of this protocol.
     #[error("what answers at {address} does not speak as a node does: another release?")]
     Malformed {
-        /// As dialled.
+        /// Address that was dialled.
         address: Multiaddr,
-        /// What is the matter.
+        /// Error of the handshake.
         source: HandshakeError,
     },
 }

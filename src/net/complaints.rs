@@ -1,4 +1,4 @@
-//! Complaints: a warning about a peer at most once a minute, however often it deserves one.
+//! Log throttle: at most one warning a minute per peer and kind.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,15 +7,16 @@ use libp2p::PeerId;
 
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Peers that are complained about by name within a minute, for each kind of complaint. A stranger
-/// has as many names as it likes: beyond that all further names share one complaint a minute, so
-/// that strangers can neither fill the log nor silence it, and one kind never silences another.
+/// Maximum number of peers tracked by name within a minute, for each kind of warning. A stranger
+/// can use as many peer ids as it likes: beyond this number all further ones share one warning a
+/// minute, so that strangers can neither fill the log nor silence it. Kinds are tracked separately,
+/// so that one never silences another.
 const NAMES_MAX: usize = 64;
 
-/// Remembers the complaints of the last minute. Counters count every case; the log need not.
+/// Times of the warnings of the last minute. Metrics count every case; only the log is throttled.
 #[derive(Debug, Default)]
 pub struct Complaints {
-    kinds: BTreeMap<&'static str, Kind>, // ≤ the kinds in the source
+    kinds: BTreeMap<&'static str, Kind>, // ≤ kinds in the source
 }
 
 #[derive(Debug, Default)]
@@ -26,7 +27,8 @@ struct Kind {
 }
 
 impl Complaints {
-    /// Whether to log this kind of complaint about that peer (none: one whose name is not known).
+    /// Whether to log this kind of warning about that peer (`None`: its peer id is not known), and
+    /// records it.
     pub fn due(&mut self, now: Instant, peer: Option<PeerId>, kind: &'static str) -> bool {
         let is_recent = |last: &Instant| now.duration_since(*last) < EVERY;
         let Kind { named, unnamed, further } = self.kinds.entry(kind).or_default();

@@ -1,8 +1,9 @@
-//! Transport: nodes that talk over libp2p, and refuse strangers (spec/transport.md).
+//! Transport: authenticated, ordered message lanes between nodes over libp2p.
 //!
-//! Knows how bytes move and who may send; never what bytes mean. Messages leave through a
-//! [`Lane`](lane::Lane), one ordered line per peer and class that outlives connections, and
-//! arrive at a [`Receiver`].
+//! This layer moves bytes and decides which peers are admitted; it does not interpret messages. A
+//! message is sent on a [`Lane`](lane::Lane), an ordered stream per peer and [`Class`] that
+//! survives broken connections, and is delivered to the [`Receiver`] of the other node.
+//! [`handle::Net`] starts the transport; the rest of the node uses nothing else of it.
 
 pub mod address;
 pub mod admission;
@@ -33,23 +34,23 @@ use libp2p::PeerId;
 use ostraca_ddata::id::ReplicaId;
 use serde::{Deserialize, Serialize};
 
-/// A node: who it is, and which of its lives this is.
+/// Identity of a node: its peer id together with the incarnation of this run of the process.
 ///
-/// The same peer with another incarnation is another node: nothing meant for the old one may
-/// reach the new.
+/// A restarted peer has a new incarnation and counts as another node: messages for the old
+/// incarnation must not reach the new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId {
-    /// The hash of its public key.
+    /// Peer id, derived from the node's public key.
     pub peer: PeerId,
-    /// Drawn at random at every start.
+    /// Incarnation, drawn at random at every start.
     pub incarnation: ReplicaId,
 }
 
-/// What stands before the key in the peer id of an ed25519 key: no hash, 36 bytes; the kind of key,
-/// 32 bytes of it.
+/// Prefix of the peer id of an ed25519 key: identity multihash (no hash) of 36 bytes, then key type
+/// ed25519 with a key of 32 bytes.
 pub(crate) const ED25519: [u8; 6] = [0x00, 0x24, 0x08, 0x01, 0x12, 0x20];
 
-/// As [`ostraca_ddata::id::NodeId`] is spelled: the first 4 bytes of its key, a slash and its
+/// Formatted like [`ostraca_ddata::id::NodeId`]: the first 4 bytes of the key, a slash, and the
 /// incarnation, in hexadecimal.
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -60,28 +61,28 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// What kind of traffic a lane carries. The order is that of urgency.
+/// Traffic class of a lane. The variants are ordered by urgency, the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Class {
-    /// Membership, heartbeats, coordinators, configurations: never dropped.
+    /// Membership, heartbeats, coordinators and configurations. Messages are never dropped.
     #[serde(rename = "c")]
     Control,
-    /// Replicated data. A full lane refuses; the Replicator sends again.
+    /// Replicated data. A full lane rejects the message; the Replicator sends it again later.
     #[serde(rename = "d")]
     Data,
-    /// Messages of users. A full lane refuses: back-pressure.
+    /// Messages of the application. A full lane rejects the message, which is the back-pressure.
     #[serde(rename = "u")]
     User,
-    /// Pieces of what is large, on a connection of its own.
+    /// Pieces of large values, on a connection of their own.
     #[serde(rename = "b")]
     Bulk,
 }
 
 impl Class {
-    /// All, the most urgent first.
+    /// All classes, the most urgent first.
     pub const ALL: [Self; 4] = [Self::Control, Self::Data, Self::User, Self::Bulk];
 
-    /// The name of the protocol that a substream of this class speaks.
+    /// Name of the libp2p protocol that a substream of this class negotiates.
     #[must_use]
     pub const fn protocol(self) -> &'static str {
         match self {
@@ -93,52 +94,55 @@ impl Class {
     }
 }
 
-/// The name of the protocol that a client's substream speaks. See [`client`].
+/// Name of the libp2p protocol that a client's substream negotiates. See [`client`].
 pub const CLIENT_PROTOCOL: &str = "/ostraca/1/client";
 
-/// A message that has arrived, still in the reader's buffer.
+/// A received message that still lies in the reader's buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Inbound<'a> {
-    /// Who sent it.
+    /// Node that sent the message.
     pub from: NodeId,
-    /// On which lane.
+    /// Class of the lane that carried the message.
     pub class: Class,
-    /// The header: names that repeat from message to message, each spelled once on a lane and a
-    /// number from then on (≤ [`wire::FIELDS_MAX`]). For envelopes of sharding, whose entity types
-    /// and handlers repeat; the Replicator's messages carry their keys in the body, many in one,
-    /// and have no header.
+    /// Names in the header (≤ [`wire::FIELDS_MAX`]) that repeat from message to message: a lane
+    /// spells each name once and sends a number afterwards. Sharding uses them for entity types and
+    /// handlers. Messages of the Replicator have no header names: one message holds many keys,
+    /// which are part of its body.
     pub fields: &'a [std::sync::Arc<str>],
-    /// What it says.
+    /// Payload, opaque to the transport.
     pub body: &'a [u8],
 }
 
-/// There is no room for another message at the moment.
+/// The receiver has no room for another message at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
 
-/// Takes what arrives. Called from the lanes' readers, one call at a time and in order per lane.
+/// Consumer of received messages. The lanes' readers call it: for one lane, calls come one at a
+/// time and in order.
 pub trait Receiver: Send + Sync + 'static {
-    /// Takes one message, or refuses it for now: then the reader waits for [`ready`](Self::ready)
-    /// and offers it again. What was taken is acknowledged to the sender and never comes again.
+    /// Accepts one message, or rejects it for now: the reader then waits for [`ready`](Self::ready)
+    /// and offers the message again. An accepted message is acknowledged to the sender and never
+    /// offered again.
     ///
     /// # Errors
     /// [`Busy`] if there is no room.
     fn receive(&self, message: Inbound<'_>) -> Result<(), Busy>;
 
-    /// How many ordinary messages this one counts for, when the reader of a user lane considers
-    /// whether it is others' turn: more, if it wakes a task as soon as it is received.
+    /// Weight of this message in ordinary messages. The reader of a user lane yields to other lanes
+    /// after a certain weight; a message that wakes a task as soon as it is received should weigh
+    /// more.
     fn weight(&self, message: &Inbound<'_>) -> usize {
         let _ = message;
         1
     }
 
-    /// No further message of this lane is at hand. Comes after one or more that were received,
-    /// before their reader waits for anything, and when it ends; a receiver may put off until then
-    /// what it does once for many.
+    /// Signals that no further message of a lane of this class is at hand. Called after one or more
+    /// messages were accepted, before the reader waits for anything and when it ends, so that a
+    /// receiver can defer work that is done once per batch.
     fn pause(&self, class: Class) {
         let _ = class;
     }
 
-    /// Ends when there is (probably) room again for messages of this class.
+    /// Completes when there is probably room again for messages of this class.
     fn ready(&self, class: Class) -> futures::future::BoxFuture<'_, ()>;
 }

@@ -1,4 +1,4 @@
-//! A client's stream, as either end holds it.
+//! Duplex stream between a client and a node, as either end holds it.
 
 use std::future::Future;
 use std::io;
@@ -14,12 +14,13 @@ use tokio::time::Sleep;
 
 use crate::net::swarm::{Line, Slot};
 
-/// Bytes to and from the other end, in order. What they mean is the users' business.
+/// An ordered byte stream to the other end. The transport does not interpret its bytes.
 ///
-/// Its end is no message: a clean close, a reset and a dead connection may all read as the end, so
-/// users say themselves when they have said all. Writing fails when the other end takes nothing
-/// for `limits.control-undrained-max`: who stops reading holds nobody. Dropped without a shutdown,
-/// it resets the other end.
+/// The end of the stream carries no information: a clean close, a reset and a dead connection may
+/// all read as the end, so the protocol on top must mark its last message itself. Writing fails
+/// when the other end reads nothing for `limits.control-undrained-max`, so that a peer that stops
+/// reading cannot block the writer for longer. Dropping the stream without a shutdown resets the
+/// other end.
 #[derive(Debug)]
 pub struct ClientStream {
     line: Line,
@@ -30,12 +31,12 @@ pub struct ClientStream {
     _held: Held,
 }
 
-/// What is given back when the stream is dropped.
+/// Resource that is released when the stream is dropped.
 #[derive(Debug)]
 pub(in crate::net) enum Held {
-    /// One of the node's places for clients.
+    /// A slot out of the node's limit of clients.
     Place { _place: Slot },
-    /// The client's connection.
+    /// The client's connection, which is closed when this sender is dropped.
     Connection { _in_use: oneshot::Sender<()> },
 }
 
@@ -53,13 +54,14 @@ impl ClientStream {
         (Self { line, peer, reading, writing, stall, _held: held }, Ends([reader, writer]))
     }
 
-    /// Who is at the other end: what the connection says.
+    /// Peer id of the other end, as authenticated by the connection.
     #[must_use]
     pub const fn peer(&self) -> PeerId {
         self.peer
     }
 
-    /// What writing has come to, given what the substream says.
+    /// Result of a write, given the result of the substream: pending writes fail when the stream
+    /// was ended or the stall timeout expired.
     fn written<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -85,20 +87,21 @@ fn closed() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "the connection is closed")
 }
 
-/// Ends a stream when it is dropped: the connection's own end may wait for the peer.
+/// Ends a stream when it is dropped, because the connection itself may only end after the peer has
+/// answered.
 #[derive(Debug)]
 pub(in crate::net) struct Ends([oneshot::Sender<()>; 2]);
 
 impl Ends {
-    /// Whether the stream is gone.
+    /// Whether the stream was dropped.
     pub(in crate::net) fn are_over(&self) -> bool {
         self.0.iter().all(oneshot::Sender::is_closed)
     }
 }
 
-/// Whether this half was ended; reader and writer may be two tasks, so each has its own.
+/// Whether this half was ended. Reader and writer may be two tasks, so each has its own channel.
 #[derive(Debug)]
-struct Cut(Option<oneshot::Receiver<()>>); // none: it was
+struct Cut(Option<oneshot::Receiver<()>>); // `None`: ended
 
 impl Cut {
     fn is_cut(&mut self, cx: &mut Context<'_>) -> bool {
@@ -113,7 +116,7 @@ impl Cut {
     }
 }
 
-/// How long the other end has taken nothing.
+/// Timer that runs while the other end reads nothing.
 #[derive(Debug)]
 struct Stall {
     longest: Duration,
