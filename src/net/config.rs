@@ -1,4 +1,4 @@
-//! `[net]`: listening, admission, limits.
+//! Configuration section `[net]`: listening, admission and limits.
 
 pub(super) mod secret_file;
 mod text;
@@ -17,48 +17,50 @@ pub use self::secret_file::ReadableSecret;
 use super::Class;
 use super::secrets::{Files, Secrets};
 
-/// `[net]`: settings of the transport. `Config::default()` listens on a free port of loopback, as
-/// an ephemeral identity, without a secret.
+/// Settings of the transport. `Config::default()` listens on a free port of loopback, with an
+/// ephemeral identity and without a secret.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Config {
-    /// Only nodes of the same name talk to each other.
+    /// Name of the cluster. Nodes with different names refuse each other.
     pub cluster_name: String,
-    /// Where to listen: `0.0.0.0:4100`, `[::]:4100` or `/ip4/0.0.0.0/tcp/4100`.
+    /// Addresses to listen on: `0.0.0.0:4100`, `[::]:4100` or `/ip4/0.0.0.0/tcp/4100`.
     pub listen: Vec<Multiaddr>,
-    /// What others dial, such as `a.example:4100` or `/dns4/a.example/tcp/4100`; empty: what is
-    /// listened on, and in place of `0.0.0.0` and `::` the address of the default route. Members dial
-    /// one of them: the one that is among the seeds, otherwise the first.
+    /// Addresses that other nodes dial, such as `a.example:4100` or `/dns4/a.example/tcp/4100`.
+    /// Empty: the listen addresses, with `0.0.0.0` and `::` replaced by the address of the default
+    /// route. Members dial only one of them: the one that is among the seeds, otherwise the first.
     pub advertise: Vec<Multiaddr>,
-    /// Holds `identity.key` and the lock. Unset: a new identity at every start, nothing kept.
+    /// Directory of `identity.key` and its lock. Unset: a new identity at every start, and nothing
+    /// is stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_dir: Option<PathBuf>,
-    /// Shared by all nodes of the cluster; at least 32 bytes of full entropy, as `ostraca secret`
-    /// makes one. Better kept in a file of its own.
+    /// Secret shared by all nodes of the cluster: at least 32 bytes of full entropy, such as
+    /// `ostraca secret` makes. Prefer a file (`cluster-secret-file`).
     #[serde(rename = "cluster-secret", skip_serializing, deserialize_with = "text::secret")]
     pub secret: Option<Secrets>,
-    /// The file that holds the cluster's secret, or up to four, one a line: this node dials with the
-    /// first and accepts all. A running node reads the file every 2 s, so that secrets can be
-    /// replaced without a restart (docs/operating.md). No other user may be able to write it.
+    /// File with the cluster's secret, or up to four, one per line: this node dials with the first
+    /// one and accepts all of them. A running node reads the file every 2 s, so that secrets can be
+    /// replaced without a restart (docs/operating.md). No other user may have write access to it.
     #[serde(rename = "cluster-secret-file", skip_serializing_if = "Option::is_none")]
     pub secret_file: Option<PathBuf>,
-    /// The file that holds the secret of tools (`ostraca members --node ..`), or up to four, one a
-    /// line. Its holder may ask nodes, and can neither join nor open a lane. A tool that has it uses
-    /// it instead of the cluster's. Unset: tools use the cluster's secret.
+    /// File with the secret of tools (`ostraca members --node ..`), or up to four, one per line. It
+    /// admits a tool as a client, but neither to the cluster nor to a lane. A tool that has it uses
+    /// it instead of the cluster's secret. Unset: tools use the cluster's secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_secret_file: Option<PathBuf>,
-    /// The encryption and multiplexing of connections: "own", "stock" (libp2p's crates) or "mixed"
-    /// (own, and accepts and dials "stock" nodes).
+    /// Implementation of encryption and multiplexing: "own", "stock" (libp2p's crates) or "mixed"
+    /// ("own", but also connects with "stock" nodes).
     pub transport: Stack,
-    /// Adds libp2p's private network below Noise: strangers do not even learn the protocol.
+    /// Adds libp2p's private network below Noise, so that strangers do not even learn the protocol.
     /// Costs a third to two thirds of the throughput.
     pub private_network: bool,
-    /// If not empty: only these may talk, secret or not.
+    /// Allow-list of peer ids. If it is not empty, only these peers are admitted, with or without a
+    /// secret.
     #[serde(serialize_with = "text::write_peers", deserialize_with = "text::read_peers")]
     pub allowed_peers: Vec<PeerId>,
-    /// Listens beyond loopback with neither a secret nor a list.
+    /// Allows to listen beyond loopback with neither a secret nor an allow-list.
     pub insecure: bool,
-    /// Limits.
+    /// Limits of connections, lanes and handshakes.
     pub limits: Limits,
 }
 
@@ -82,12 +84,12 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads the files of secrets, if there are any: from then on `secret` has them, and the settings
-    /// of the files are unset. Returns what to warn of.
+    /// Reads the files of secrets, if any are set: afterwards `secret` holds them and both file
+    /// settings are unset. Returns a warning for each file that every user may read.
     ///
     /// # Errors
-    /// [`SecretError`] if a file can't be read, others may write it, or a secret is too short or given
-    /// twice.
+    /// [`SecretError`] if a file cannot be read, other users may write it, a secret is too short,
+    /// or the secret is set twice.
     pub fn read_secret(&mut self) -> Result<Vec<ReadableSecret>, SecretError> {
         if let (Some(_), Some(path)) = (&self.secret, &self.secret_file) {
             return Err(SecretError::Twice { path: path.clone() });
@@ -108,71 +110,76 @@ impl Config {
     }
 }
 
-/// `net.transport`: the implementation of encryption and multiplexing.
+/// Implementation of encryption and multiplexing (`net.transport`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stack {
-    /// Ostraca's own: with a secret, a handshake that refuses strangers before they cost or learn
+    /// Ostraca's own. With a secret, its handshake refuses strangers before they cost or learn
     /// anything.
     #[default]
     Own,
-    /// As `Own`; also connects with `Stock` nodes of the same secret, whose handshake tells strangers
-    /// the node's peer id and lets them test guesses of the secret.
+    /// Like `Own`, but also connects with `Stock` nodes of the same secret. The handshake of those
+    /// tells strangers the node's peer id and lets them test guesses of the secret.
     Mixed,
-    /// `libp2p-noise` and `yamux`.
+    /// The crates `libp2p-noise` and `yamux`.
     Stock,
 }
 
-/// `[net.limits]`: what strangers and peers may use up. Each has a counter of its violations.
+/// Limits on what strangers and peers may use (`[net.limits]`). A metric counts the violations of
+/// each.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Limits {
-    /// The longest frame that this node takes, in bytes, 8 KiB at least; peers are told.
+    /// Maximum length of a frame that this node accepts, in bytes, at least 8 KiB. Peers are told.
     pub frame_bytes_max: usize,
-    /// A message's length, in bytes; longer ones are refused at the sender. Also called
+    /// Maximum length of a message, in bytes; the sender refuses longer ones. Also called
     /// `max-message-size`.
     #[serde(alias = "max-message-size")]
     pub message_bytes_max: usize,
-    /// Connections with one peer: crossing dials, and one for bulk from each side.
+    /// Maximum number of connections with one peer. Both sides may dial at once, and each may open
+    /// one for bulk.
     pub connections_per_peer: usize,
-    /// Connections in all.
+    /// Maximum number of connections in total.
     pub connections: usize,
-    /// Inbound connections whose handshake is unfinished. Beyond that the least advanced one of the
-    /// address with the most (IPv6: the /64 network) is closed for the new one; a quarter of the
-    /// places is reserved for the addresses of members and seeds.
+    /// Maximum number of inbound connections with an unfinished handshake. Beyond it, a new one
+    /// replaces the least advanced one of the address with the most (IPv6: the /64 network). A
+    /// quarter of the slots is reserved for addresses of members and seeds.
     pub handshakes: usize,
-    /// Inbound connections of peers that have opened neither a lane nor a client's stream. Beyond
-    /// that the oldest one of the address with the most is closed.
+    /// Maximum number of inbound connections whose peer has opened neither a lane nor a client's
+    /// stream. Beyond it, the oldest one of the address with the most is closed.
     pub unadmitted: usize,
-    /// Clients at a time: tools that ask this node and are no nodes. 0: none.
+    /// Maximum number of concurrent clients, such as command-line tools. 0: none.
     pub clients: usize,
-    /// Inbound lanes of one peer, all classes and generations together.
+    /// Maximum number of inbound lanes of one peer, over all classes and generations.
     pub lanes_per_peer: usize,
-    /// Bytes that a lane keeps: unsent and unacknowledged. Per class: control, data, user, bulk.
+    /// Maximum number of bytes that a lane buffers, unsent and unacknowledged, per class: control,
+    /// data, user, bulk.
     #[serde(with = "text::lane_bytes")]
     pub lane_bytes_max: [usize; 4],
-    /// Bytes under way on a lane that the receiver has not acknowledged.
+    /// Maximum number of bytes in flight on a lane, sent but not acknowledged by the receiver.
     pub lane_window: usize,
-    /// How long an inbound connection may take to send the first message of its handshake; one that
-    /// sends nothing holds its place no longer. At most `handshake-within` has an effect.
+    /// Timeout for the first handshake message of an inbound connection, so that a silent
+    /// connection does not hold its slot. Values above `handshake-within` have no effect.
     #[serde(with = "humantime_serde")]
     pub first_message_within: Duration,
-    /// How long a handshake, and the opening of a lane, may take.
+    /// Timeout of a handshake, and of the opening of a lane.
     #[serde(with = "humantime_serde")]
     pub handshake_within: Duration,
-    /// How long a connection without a lane is kept.
+    /// How long a connection without a lane is kept open.
     #[serde(with = "humantime_serde")]
     pub idle_timeout: Duration,
-    /// How long a control lane may hold messages, or a client's stream bytes, that nobody takes.
+    /// Maximum time for which a peer may read nothing from a control lane with queued messages, or
+    /// from a client's stream with unwritten bytes. Then it is disconnected.
     #[serde(with = "humantime_serde")]
     pub control_undrained_max: Duration,
-    /// How long what is unacknowledged is kept for a node that cannot be reached.
+    /// How long unacknowledged messages are kept for an unreachable node.
     #[serde(with = "humantime_serde")]
     pub link_down_max: Duration,
-    /// After how long the kernel gives up on a connection whose peer acknowledges nothing.
+    /// TCP_USER_TIMEOUT: the kernel closes a connection whose peer acknowledges nothing for this
+    /// long.
     #[serde(with = "humantime_serde")]
     pub tcp_user_timeout: Duration,
-    /// Reconnecting: the first pause, and the longest.
+    /// First and longest pause between attempts to reconnect.
     #[serde(with = "text::back_off")]
     pub back_off: (Duration, Duration),
 }
@@ -203,25 +210,25 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Bytes that a lane of this class keeps.
+    /// Buffer limit of a lane of this class, in bytes.
     #[must_use]
     pub const fn lane_bytes_max(&self, class: Class) -> usize {
         self.lane_bytes_max[class as usize]
     }
 }
 
-/// A secret. Never printed; wiped from memory with its last clone.
+/// A secret. Its `Debug` output hides the bytes, which are wiped from memory with the last clone.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Arc<Zeroizing<Vec<u8>>>);
 
 impl Secret {
-    /// Least length, in bytes.
+    /// Minimum length, in bytes.
     pub const BYTES_MIN: usize = 32;
 
-    /// Takes a secret.
+    /// Creates a secret.
     ///
     /// # Errors
-    /// [`ShortSecret`] below [`BYTES_MIN`](Self::BYTES_MIN) bytes.
+    /// [`ShortSecret`] if it is shorter than [`BYTES_MIN`](Self::BYTES_MIN).
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self, ShortSecret> {
         let bytes = Zeroizing::new(bytes.into());
         if bytes.len() < Self::BYTES_MIN {
@@ -230,7 +237,7 @@ impl Secret {
         Ok(Self(Arc::new(bytes)))
     }
 
-    /// The bytes.
+    /// The secret's bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -243,7 +250,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// A secret that can be guessed.
+/// A secret that is too short, so that it could be guessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the cluster secret has {len} bytes, at least {min} random ones are needed: make one with \
@@ -251,103 +258,103 @@ impl std::fmt::Debug for Secret {
     min = Secret::BYTES_MIN
 )]
 pub struct ShortSecret {
-    /// What was given, in bytes.
+    /// Length of the given secret, in bytes.
     pub len: usize,
 }
 
-/// Why a node has no secret although one is set.
+/// Why the configured secrets could not be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
-    /// Which of the two?
+    /// The secret is set both directly and by a file.
     #[error(
         "both net.cluster-secret and net.cluster-secret-file ({path}) are set: drop one of them",
         path = secret_file::shown(path)
     )]
     Twice {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// The file can't be read.
+    /// The file cannot be read.
     #[error(
         "net.{holder}-secret-file: {path} can't be read: make one with `ostraca secret --out {path}`, \
          the same on every node",
         path = path.display()
     )]
     Unreadable {
-        /// Whose secrets: "cluster" or "client".
+        /// Owner of the secrets: "cluster" or "client".
         holder: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It may be the secret, in place of the name of its file.
+    /// The setting names no file; it may be the secret itself, written in place of the file's name.
     #[error(
         "net.{holder}-secret-file has {len} characters that name no file. They are not shown, \
          because they may be the secret itself: keep it in a file (`ostraca secret --out FILE`) and \
          write that file's name here"
     )]
     NotAPath {
-        /// Whose secrets: "cluster" or "client".
+        /// Owner of the secrets: "cluster" or "client".
         holder: &'static str,
-        /// The length of what is set, in bytes.
+        /// Length of the setting, in bytes.
         len: usize,
     },
-    /// Another user may have written it.
+    /// Another user could have written the file.
     #[error(
         "net.{holder}-secret-file: {path} has mode {mode:o}, so that other users may write the \
          secret: `chmod 600 {path}`, and make a new secret if somebody may have changed it",
         path = path.display()
     )]
     Writable {
-        /// Whose secrets: "cluster" or "client".
+        /// Owner of the secrets: "cluster" or "client".
         holder: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its permissions.
+        /// Permission bits of the file.
         mode: u32,
     },
-    /// A secret in it can be guessed.
+    /// A secret in the file is too short.
     #[error("net.{holder}-secret-file: {path}", path = path.display())]
     Short {
-        /// Whose secrets: "cluster" or "client".
+        /// Owner of the secrets: "cluster" or "client".
         holder: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is the matter.
+        /// Error of that secret.
         source: ShortSecret,
     },
-    /// More secrets than any replacement needs.
+    /// The file holds more secrets than a replacement of secrets needs.
     #[error(
         "net.{holder}-secret-file: {path} holds more than {max} secrets, one a line: drop those that \
          no node dials with any longer",
         path = path.display(), max = super::secrets::SECRETS_MAX
     )]
     TooMany {
-        /// Whose secrets: "cluster" or "client".
+        /// Owner of the secrets: "cluster" or "client".
         holder: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// The holders of the clients' secret could join.
+    /// The clients' file holds a secret of the cluster, so that clients could join.
     #[error(
         "net.client-secret-file: {path} holds a secret of the cluster, with which tools could join: \
          make another one with `ostraca secret`",
         path = path.display()
     )]
     SameForClients {
-        /// The file of the clients' secrets.
+        /// Path of the file of the clients' secrets.
         path: PathBuf,
     },
-    /// A private network has one key.
+    /// A private network has only one key, but the file holds several secrets.
     #[error(
         "net.cluster-secret-file: {path} holds several secrets, and net.private-network has room for \
          one: leave one, or set net.private-network = false",
         path = path.display()
     )]
     SeveralInPrivateNetwork {
-        /// The file of the cluster's secrets.
+        /// Path of the file of the cluster's secrets.
         path: PathBuf,
     },
 }

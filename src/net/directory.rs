@@ -1,5 +1,5 @@
-//! Who can be written to: the lanes to every known incarnation, shared between the hub, which
-//! opens substreams for them, and everybody who has something to say.
+//! Directory of the lanes to every known incarnation. The hub, which opens substreams for the
+//! lanes, and all senders share it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use super::lane::Lane;
 use super::wire::Facts;
 use super::{Class, NodeId};
 
-/// The lanes to one incarnation, each made when it is first used.
+/// The lanes to one incarnation. Each is created when it is first used.
 #[derive(Debug)]
 struct Lanes {
     node: NodeId,
@@ -23,7 +23,7 @@ struct Lanes {
     lanes: [Mutex<Option<Lane>>; 4],
 }
 
-/// The longest that a node takes; bytes.
+/// Limits that a node has announced, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Takes {
     message: usize,
@@ -37,19 +37,19 @@ impl Takes {
     }
 }
 
-/// A lane that was used for the first time: the hub must open it.
+/// A lane that was used for the first time, so that the hub must open it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) node: NodeId,
     pub(super) class: Class,
 }
 
-/// See the module's page.
+/// Lanes by incarnation.
 #[derive(Debug)]
 pub(super) struct Directory {
     limits: Limits,
-    nodes: RwLock<BTreeMap<ReplicaId, Arc<Lanes>>>, // ≤ peers that were admitted and not forgotten
-    wanted: mpsc::UnboundedSender<Wanted>,          // ≤ one for each lane there is
+    nodes: RwLock<BTreeMap<ReplicaId, Arc<Lanes>>>, // ≤ admitted, not forgotten peers
+    wanted: mpsc::UnboundedSender<Wanted>,          // ≤ one per lane
     closed: AtomicBool,                             // written before, read under a slot's lock
 }
 
@@ -89,7 +89,8 @@ impl Directory {
         self.read().get(&to).cloned()
     }
 
-    /// The lane to an incarnation; `None` if it is not known, or not any more.
+    /// Returns the lane to an incarnation, and creates it if necessary. `None` if the incarnation
+    /// is unknown or was removed, or after [`close`](Self::close).
     pub(super) fn lane(&self, to: ReplicaId, class: Class) -> Option<Lane> {
         let lanes = self.lanes(to)?;
         let mut slot = lanes.slot(class);
@@ -107,23 +108,23 @@ impl Directory {
         Some(lane)
     }
 
-    /// Whose life that is; `None` if it is not known, or not any more.
+    /// Returns the peer of an incarnation; `None` if it is unknown or was removed.
     pub(super) fn whose(&self, incarnation: ReplicaId) -> Option<PeerId> {
         Some(self.lanes(incarnation)?.node.peer)
     }
 
-    /// The lane if somebody has used it.
+    /// Returns the lane if it was created before.
     pub(super) fn used(&self, to: ReplicaId, class: Class) -> Option<Lane> {
         self.lanes(to)?.slot(class).clone()
     }
 
-    /// Every lane that somebody has used.
+    /// Returns all lanes that were created.
     pub(super) fn all(&self) -> Vec<(NodeId, Class, Lane)> {
         let nodes: Vec<Arc<Lanes>> = self.read().values().cloned().collect();
         used_of(&nodes)
     }
 
-    /// From now on there are lanes to this node, which says what it takes.
+    /// Adds a node with the limits that it has announced. From now on there are lanes to it.
     pub(super) fn add(&self, node: NodeId, facts: &Facts) {
         let frame = facts.frame_bytes_max.map_or(FRAME_BYTES, |max| max as usize);
         let takes = Takes { message: facts.message_bytes_max as usize, frame };
@@ -134,7 +135,8 @@ impl Directory {
         self.write().entry(node.incarnation).or_insert_with(lanes);
     }
 
-    /// Takes a lane that was opened before it was known to whom, unless there is one already.
+    /// Registers a lane that was opened before the peer's incarnation was known. Returns whether it
+    /// was accepted; it is not if there is one already.
     pub(super) fn adopt(&self, to: ReplicaId, class: Class, lane: &Lane) -> bool {
         let Some(lanes) = self.lanes(to) else { return false };
         let mut slot = lanes.slot(class);
@@ -146,15 +148,16 @@ impl Directory {
         takes
     }
 
-    /// Gives the used lane of an incarnation up; whoever has something to say gets a new one.
+    /// Removes the lane of an incarnation and returns it; the next sender gets a new one.
     pub(super) fn renew(&self, to: ReplicaId, class: Class) -> Option<Lane> {
         self.lanes(to)?.slot(class).take()
     }
 
-    /// Nobody gets lanes any more, and none is made. Returns those that were used: the hub, which
-    /// carries them to their end, still finds them.
+    /// Closes the directory: it returns and creates no more lanes for senders. Returns the existing
+    /// ones, which the hub still finds in order to finish them.
     pub(super) fn close(&self) -> Vec<(NodeId, Class, Lane)> {
-        // Every slot is locked after this: what somebody makes meanwhile is found in it.
+        // Every slot is locked after this store, so that a lane created concurrently is found in
+        // it.
         self.closed.store(true, Ordering::Relaxed);
         self.all()
     }
@@ -163,13 +166,13 @@ impl Directory {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// The lane to be opened: the one that is there, also after the close, or a new one.
+    /// Returns the lane that the hub opens: the existing one, also after the close, or a new one.
     pub(super) fn opened(&self, to: ReplicaId, class: Class) -> Option<Lane> {
         self.used(to, class).or_else(|| self.lane(to, class))
     }
 
-    /// Takes a node out: nobody gets its lanes any more. Returns those that were used; none if
-    /// another peer has that incarnation.
+    /// Removes a node and returns its lanes. Returns none if the incarnation belongs to another
+    /// peer.
     pub(super) fn remove(&self, node: NodeId) -> Vec<(Class, Lane)> {
         let mut nodes = self.write();
         if nodes.get(&node.incarnation).is_none_or(|lanes| lanes.node != node) {

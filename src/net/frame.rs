@@ -1,179 +1,180 @@
-//! Frames: how a lane's messages are cut into bytes, and bytes into messages.
+//! Framing: encodes the messages of a lane as frames, and decodes frames from bytes.
 //!
-//! A frame is a length (`u32`, big-endian, of what follows it), a kind (one byte) and what the
-//! kind says. It knows neither lanes nor streams: bytes in, frames out; nothing is allocated, and
-//! a length is checked before anyone waits for that many bytes.
+//! A frame is a length (`u32`, big-endian, of the rest), a kind (one byte) and contents that depend
+//! on the kind. This module knows neither lanes nor streams: it decodes without allocating, and
+//! checks a length before the reader waits for that many bytes.
 //!
-//! | kind | name | then |
+//! | kind | name | contents |
 //! |---|---|---|
 //! | 1 | message | header, body |
-//! | 2 | first piece of a longer message | its length (`u32`), header, piece |
+//! | 2 | first piece of a longer message | length of the body (`u32`), header, piece |
 //! | 3 | another piece | piece |
-//! | 4 | the last piece | piece |
-//! | 5 | ack, on the way back | how many messages were accepted (`u64`) |
-//! | 6 | end | nothing |
-//! | 128… | for later releases | counted and skipped |
+//! | 4 | last piece | piece |
+//! | 5 | ack, in the opposite direction | number of accepted messages (`u64`) |
+//! | 6 | end | none |
+//! | 128… | reserved for later releases | counted and skipped |
 //!
-//! A header is a count (one byte) of names, each a `u16`: the number of a name defined before, or
-//! [`DEFINE`] (a new number, length, text), or [`LITERAL`] (length, text). (spec/transport.md)
+//! A header is a count (one byte) of names, each of which is a `u16`: the number of a name that was
+//! defined before, or [`DEFINE`] (followed by the new number, length and text), or [`LITERAL`]
+//! (followed by length and text).
 
 use super::config::Limits;
 use super::wire::FIELDS_MAX;
 
-/// Bytes of the length before every frame.
+/// Length of a frame's length field, in bytes.
 pub const LENGTH_BYTES: usize = 4;
 
-/// The longest frame that this release makes, in bytes, its length included.
+/// Maximum length of the frames that this release sends, in bytes, length field included.
 pub const FRAME_BYTES: usize = 64 * 1024;
 
-/// The least that the longest frame may be set to: a header of the longest names fits.
+/// Minimum of the setting `frame-bytes-max`: a header with the longest names fits into it.
 pub const FRAME_BYTES_MIN: usize = 8 * 1024;
 
-/// The longest name in a header, in bytes.
+/// Maximum length of a name in a header, in bytes.
 pub const NAME_BYTES_MAX: usize = 1_024;
 
-/// Names that have a number on one lane; those beyond are spelled out in every message.
+/// Maximum number of names with a number on one lane; further names are sent as literals.
 pub const NAMES_MAX: usize = 1_024;
 
-/// Bytes of all names that have a number on one lane.
+/// Maximum total length of all names with a number on one lane, in bytes.
 pub const NAMES_BYTES_MAX: usize = 64 * 1024;
 
-/// Says in a header that a new number, its name's length and the name follow.
+/// Marks a definition in a header: a new number, the name's length and the name follow.
 pub const DEFINE: u16 = 0xfffe;
 
-/// Says in a header that a name's length and the name follow, which gets no number.
+/// Marks a literal in a header: a name's length and the name follow, without a number.
 pub const LITERAL: u16 = 0xffff;
 
-/// What a frame is. Kinds that later releases add get numbers from [`SKIPPABLE`](kind::SKIPPABLE)
-/// on if an older node may do without them.
+/// Kinds of frames. A later release that adds a kind which older nodes may ignore must number it
+/// from [`SKIPPABLE`](kind::SKIPPABLE) on.
 pub mod kind {
     /// A whole message.
     pub const MESSAGE: u8 = 1;
     /// The first piece of a longer message.
     pub const FIRST: u8 = 2;
-    /// Another piece of it.
+    /// A further piece.
     pub const CONTINUE: u8 = 3;
-    /// The last piece of it.
+    /// The last piece.
     pub const LAST: u8 = 4;
-    /// What was accepted; on the way back.
+    /// Acknowledgement, sent in the opposite direction of the messages.
     pub const ACK: u8 = 5;
-    /// Nothing comes any more.
+    /// End of the lane: no further frame follows.
     pub const END: u8 = 6;
-    /// From here on: skipped by those that do not know it.
+    /// First of the kinds that are skipped by nodes that do not know them.
     pub const SKIPPABLE: u8 = 0x80;
 }
 
-/// The longest frame under these limits, in bytes, its length included.
+/// Maximum length of a frame under these limits, in bytes, length field included.
 #[must_use]
 pub fn bytes_max(limits: &Limits) -> usize {
     limits.frame_bytes_max.clamp(FRAME_BYTES_MIN, u32::MAX as usize)
 }
 
-/// A frame, still where it was read to.
+/// A decoded frame that borrows from the read buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
     /// A whole message.
     Message {
-        /// Its names.
+        /// Names of the header.
         header: Header<'a>,
-        /// What it says.
+        /// Payload of the message.
         body: &'a [u8],
     },
     /// The first piece of a longer message.
     First {
-        /// Bytes of the whole body.
+        /// Length of the whole body, in bytes.
         total: u32,
-        /// Its names.
+        /// Names of the header.
         header: Header<'a>,
-        /// The body's beginning.
+        /// Start of the body.
         piece: &'a [u8],
     },
-    /// Another piece.
+    /// A further piece of the body.
     Continue(&'a [u8]),
-    /// The last piece.
+    /// The last piece of the body.
     Last(&'a [u8]),
-    /// On the way back.
+    /// Acknowledgement of messages in the opposite direction.
     Ack {
-        /// Messages that were accepted, since the lane began.
+        /// Number of messages accepted since the lane began.
         accepted: u64,
     },
-    /// The lane is over.
+    /// End of the lane.
     End,
-    /// Of a kind from a later release, which may be skipped.
+    /// A frame of an unknown kind from a later release, which may be skipped.
     Unknown(u8),
 }
 
-/// What stands at the front of some bytes.
+/// Result of [`cut`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut<'a> {
-    /// A frame, and how many bytes it took, its length included.
+    /// A frame, and its length in bytes, length field included.
     Frame(Frame<'a>, usize),
-    /// A part of a frame: read on.
+    /// Only a part of a frame: more bytes are needed.
     Short,
 }
 
-/// What a peer did that no peer of this version does. It costs the substream.
+/// Violation of the protocol by the peer. The substream must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Violation {
-    /// A length beyond the limit, or of nothing.
+    /// The length is zero or beyond the limit.
     #[error(
         "a frame that says it has {claimed} bytes, with 1 to {max} allowed, as this node has told"
     )]
     FrameLength {
-        /// What the frame says.
+        /// Length in the frame.
         claimed: usize,
-        /// The limit.
+        /// Maximum length.
         max: usize,
     },
-    /// A kind that is not known and must not be skipped.
+    /// The kind is unknown and must not be skipped.
     #[error("a frame of the unknown kind {0}")]
     Kind(u8),
-    /// A frame that ends before its contents do, or has bytes too many.
+    /// The contents are shorter or longer than the frame.
     #[error("a frame of kind {0} whose contents do not fit its length")]
     Contents(u8),
-    /// A header that breaks a rule.
+    /// The header is malformed.
     #[error("a header that is none: {0}")]
     Header(&'static str),
-    /// A message beyond the limit.
+    /// The message is longer than the limit.
     #[error(
         "a message of {claimed} bytes, at most {max} allowed: set the same message-bytes-max on all nodes"
     )]
     MessageLength {
-        /// What the message says, or already has.
+        /// Length that the message announces, or has reached.
         claimed: usize,
-        /// The limit.
+        /// Maximum length.
         max: usize,
     },
-    /// Pieces that are no message.
+    /// The sequence of pieces does not form a message.
     #[error("pieces that are no message: {0}")]
     Pieces(&'static str),
-    /// A frame of the other direction.
+    /// A frame that only the other side may send.
     #[error("a frame of kind {0} in the wrong direction")]
     Direction(u8),
-    /// An acknowledgement of less than an earlier one.
+    /// An acknowledgement of fewer messages than an earlier one.
     #[error("an acknowledgement of {accepted} messages after one of {before}")]
     AckBackwards {
-        /// The earlier one.
+        /// Number acknowledged before.
         before: u64,
-        /// This one.
+        /// Number acknowledged by this frame.
         accepted: u64,
     },
-    /// An acknowledgement of what was never sent.
+    /// An acknowledgement of messages that were not sent.
     #[error("an acknowledgement of {accepted} messages when {sent} were sent")]
     AckBeyond {
-        /// What was sent.
+        /// Number of messages sent.
         sent: u64,
-        /// What is acknowledged.
+        /// Number acknowledged by this frame.
         accepted: u64,
     },
 }
 
-/// Takes the frame at the front of `bytes`, if all of it is there.
+/// Decodes the frame at the start of `bytes`, if it is complete.
 ///
 /// # Errors
-/// A [`Violation`], as soon as the bytes that are there show it: a length above `bytes_max` is
-/// refused before anything else of the frame has come.
+/// A [`Violation`], as soon as the available bytes show it: a length above `bytes_max` is refused
+/// before any further byte of the frame has arrived.
 pub fn cut(bytes: &[u8], bytes_max: usize) -> Result<Cut<'_>, Violation> {
     let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else {
         return Ok(Cut::Short);
@@ -215,26 +216,27 @@ fn read(kind: u8, contents: &[u8]) -> Result<Frame<'_>, Violation> {
 
 // ── Headers ──
 
-/// The header of a message, as it came: its form was checked, its numbers were not.
+/// Header of a message. Its syntax was checked, its numbers were not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header<'a>(&'a [u8]);
 
-/// One name in a header.
+/// A name in a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field<'a> {
-    /// Defined in an earlier message, or earlier in this one.
+    /// Number of a name that was defined in an earlier message, or earlier in this header.
     Number(u16),
-    /// Defined here.
+    /// Definition of a number for a name.
     Define(u16, &'a str),
-    /// Spelled out.
+    /// A name without a number.
     Literal(&'a str),
 }
 
 impl<'a> Header<'a> {
-    /// Takes the header at the front of `bytes`; the rest is the body.
+    /// Splits `bytes` into the header at the start and the body.
     ///
     /// # Errors
-    /// A [`Violation`] if there are too many names, one is too long or no text, or bytes end early.
+    /// A [`Violation`] if there are too many names, a name is too long or not UTF-8, or the bytes
+    /// end early.
     #[inline]
     pub fn split(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Violation> {
         let (&count, mut rest) = bytes.split_first().ok_or(Violation::Header("it is missing"))?;
@@ -248,13 +250,13 @@ impl<'a> Header<'a> {
         Ok((Self(header), body))
     }
 
-    /// Its bytes: equal bytes without a definition mean equal names.
+    /// The encoded header. Two headers with equal bytes and without definitions have equal names.
     #[must_use]
     pub const fn as_bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// Its names.
+    /// The names in order.
     pub fn fields(self) -> impl Iterator<Item = Field<'a>> {
         let mut rest = self.0.get(1..).unwrap_or_default();
         std::iter::from_fn(move || {
@@ -301,16 +303,16 @@ fn split_name(bytes: &[u8]) -> Result<(&str, &[u8]), Violation> {
 
 // ── Writing ──
 
-/// Bytes of an acknowledgement.
+/// Length of an acknowledgement frame, in bytes.
 pub const ACK_BYTES: usize = LENGTH_BYTES + 1 + 8;
 
-/// Bytes of a frame beyond its contents: length and kind.
+/// Overhead of a frame in bytes: length and kind.
 pub const FRAME_OVERHEAD: usize = LENGTH_BYTES + 1;
 
-/// The end of a lane.
+/// Encoded end frame.
 pub const END: [u8; FRAME_OVERHEAD] = [0, 0, 0, 1, kind::END];
 
-/// The beginning of a frame with `contents` bytes after its kind.
+/// Encodes the length and kind of a frame with `contents` bytes after the kind.
 #[must_use]
 #[inline]
 pub fn begin(kind: u8, contents: usize) -> [u8; FRAME_OVERHEAD] {
@@ -319,7 +321,7 @@ pub fn begin(kind: u8, contents: usize) -> [u8; FRAME_OVERHEAD] {
     [a, b, c, d, kind]
 }
 
-/// An acknowledgement.
+/// Encodes an acknowledgement frame.
 #[must_use]
 pub fn ack(accepted: u64) -> [u8; ACK_BYTES] {
     let mut bytes = [0; ACK_BYTES];
@@ -328,7 +330,7 @@ pub fn ack(accepted: u64) -> [u8; ACK_BYTES] {
     bytes
 }
 
-/// Appends a field to a header.
+/// Appends a field to an encoded header.
 pub fn put_field(header: &mut Vec<u8>, field: Field<'_>) {
     match field {
         Field::Number(number) => header.extend_from_slice(&number.to_be_bytes()),

@@ -1,4 +1,5 @@
-//! The transport as the node sees it: lanes to write to, events to hear, orders to give.
+//! Handle of the running transport: lanes to send on, events from the transport, and commands to
+//! it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,117 +23,122 @@ use super::wire::{Facts, Refusal};
 use super::{Class, NodeId, Receiver};
 use crate::runtime::OwnRuntime;
 
-/// What the transport tells the node.
+/// Event that the transport reports to the node.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A node was admitted, here or there: from now on there are lanes to it. Told again when it
-    /// is admitted anew after [`Closed`](Self::Closed); its lanes then go on where they were.
+    /// A node was admitted, by it or by this node: from now on there are lanes to it. Reported
+    /// again when the node is admitted after [`Closed`](Self::Closed); its lanes then continue.
     Up {
-        /// Who.
+        /// The admitted node.
         node: NodeId,
-        /// What it tells about itself.
+        /// Facts that it announced.
         facts: Facts,
     },
-    /// Who answers at an address that [`Net::dial`] dialled: this node itself, or one that is up.
+    /// A node answered at an address that [`Net::dial`] dialled. It is this node itself, or one
+    /// that is up.
     Answered {
-        /// Who.
+        /// The node that answered.
         node: NodeId,
-        /// As dialled.
+        /// Address that was dialled.
         address: Multiaddr,
     },
-    /// A peer has come back as another incarnation. What the old one had not acknowledged was
-    /// counted; it is refused from now on.
+    /// A peer has returned with another incarnation. Unacknowledged messages to the old one were
+    /// counted ([`LaneBroken`](Self::LaneBroken)); from now on the old one is refused.
     NewIncarnation {
-        /// The life that was known.
+        /// The former incarnation.
         old: NodeId,
-        /// The one that is alive.
+        /// The incarnation that is alive.
         node: NodeId,
-        /// Whether it holds the lock of its former life on the same host: the old one is dead.
+        /// Whether the peer holds the lock of its former incarnation on the same host, which proves
+        /// that the old process is dead.
         is_proof: bool,
     },
-    /// An incarnation is known no more: the node has ordered that, or nobody kept it and others
-    /// needed its place. It is refused from now on, and there are no lanes to it.
+    /// An incarnation was removed, because the node ordered it or because the table of peers was
+    /// full and this peer was neither kept nor connected. It is refused from now on, and there are
+    /// no lanes to it.
     Forgotten {
-        /// Who.
+        /// The removed node.
         node: NodeId,
     },
-    /// The last connection with a node is gone. Evidence, no proof of death.
+    /// The last connection with a node has closed. This is evidence of a failure, not proof.
     Closed {
-        /// Who.
+        /// The node of the connection.
         node: NodeId,
     },
-    /// A dial failed. Evidence, no proof of death.
+    /// A dial failed. This is evidence of a failure, not proof.
     DialRefused {
-        /// Who was expected there, if anybody.
+        /// Peer that was expected at the address, if any.
         peer: Option<PeerId>,
-        /// Where.
+        /// Address that was dialled.
         address: Multiaddr,
-        /// Why.
+        /// Description of the error.
         reason: String,
     },
-    /// A peer does not want a lane of ours.
+    /// A peer refused a lane of this node.
     Refused {
-        /// Who.
+        /// The peer.
         peer: PeerId,
-        /// Why.
+        /// Reason given by the peer.
         refusal: Refusal,
     },
-    /// Messages that a node has not acknowledged were given up: it may have got them or not.
+    /// Messages that a node has not acknowledged were abandoned; it may or may not have received
+    /// them.
     LaneBroken {
-        /// To whom.
+        /// Receiver of the messages.
         node: NodeId,
-        /// On which lane.
+        /// Class of the lane.
         class: Class,
-        /// How many.
+        /// Number of abandoned messages.
         messages: u64,
     },
 }
 
-/// A peer, as the transport sees it at the moment.
+/// State of one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerStats {
-    /// Who.
+    /// Peer id.
     pub peer: PeerId,
-    /// The life that is known; none before it was admitted.
+    /// Known incarnation; `None` before the first admission.
     pub incarnation: Option<ReplicaId>,
-    /// Whether it is dialled whenever the link is down.
+    /// Whether the link is kept up, which means that the peer is dialled whenever it is down.
     pub kept: bool,
-    /// Connections, those for bulk included.
+    /// Number of connections, those for bulk included.
     pub connections: usize,
-    /// Whether one of them carries lanes.
+    /// Whether one of the connections carries lanes.
     pub linked: bool,
-    /// The lanes to it that somebody has used: control, data, user, bulk.
+    /// Lanes to the peer, if they were used: control, data, user, bulk.
     pub outbound: [Option<LaneStats>; 4],
-    /// What came on its lanes: control, data, user, bulk.
+    /// Traffic of the peer's lanes: control, data, user, bulk.
     pub inbound: [InboundStats; 4],
 }
 
-/// The transport at one moment: who is known, how much waits, and what was refused so far.
+/// Statistics of the transport: its peers, queues and refusals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Everybody who is known, by peer id.
-    pub peers: Vec<PeerStats>, // ≤ the peers that are remembered
-    /// Connections and substreams that were refused because of a limit, or of the allow-list.
+    /// Known peers, ordered by peer id.
+    pub peers: Vec<PeerStats>, // ≤ hub::PEERS_MAX
+    /// Connections and substreams that were refused because of a limit or the allow-list.
     pub exceeded: Refusals,
-    /// Inbound connections whose handshake is under way.
+    /// Inbound connections with an unfinished handshake.
     pub handshakes: usize,
-    /// Clients that are let in, those included that nobody has taken up yet.
+    /// Admitted clients, including those that the application has not yet taken from the channel.
     pub clients: usize,
-    /// Eight hexadecimal digits of a hash of each secret of the cluster in use, that which this node
-    /// dials with first. Nodes with the same files of secrets have the same.
+    /// Eight hexadecimal digits of a hash of each cluster secret in use, beginning with the one
+    /// that this node dials with. Nodes with the same files of secrets have the same values.
     pub secrets: Vec<String>,
-    /// Lanes that this node did not open, or not let be opened, and clients that it did not let in:
-    /// another secret, another cluster, a life that is over, no room.
+    /// Number of lanes and clients that this node refused, for example because of another secret,
+    /// another cluster, an old incarnation or a limit.
     pub refused: u64,
-    /// Lanes of peers that were cut off because they broke the protocol.
+    /// Number of lanes that were closed because the peer violated the protocol.
     pub violations: u64,
-    /// Messages that were given up unacknowledged ([`Event::LaneBroken`]).
+    /// Number of messages that were abandoned unacknowledged ([`Event::LaneBroken`]).
     pub given_up: u64,
 }
 
-/// A running transport. Clones speak to the same one; it ends with the last of them.
+/// Handle of a running transport. Clones share it; the transport ends when the last clone is
+/// dropped.
 #[derive(Clone, Debug)]
 pub struct Net {
     me: NodeId,
@@ -140,39 +146,40 @@ pub struct Net {
     listening: Arc<[Multiaddr]>,
     directory: Arc<Directory>,
     clients_max: usize,
-    commands: mpsc::UnboundedSender<Command>, // orders of the node, not of peers
-    _runtime: OwnRuntime,                     // of the hub and its connections
+    commands: mpsc::UnboundedSender<Command>, // only the node fills it
+    _runtime: OwnRuntime,                     // runs the hub and connections
 }
 
-/// Where the tasks of lanes run.
+/// Runtimes on which the tasks of lanes run.
 #[derive(Clone, Debug)]
 pub struct Runtimes {
-    /// Lanes of entities: their messages may run handlers, which may block.
+    /// For user lanes, whose messages may run handlers, which may block.
     pub user: Handle,
-    /// Lanes of the Replicator: their messages may be merged on the spot.
+    /// For data and bulk lanes, whose messages may be merged at once.
     pub data: Handle,
 }
 
 impl Runtimes {
-    /// All of them on the runtime of the caller.
+    /// Uses the caller's runtime for all lanes.
     #[must_use]
     pub fn current() -> Self {
         Self { user: Handle::current(), data: Handle::current() }
     }
 }
 
-/// Threads for connections and control lanes: one, on a large host one for every eight processors.
-/// What a sender writes is mostly enciphered on its own thread.
+/// Number of threads for connections and control lanes: one per eight processors, from one to
+/// eight. Few suffice, because most messages are encrypted on the sender's thread.
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, |count| count.get().div_ceil(8)).min(8)
 }
 
 impl Net {
-    /// Listens, and lets `receiver` take what arrives. Connections and control lanes have threads of
-    /// their own; the other lanes run where the caller does.
+    /// Starts the transport: listens, and delivers received messages to `receiver`. Connections and
+    /// control lanes have threads of their own; the other lanes run on the caller's runtime.
     ///
     /// # Errors
-    /// [`StartError`] says which address can't be listened on, or why that would not be safe.
+    /// [`StartError`] names the address that cannot be listened on, or says why listening would not
+    /// be safe.
     pub async fn start(
         config: &Config,
         identity: &Identity,
@@ -181,10 +188,10 @@ impl Net {
         Self::start_on(config, identity, receiver, Runtimes::current()).await
     }
 
-    /// As [`start`](Self::start), with lanes on these runtimes.
+    /// Like [`start`](Self::start), with the lanes on the given runtimes.
     ///
     /// # Errors
-    /// [`StartError`], as there.
+    /// [`StartError`], as for [`start`](Self::start).
     pub async fn start_on(
         config: &Config,
         identity: &Identity,
@@ -196,7 +203,7 @@ impl Net {
         let (events, facts) = mpsc::unbounded_channel();
         let runtime = OwnRuntime::start("ostraca-net", threads()).map_err(StartError::Thread)?;
         let setup = Setup { config, identity, receiver, commands: orders, events, runtimes };
-        // Its sockets belong to the runtime that they are made on.
+        // Sockets belong to the runtime on which they are created.
         let starting = TokioContext::new(Hub::start(setup), runtime.handle().clone());
         let Started { hub, directory, listening, advertised } = starting.await?;
         if let Some(secrets) = config.secret.clone() {
@@ -213,62 +220,63 @@ impl Net {
         Ok((Self { me, addresses, listening, directory, clients_max, commands, _runtime }, facts))
     }
 
-    /// Who this is.
+    /// This node.
     #[must_use]
     pub const fn me(&self) -> NodeId {
         self.me
     }
 
-    /// Where others dial this node; its peer id is part of each.
+    /// Addresses at which others dial this node, each with its peer id.
     #[must_use]
     pub fn addresses(&self) -> &[Multiaddr] {
         &self.addresses
     }
 
-    /// Where it listens, with the ports that it was given.
+    /// Addresses on which the transport listens, with the actual ports.
     #[must_use]
     pub fn listening(&self) -> &[Multiaddr] {
         &self.listening
     }
 
-    /// The lane to an incarnation; `None` if it was never admitted, or is forgotten.
+    /// Returns the lane to an incarnation; `None` if it was never admitted, or was removed.
     #[must_use]
     pub fn lane(&self, to: ReplicaId, class: Class) -> Option<Lane> {
         self.directory.lane(to, class)
     }
 
-    /// Dials an address of whoever answers there, once. `Event::Answered` or `Event::DialRefused`
-    /// says what became of it, unless whoever answers is not admitted. One dial of an address is
-    /// under way at a time.
+    /// Dials an address once, whatever peer answers. The outcome is reported by [`Event::Answered`]
+    /// or [`Event::DialRefused`], except when the answering peer is not admitted. An address that
+    /// is already being dialled is not dialled again.
     pub fn dial(&self, address: Multiaddr) {
         self.order(Command::Dial(address));
     }
 
-    /// Keeps the link to a peer up from now on: dials these addresses whenever it is down, or, if
-    /// there are none, those that were known before.
+    /// Keeps the link to a peer up from now on: whenever it is down, dials these addresses, or
+    /// those known before if there are none.
     pub fn keep(&self, peer: PeerId, addresses: Vec<Multiaddr>) {
         self.order(Command::Keep(peer, addresses));
     }
 
-    /// Dials a peer no more.
+    /// Stops dialling a peer.
     pub fn release(&self, peer: PeerId) {
         self.order(Command::Release(peer));
     }
 
-    /// Tells others, from now on, which of the clusters of its name this node belongs to.
+    /// Sets the id of the cluster that this node belongs to, which peers are told from now on.
     pub fn belongs_to(&self, cluster_id: u64) {
         self.order(Command::BelongsTo(cluster_id));
     }
 
-    /// An incarnation is out of the cluster: its lanes are closed, and it is refused. A link that
-    /// was not [released](Self::release) before is kept for the life that comes after it.
+    /// Removes an incarnation from the transport: its lanes are closed, and it is refused. Unless
+    /// the peer was [released](Self::release) before, the link is kept for its next incarnation.
     pub fn forget(&self, node: NodeId) {
         self.order(Command::Forget(node));
     }
 
-    /// Takes clients from now on: whoever is let in comes out here, at most `limits.clients` at a
-    /// time. Until this is called, and after the receiver is dropped, clients are refused. Called
-    /// again, it takes over: the receiver before gets no more.
+    /// Accepts clients from now on and returns the channel on which they arrive, at most
+    /// `limits.clients` at a time. Clients are refused until this is called, and after the receiver
+    /// is dropped. A further call replaces the channel: the previous receiver gets no further
+    /// clients.
     #[must_use]
     pub fn clients(&self) -> mpsc::Receiver<ClientStream> {
         let (taker, clients) = mpsc::channel(self.clients_max.max(1));
@@ -276,33 +284,34 @@ impl Net {
         clients
     }
 
-    /// Everybody who is known, by peer id; empty after the stop.
+    /// Known peers, ordered by peer id; empty after the stop.
     pub async fn peers(&self) -> Vec<PeerStats> {
         self.stats().await.peers
     }
 
-    /// The transport at this moment; all zero after the stop.
+    /// Current statistics; all zero after the stop.
     pub async fn stats(&self) -> Stats {
         let (reply, stats) = oneshot::channel();
         self.order(Command::Inspect(reply));
         stats.await.unwrap_or_default()
     }
 
-    /// Sends what is queued, as far as peers take it within `link_down_max`, and stops. A link that
-    /// breaks meanwhile is dialled once more, if it is kept; peers that dial are refused.
+    /// Sends the queued messages, as far as peers acknowledge them within `link_down_max`, and
+    /// stops. If a kept link breaks meanwhile, it is dialled again; peers that open lanes are
+    /// refused.
     pub async fn stop(&self) {
         self.stop_within(Duration::MAX).await;
     }
 
-    /// As [`stop`](Self::stop), for at most so long. What is not acknowledged by then is counted
-    /// and told ([`Event::LaneBroken`]), as it is at the end of `link_down_max`.
+    /// Like [`stop`](Self::stop), but within this time. Messages that are unacknowledged at the end
+    /// are counted and reported ([`Event::LaneBroken`]).
     pub async fn stop_within(&self, within: Duration) {
         let (done, stopped) = oneshot::channel();
         self.order(Command::Stop(within, done));
-        let _ = stopped.await; // an error: it has stopped already
+        let _ = stopped.await; // an error: it has already stopped
     }
 
     fn order(&self, command: Command) {
-        let _ = self.commands.send(command); // the hub has stopped: nothing is to be done any more
+        let _ = self.commands.send(command); // an error: the hub has stopped
     }
 }

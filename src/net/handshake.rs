@@ -1,9 +1,10 @@
-//! Handshake: the first three messages on a substream, over anything that reads and writes.
+//! Handshake that opens a lane or a client's stream: the first three messages on a substream.
 //!
-//! On a lane's `Greeting` ←, `Hello` →, `Answer` ←, on a client's `Greeting` ←, `ClientHello` →,
-//! `ClientAnswer` ←. Each is a length (`u32`, big-endian) and named
-//! MessagePack, at most [`OPENING_BYTES_MAX`], and all must be over within the time given. Not a
-//! byte beyond the last message is read: what follows is the lane's, or the client's. (spec/transport.md)
+//! For a lane they are `Greeting` (from the acceptor), `Hello` (from the opener) and `Answer`; for
+//! a client `Greeting`, `ClientHello` and `ClientAnswer`. Each is a length (`u32`, big-endian) and
+//! MessagePack with field names, at most [`OPENING_BYTES_MAX`] bytes. All three must finish within
+//! the given time. Nothing beyond the last message is read: the following bytes belong to the lane
+//! or the client. [`admission`](super::admission) judges the messages.
 
 use std::future::Future;
 use std::io;
@@ -27,40 +28,40 @@ use super::wire::{
 };
 use super::{Class, NodeId};
 
-/// The lane that is to be opened.
+/// Parameters of a lane to open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Whose end this is to reach: what the connection says.
+    /// Peer id of the acceptor, as authenticated by the connection.
     pub peer: PeerId,
-    /// Which life of it; none at first contact.
+    /// Incarnation of the acceptor; `None` at first contact.
     pub to: Option<ReplicaId>,
-    /// What the lane carries.
+    /// Traffic class of the lane.
     pub class: Class,
-    /// Higher than that of every earlier substream of this lane.
+    /// Generation of the substream, higher than that of every earlier substream of this lane.
     pub generation: u64,
-    /// The number of the first message that is still kept.
+    /// Number of the first message that the sender still buffers.
     pub first_unacknowledged: u64,
 }
 
-/// A lane that is open.
+/// Result of opening a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// Who is at the other end.
+    /// The node at the other end.
     pub node: NodeId,
-    /// What it says about itself.
+    /// Facts that it announced.
     pub facts: Facts,
-    /// The number of the last message that it has accepted.
+    /// Number of the last message that it has accepted.
     pub accepted: u64,
 }
 
-/// A request for a lane by a node that may talk. It waits for [`welcome`](Self::welcome) or
+/// A lane requested by an admitted node. The caller answers with [`welcome`](Self::welcome) or
 /// [`refuse`](Self::refuse).
 #[derive(Clone, Debug)]
 #[must_use = "the opener waits for an answer"]
 pub struct Asked {
-    /// Who opens.
+    /// Node that opens the lane.
     pub node: NodeId,
-    /// What the opener said.
+    /// Its hello.
     pub hello: Hello,
     nonce: Nonce,
     secret: Option<Secret>, // by which the opener has proven itself
@@ -121,8 +122,8 @@ fn hello(
     })
 }
 
-/// Greets whoever has opened a substream of that class, and judges what it says. Who may not talk
-/// is told why, and the substream is closed.
+/// Greets a peer that has opened a substream of that class, and judges its hello. A peer that is
+/// not admitted gets the reason, and the substream is closed.
 ///
 /// # Errors
 /// [`HandshakeError`]; the substream must be dropped then.
@@ -152,7 +153,7 @@ pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 impl Asked {
-    /// Opens the lane; messages up to `accepted` have arrived.
+    /// Accepts the lane. `accepted` is the number of the last message that has arrived.
     ///
     /// # Errors
     /// [`HandshakeError`]; the substream must be dropped then.
@@ -177,10 +178,10 @@ impl Asked {
         limited(within, send(stream, &answer)).await
     }
 
-    /// Says no, and closes the substream.
+    /// Refuses the lane, and closes the substream.
     ///
     /// # Errors
-    /// [`HandshakeError`] if even that could not be said.
+    /// [`HandshakeError`] if the refusal could not be sent.
     pub async fn refuse<S: AsyncWrite + Unpin>(
         self,
         stream: &mut S,
@@ -221,8 +222,8 @@ pub async fn call<S: AsyncRead + AsyncWrite + Unpin>(
     .await
 }
 
-/// Greets whoever calls as a client, and judges what it says. If it may talk, `room` says whether
-/// there is room for it; who is not let in is told why, and the substream is closed.
+/// Greets a client and judges its hello. If the client is admitted, `room` is called to reserve its
+/// slot; if either refuses, the client gets the reason, and the substream is closed.
 ///
 /// # Errors
 /// [`HandshakeError`]; the substream must be dropped then.
@@ -259,7 +260,7 @@ async fn say_no<S: AsyncWrite + Unpin>(
     stream: &mut S,
     refusal: &Refusal,
 ) -> Result<(), HandshakeError> {
-    send(stream, &Answer::Refused(refusal.clone())).await?; // to a client it reads alike
+    send(stream, &Answer::Refused(refusal.clone())).await?; // a `ClientAnswer` has the same encoding
     Ok(stream.close().await?)
 }
 
@@ -297,7 +298,7 @@ async fn receive_bytes<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Vec<u8>, 
     Ok(bytes)
 }
 
-/// An opening message as it stands on the wire, its length first.
+/// Encodes an opening message, preceded by its length.
 ///
 /// # Errors
 /// [`HandshakeError::TooLong`] beyond [`OPENING_BYTES_MAX`].
@@ -312,7 +313,8 @@ pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, HandshakeError> {
     Ok(bytes)
 }
 
-/// Decodes an answer, also a refusal for a reason that only a later release knows.
+/// Decodes an answer. A refusal with a reason that only a later release knows becomes
+/// [`Refusal::Unknown`].
 ///
 /// # Errors
 /// [`HandshakeError::Malformed`] if it is neither a welcome nor a refusal.
@@ -320,7 +322,8 @@ pub fn decode_answer(bytes: &[u8]) -> Result<Answer, HandshakeError> {
     decode_yes_or_no(bytes)
 }
 
-/// Decodes an answer to a client, also a refusal for a reason that only a later release knows.
+/// Decodes an answer to a client. A refusal with a reason that only a later release knows becomes
+/// [`Refusal::Unknown`].
 ///
 /// # Errors
 /// [`HandshakeError::Malformed`] if it is neither a welcome nor a refusal.
@@ -347,46 +350,46 @@ fn decode_yes_or_no<A: DeserializeOwned + From<Refusal>>(
     }
 }
 
-/// Why a lane is not open. Nothing was sent or accepted on it.
+/// Why a lane or a client's stream was not opened. No message was sent or accepted on it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// The other side said no.
+    /// The peer refused.
     #[error("the peer refuses the lane: {0}")]
     Refused(Refusal),
-    /// This side said no, for the reason that it gave, or would give, the other.
+    /// This node refused, for this reason. An acceptor has sent it to the peer.
     #[error("this node refuses the peer's lane, and says to it: {0}")]
     Unacceptable(Refusal),
-    /// It took too long.
+    /// The handshake did not finish in time.
     #[error("the peer did not finish the handshake within {within:?}")]
     TimedOut {
-        /// What `limits.handshake-within` allows.
+        /// Timeout (`limits.handshake-within`).
         within: Duration,
     },
-    /// A message longer than any that opens a lane.
+    /// The message is longer than an opening message may be.
     #[error("an opening message of {len} bytes; {OPENING_BYTES_MAX} are allowed")]
     TooLong {
-        /// What was claimed.
+        /// Length that the peer announced, or of this node's own message.
         len: usize,
     },
-    /// Not a message of this protocol.
+    /// The message could not be decoded.
     #[error("an opening message does not decode: another version, or no node of Ostraca")]
     Malformed(#[from] ValueError),
-    /// The protocol was negotiated for another class.
+    /// The class in the hello differs from the one of the negotiated protocol.
     #[error("the lane was negotiated as {negotiated:?}, and its opener says {said:?}")]
     OtherClass {
-        /// By the opener.
+        /// Class in the hello.
         said: Class,
-        /// By the protocol's name.
+        /// Class of the negotiated protocol.
         negotiated: Class,
     },
     /// The substream broke.
     #[error("the substream broke in the handshake")]
     Io(#[from] io::Error),
-    /// What this side wanted to say does not encode.
+    /// A message of this side could not be encoded.
     #[error("this node's own opening does not encode")]
     Encode(#[from] rmp_serde::encode::Error),
-    /// No nonce.
+    /// No nonce could be drawn.
     #[error(transparent)]
     Entropy(#[from] Entropy),
 }

@@ -1,7 +1,7 @@
-//! Why the handshake of a connection failed, from the swarm's error.
+//! Classifies failed handshakes of connections by the swarm's error.
 //!
-//! A peer that is stopped or overloaded, one with another secret, and one that closed the
-//! connection need different actions, so that logs and clients must not mix them up.
+//! A peer that is stopped or overloaded, a peer with another secret, and a peer that closed the
+//! connection need different actions, so logs and errors of clients must not mix them up.
 
 use std::io;
 use std::time::Duration;
@@ -12,25 +12,25 @@ use libp2p::swarm::{DialError, ListenError};
 use super::noise;
 use super::swarm::{Ended, find_cause};
 
-/// Why a handshake failed.
+/// Cause of a failed handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HandshakeFailure {
-    /// This node ended it at a limit, or because of its list of peers, and has logged that.
+    /// This node ended it because of a limit or its allow-list, and has already logged it.
     Refused,
-    /// The peer has not finished it within this time.
+    /// The peer did not finish it within this time.
     TimedOut(Duration),
-    /// What the peer sent cannot be deciphered: it has another secret, or none.
+    /// The peer's message could not be decrypted: it has another secret, or none.
     Secret,
-    /// The peer closed the connection. It does not tell why.
+    /// The peer closed the connection, without a reason.
     Closed,
     /// The connection is to this node itself.
     Own,
-    /// Another cause: the peer speaks another protocol, or no connection came about.
+    /// Another cause: the peer speaks another protocol, or no connection was established.
     Other,
 }
 
 impl HandshakeFailure {
-    /// Of a connection that was accepted.
+    /// Classifies the failure of an accepted connection.
     pub(super) fn of_inbound(error: &ListenError) -> Self {
         match error {
             ListenError::Denied { .. } => Self::Refused,
@@ -40,7 +40,7 @@ impl HandshakeFailure {
         }
     }
 
-    /// Of a connection that this process dialled.
+    /// Classifies the failure of a dialled connection.
     pub(super) fn of_dial(error: &DialError) -> Self {
         match error {
             DialError::Denied { .. } => Self::Refused,
@@ -76,7 +76,7 @@ impl HandshakeFailure {
     }
 }
 
-/// The last `io::Error` of a chain of causes: the outer ones only wrap it.
+/// Returns the innermost `io::Error` of a chain of causes; the outer ones only wrap it.
 fn innermost(outer: &io::Error) -> &io::Error {
     const DEPTH_MAX: usize = 16;
     let mut innermost = outer;
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     fn of(error: io::Error) -> HandshakeFailure {
-        // As the swarm has it: boxed twice.
+        // The swarm wraps the error twice.
         let error = io::Error::other(io::Error::other(error));
         HandshakeFailure::of_inbound(&ListenError::Transport(TransportError::Other(error)))
     }

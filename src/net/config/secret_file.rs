@@ -1,5 +1,5 @@
-//! The files of secrets: refused if another user could have written them, opened once, so that
-//! they may be pipes.
+//! Opens files of secrets. A file that another user could have written is refused. Each file is
+//! opened only once, so that it may be a pipe.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use super::SecretError;
 
-/// Length from which a text that names no file may be a secret itself.
+/// Minimum length from which a setting that names no file is treated as a possible secret.
 const GUESSED_MIN: usize = 32;
 
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const READABLE_BY_ALL: u32 = 0o004;
 
-/// A secret that every user of this host can read. A node starts with it, because secrets that
-/// Kubernetes mounts have mode 644 unless `defaultMode` says otherwise.
+/// Warning about a secret that every user of this host can read. A node starts nevertheless,
+/// because secrets that Kubernetes mounts have mode 644 unless `defaultMode` is set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "net.{holder}-secret-file: {path} has mode {mode:o}, so that every user of this host can read \
@@ -22,15 +22,15 @@ const READABLE_BY_ALL: u32 = 0o004;
     path = path.display()
 )]
 pub struct ReadableSecret {
-    /// Whose secrets: "cluster" or "client".
+    /// Owner of the secrets: "cluster" or "client".
     pub holder: &'static str,
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its permissions.
+    /// Permission bits of the file.
     pub mode: u32,
 }
 
-/// Opens a file of secrets that nobody else may have written.
+/// Opens a file of secrets. Fails if another user could have written it.
 pub(in crate::net) fn open(path: &Path, holder: &'static str) -> Result<File, SecretError> {
     let unreadable = |source| match is_no_path(path) {
         true => SecretError::NotAPath { holder, len: path.as_os_str().len() },
@@ -45,7 +45,7 @@ pub(in crate::net) fn open(path: &Path, holder: &'static str) -> Result<File, Se
     Ok(file)
 }
 
-/// What to warn of about a file of secrets.
+/// Returns a warning if every user may read the file.
 pub(super) fn readable(path: &Path, holder: &'static str) -> Option<ReadableSecret> {
     let about = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
     let mode = about.mode() & 0o7777;
@@ -53,7 +53,7 @@ pub(super) fn readable(path: &Path, holder: &'static str) -> Option<ReadableSecr
     is_readable.then(|| ReadableSecret { holder, path: path.to_owned(), mode })
 }
 
-/// The path for an error; a text that may be a secret is not shown.
+/// Formats the path for an error. A text that may be a secret is not shown.
 pub(super) fn shown(path: &Path) -> String {
     match is_no_path(path) {
         true => format!("{} characters that name no file", path.as_os_str().len()),
@@ -61,7 +61,7 @@ pub(super) fn shown(path: &Path) -> String {
     }
 }
 
-/// Whether somebody may have written the secret where its file's name belongs.
+/// Whether the setting names no file and may be the secret itself.
 fn is_no_path(path: &Path) -> bool {
     let text = path.to_string_lossy();
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());

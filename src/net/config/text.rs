@@ -1,5 +1,5 @@
-//! Settings of `[net]` that are written otherwise than they are held: as names for the places of
-//! an array, and as text.
+//! Serde helpers for settings of `[net]` whose text form differs from their type: arrays that are
+//! written as tables with names, and values that are written as text.
 
 use libp2p::PeerId;
 use serde::de::Error as _;
@@ -8,8 +8,8 @@ use zeroize::Zeroizing;
 
 use super::{Secret, Secrets};
 
-/// `lane-bytes-max = { control = .., data = .., user = .., bulk = .. }`; what is left out has its
-/// default.
+/// `lane-bytes-max = { control = .., data = .., user = .., bulk = .. }`. Missing entries have their
+/// defaults.
 pub(super) mod lane_bytes {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -51,7 +51,7 @@ pub(super) mod lane_bytes {
     }
 }
 
-/// `back-off = { min = "50ms", max = "5s" }`; what is left out has its default.
+/// `back-off = { min = "50ms", max = "5s" }`. Missing entries have their defaults.
 pub(super) mod back_off {
     use std::time::Duration;
 
@@ -100,7 +100,8 @@ pub(super) fn write_peers<S: Serializer>(peers: &[PeerId], to: S) -> Result<S::O
     to.collect_seq(peers.iter().map(PeerId::to_string))
 }
 
-/// Each by itself, so that an error says which.
+/// One entry of `allowed-peers`. Entries are parsed one by one, so that an error names the wrong
+/// one.
 #[derive(Deserialize)]
 #[serde(try_from = "String")]
 struct Peer(PeerId);
