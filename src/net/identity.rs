@@ -1,14 +1,12 @@
-//! Identity: the key that names this node, and the lock that says that no other process is it.
+//! Identity of this node: its key, its incarnation, and the lock of its data directory, which
+//! excludes a second process with the same identity.
 //!
-//! Knows files and the operating system's randomness; nothing of the network. (spec/transport.md,
-//! "Identity and addresses")
-//!
-//! **Incarnations certify themselves.** An incarnation is a hash of the peer id and of a nonce that
-//! is drawn at each start and told in every opening ([`incarnation`]). Lanes, dots and
-//! configurations name nodes by incarnation alone; a peer that told the incarnation of another node
-//! would get the messages of that node. Since peer ids are authenticated, a peer can tell only
-//! incarnations whose nonce it has found: another node's costs about 2^64 hashes, within one life
-//! of that node.
+//! **Incarnations are self-certifying.** An incarnation is a hash of the peer id and of a nonce
+//! that is drawn at each start and sent with every lane's opening ([`incarnation`]). Lanes, dots
+//! and configurations name nodes by incarnation alone, so a peer that claimed the incarnation of
+//! another node would receive the messages of that node. Peer ids are authenticated, so a peer can
+//! claim only incarnations for which it has found a nonce. To hit another node's incarnation takes
+//! about 2^64 hashes, within the lifetime of that incarnation.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -31,14 +29,15 @@ use super::wire::IncarnationNonce;
 const KEY: &str = "identity.key";
 const LOCK: &str = "lock";
 const KEY_BYTES_MAX: u64 = 1024;
-/// Sets these hashes apart from any others of the same bytes.
+/// Separates these hashes from any other hashes of the same bytes.
 const INCARNATION_LABEL: &[u8] = b"ostraca incarnation 1";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Who this node is, for as long as this value lives.
+/// Identity of this node, valid as long as this value lives.
 ///
-/// It holds the lock of the data directory: drop it last, when nothing of the node runs any more,
-/// since others take the lock's release for proof that this incarnation is dead.
+/// It holds the lock of the data directory. Drop it last, after everything else of the node has
+/// stopped, because other nodes take the release of the lock as proof that this incarnation is
+/// dead.
 #[derive(Debug)]
 pub struct Identity {
     keypair: Keypair,
@@ -47,7 +46,7 @@ pub struct Identity {
     lock: Option<Lock>,
 }
 
-/// The incarnation of a peer with this nonce: the first 64 bits, read as little-endian, of
+/// Computes the incarnation of a peer with this nonce: the first 64 bits, read as little-endian, of
 /// SHA-256(label ‖ length of the peer id ‖ peer id ‖ nonce).
 #[must_use]
 pub fn incarnation(peer: &PeerId, nonce: &IncarnationNonce) -> ReplicaId {
@@ -68,11 +67,11 @@ struct Lock {
 }
 
 impl Identity {
-    /// Takes the identity that `data_dir` holds, or makes one there at the first start; without a
-    /// directory a new one that nothing keeps. Draws a new incarnation in any case.
+    /// Loads the identity stored in `data_dir`, or creates and stores one at the first start;
+    /// without a directory, creates an ephemeral one. Draws a new incarnation in any case.
     ///
     /// # Errors
-    /// [`IdentityError`], whose sentences say what to do.
+    /// [`IdentityError`], whose text says what to do.
     pub fn load(data_dir: Option<&Path>) -> Result<Self, IdentityError> {
         let lock = data_dir.map(Lock::take).transpose()?;
         let keypair = match data_dir {
@@ -83,32 +82,32 @@ impl Identity {
         Ok(Self { keypair, nonce, boot: boot_id(), lock })
     }
 
-    /// Who others know this life of this node as.
+    /// Id of this node with its current incarnation.
     #[must_use]
     pub fn node_id(&self) -> NodeId {
         let peer = self.keypair.public().to_peer_id();
         NodeId { incarnation: incarnation(&peer, &self.nonce), peer }
     }
 
-    /// The nonce of this life's incarnation, as others are told.
+    /// Nonce of the current incarnation, which peers are told.
     #[must_use]
     pub const fn incarnation_nonce(&self) -> IncarnationNonce {
         self.nonce
     }
 
-    /// The key.
+    /// Key pair of this node.
     #[must_use]
     pub const fn keypair(&self) -> &Keypair {
         &self.keypair
     }
 
-    /// The boot of the host that this process runs on, where the system tells.
+    /// Boot id of the host, if the system provides one.
     #[must_use]
     pub fn boot(&self) -> Option<&str> {
         self.boot.as_deref()
     }
 
-    /// Device and inode of the lock that is held; none without a data directory.
+    /// Device and inode of the held lock; `None` without a data directory.
     #[must_use]
     pub fn lock(&self) -> Option<(u64, u64)> {
         self.lock.as_ref().map(|lock| (lock.device, lock.inode))
@@ -140,14 +139,15 @@ impl Lock {
         let ours = held.metadata().map_err(failed)?;
         let named = std::fs::metadata(&path).map_err(failed)?;
         if (ours.dev(), ours.ino()) != (named.dev(), named.ino()) {
-            return Err(IdentityError::Held { path }); // somebody replaced the file meanwhile
+            return Err(IdentityError::Held { path }); // the file was replaced meanwhile
         }
         Ok(Self { device: ours.dev(), inode: ours.ino(), _held: held })
     }
 }
 
-/// Refuses a data directory in which another user could replace what this node trusts. A directory
-/// that root owns or that a group may write, as Kubernetes makes them for `fsGroup`, is taken.
+/// Refuses a data directory in which another user could replace the files of this node. A directory
+/// that belongs to root or is writable by a group, as Kubernetes creates it for `fsGroup`, is
+/// accepted.
 fn check_directory(dir: &Path) -> Result<(), IdentityError> {
     let about = std::fs::metadata(dir)
         .map_err(|source| IdentityError::Directory { path: dir.to_owned(), source })?;
@@ -163,7 +163,7 @@ fn check_directory(dir: &Path) -> Result<(), IdentityError> {
     Ok(())
 }
 
-/// Whether nobody but this user, root, and a group can change what is in such a directory.
+/// Whether only this user, root and a group can change the contents of the directory.
 const fn is_trusted(me: u32, owner: u32, mode: u32) -> bool {
     (owner == me || owner == 0) && mode & 0o002 == 0
 }
@@ -188,7 +188,7 @@ fn read_key(file: &File, path: PathBuf) -> Result<Keypair, IdentityError> {
     if mode & 0o077 != 0 {
         return Err(IdentityError::Exposed { path, mode });
     }
-    let mut bytes = Zeroizing::new(Vec::with_capacity(KEY_BYTES_MAX as usize)); // never moved
+    let mut bytes = Zeroizing::new(Vec::with_capacity(KEY_BYTES_MAX as usize)); // never grows
     file.take(KEY_BYTES_MAX).read_to_end(&mut bytes).map_err(unreadable)?;
     match Keypair::from_protobuf_encoding(&bytes) {
         Ok(keypair) if keypair.key_type() == KeyType::Ed25519 => Ok(keypair),
@@ -205,13 +205,13 @@ fn create(dir: &Path) -> Result<Keypair, IdentityError> {
     Ok(keypair)
 }
 
-/// Replaces a file of the data directory, for this user's eyes only: writes beside its place and
-/// renames, so that a crash leaves the old bytes or the new ones.
+/// Replaces a file of the data directory, readable only by this user. Writes a new file and renames
+/// it, so that after a crash the file has either the old or the new contents.
 pub(crate) fn write_durably(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let fresh = dir.join(format!("{name}.new"));
     let mut options = OpenOptions::new();
     let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(&fresh)?;
-    file.set_permissions(Permissions::from_mode(0o600))?; // of one that a crash left behind
+    file.set_permissions(Permissions::from_mode(0o600))?; // it may be left over from a crash
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&fresh, dir.join(name))?;
@@ -223,7 +223,7 @@ fn generate() -> Result<Keypair, IdentityError> {
     Ok(Keypair::ed25519_from_bytes(&mut seed[..]).expect("any 32 bytes are an ed25519 seed"))
 }
 
-/// Bytes of the operating system's randomness.
+/// Draws bytes from the operating system's random generator.
 pub(super) fn random<const N: usize>() -> Result<[u8; N], Entropy> {
     let mut bytes = [0; N];
     SysRng.try_fill_bytes(&mut bytes).map_err(Entropy)?;
@@ -236,7 +236,7 @@ fn boot_id() -> Option<String> {
     (id.len() == 36).then(|| id.to_owned())
 }
 
-/// The operating system gives no random bytes.
+/// The operating system's random generator failed.
 #[derive(Debug, thiserror::Error)]
 #[error("the operating system gives no random bytes: is `getrandom` forbidden in this sandbox?")]
 pub struct Entropy(#[source] SysError);
@@ -245,52 +245,52 @@ pub struct Entropy(#[source] SysError);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentityError {
-    /// The data directory is not usable.
+    /// The data directory cannot be created or read.
     #[error(
         "cannot create the data directory {path:?}: name another, or let this user write there"
     )]
     Directory {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// Another user could replace what is in the data directory.
+    /// Another user could replace files in the data directory.
     #[error(
         "the data directory {path:?} belongs to user {owner} and has mode {mode:o}: it must belong \
          to the user of this node ({me}) or to root, and others must not write there (`chown`, \
          `chmod 700`)"
     )]
     OpenDirectory {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
-        /// The user of this process.
+        /// User of this process.
         me: u32,
-        /// The user that owns the directory.
+        /// Owner of the directory.
         owner: u32,
-        /// Its permissions.
+        /// Permission bits of the directory.
         mode: u32,
     },
-    /// The key belongs to another user and may have been planted.
+    /// The key belongs to another user, who may have planted it.
     #[error(
         "{path:?} belongs to user {owner}, who knows the key: it must belong to the user of this \
          node ({me}); `chown` it if that is your doing, or remove it, and the node becomes a new one"
     )]
     Foreign {
-        /// The key.
+        /// Path of the key.
         path: PathBuf,
-        /// The user of this process.
+        /// User of this process.
         me: u32,
-        /// The user that owns the key.
+        /// Owner of the key.
         owner: u32,
     },
-    /// Another process runs on this data directory.
+    /// Another process uses this data directory.
     #[error(
         "another process holds {path:?}: a data directory belongs to one running node; stop the \
          other (`fuser {path:?}` names it) or set another data-dir"
     )]
     Held {
-        /// The lock.
+        /// Path of the lock.
         path: PathBuf,
     },
     /// The lock cannot be taken.
@@ -298,48 +298,48 @@ pub enum IdentityError {
         "cannot lock {path:?}: data-dir must be writable and on a file system that knows locks"
     )]
     Lock {
-        /// The lock.
+        /// Path of the lock.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The key can be read by others.
+    /// Other users can read or write the key.
     #[error(
         "{path:?} has mode {mode:o}, others may read or write the key: `chmod 600 {path:?}`; if \
          somebody may have read it, remove it instead, and the node becomes a new one"
     )]
     Exposed {
-        /// The key.
+        /// Path of the key.
         path: PathBuf,
-        /// Its permissions.
+        /// Permission bits of the key.
         mode: u32,
     },
     /// The key cannot be read.
     #[error("cannot read {path:?}: let the user that runs the node own it (`chown`)")]
     Unreadable {
-        /// The key.
+        /// Path of the key.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The file holds something else.
+    /// The file does not hold an ed25519 key.
     #[error(
         "{path:?} holds no ed25519 key: restore it from a backup, or remove it, and the node \
          becomes a new one"
     )]
     Malformed {
-        /// The key.
+        /// Path of the key.
         path: PathBuf,
     },
-    /// The key cannot be kept.
+    /// The key cannot be stored.
     #[error("cannot write {path:?}: make room, or let this user write there")]
     Unwritable {
-        /// The key.
+        /// Path of the key.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// No randomness.
+    /// The nonce or the key could not be drawn.
     #[error(transparent)]
     Entropy(#[from] Entropy),
 }
@@ -358,7 +358,7 @@ mod tests {
             (0, 8, 0o700, false),
             (7, 7, 0o777, false),
             (7, 7, 0o702, false),
-            (7, 0, 0o1777, false), // as /tmp is
+            (7, 0, 0o1777, false), // like /tmp
         ];
         for (me, owner, mode, trusted) in directories {
             assert_eq!(is_trusted(me, owner, mode), trusted, "{me} {owner} {mode:o}");

@@ -1,18 +1,20 @@
-//! The link to one peer: which connection carries its lanes, when to dial, when to try again, and
-//! when to give up.
+//! Link to one peer: decides which connection carries its lanes, when to dial, when to retry, and
+//! when to abandon messages.
 //!
-//! A [`Machine`]: knows no socket. What the swarm and the lanes' tasks report are its inputs, and
-//! the hub carries out what it orders. (spec/transport.md, "Connections")
+//! A [`Machine`] without I/O. Its inputs are events of the swarm and of the lanes' tasks; the hub
+//! carries out its outputs.
 //!
-//! Two nodes that dial each other at the same time get two connections. Neither is closed: both
-//! sides move their lanes to the one that the smaller peer id has dialled, and the other one falls
-//! idle. A connection that is clearly newer than the rest wins whoever dialled it: its peer has a
-//! reason to dial again, such as a connection that died where we can't see it yet.
+//! Crossing dials: two nodes that dial each other at the same time get two connections. Neither is
+//! closed. Both sides move their lanes to the one that was dialled by the smaller peer id, and the
+//! other one becomes idle. A connection that is clearly newer than the rest wins regardless of its
+//! dialler, because the peer had a reason to dial again, such as a broken connection that this side
+//! has not noticed yet.
 //!
-//! A link dials only addresses that this node's own settings or membership name, and those where
-//! the peer has answered such a dial. The addresses that a peer tells of itself in `Hello` are
-//! never dialled, because any admitted peer could have this node connect to any host and port
-//! behind its firewall. A peer that is not kept and whose connection breaks must dial again itself.
+//! Dialled addresses: a link dials only addresses from this node's own settings or from membership,
+//! and those at which the peer has answered such a dial. The addresses that a peer tells in `Hello`
+//! are never dialled, because otherwise any admitted peer could have this node connect to any host
+//! and port behind its firewall. A peer that is not kept is not dialled again when its connection
+//! breaks; it must dial itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,144 +29,148 @@ use rand::{RngExt, SeedableRng};
 use super::Class;
 use super::config::Limits;
 
-/// Connections that come closer to each other than this are taken for crossing dials.
+/// Maximum distance in time of two connections that are treated as crossing dials.
 const CROSSING: Duration = Duration::from_secs(2);
 
-/// How long an inbound connection may take to say what it is for before we dial ourselves.
+/// How long an inbound connection may take to open its first lane before this node dials itself.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Addresses of one peer that are kept, of each kind.
+/// Maximum number of addresses of one peer, separately for given and for found ones.
 const ADDRESSES_MAX: usize = 8;
 
-/// Dials for bulk that may fail in a row before bulk shares the connection of the other lanes.
+/// Number of consecutive failed dials for bulk after which bulk shares the connection of the other
+/// lanes.
 const BULK_ATTEMPTS: u32 = 3;
 
-/// As many failures a refusal counts for: the longest pause.
+/// Number of failures that a refusal counts for, so that the longest pause follows.
 const REFUSED: u32 = 16;
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
-    /// Control, data, user.
+    /// Control, data and user lanes.
     Main,
-    /// Bulk, and nothing else.
+    /// The bulk lane only.
     Bulk,
 }
 
-/// Who dialled a connection.
+/// Side that dialled a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialler {
     /// This node, for this purpose.
     Us(Purpose),
-    /// The peer; its first lane tells the purpose.
+    /// The peer. The class of its first lane tells the purpose.
     Peer,
 }
 
-/// How a lane's substream came to its end.
+/// How a lane's substream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It broke, or was never opened: try again soon.
+    /// It broke or could not be opened: retry soon.
     Broken,
-    /// The peer does not want it: try again late.
+    /// The peer refused the lane: retry after the longest pause.
     Refused,
 }
 
-/// A fact for a link.
+/// Input of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// A deadline may have passed.
     Tick,
-    /// The peer is to be reached: dial, and dial again.
+    /// The link must be kept up: dial whenever it is down.
     Keep,
-    /// The peer need not be reached any more.
+    /// The link need not be kept up any longer.
     Release,
-    /// Where this node was told that it may be dialled, instead of what it was told before.
+    /// Configured addresses of the peer. They replace the previous ones.
     Addresses(Vec<Multiaddr>),
-    /// Where it answered a dial that was meant for whoever is there; tried beside the others.
+    /// An address at which the peer answered a dial that named no peer. It is tried in addition to
+    /// the others.
     Found(Multiaddr),
-    /// This lane has, or will have, something to say.
+    /// This lane has, or will have, messages to send.
     Want(Class),
-    /// The peer is another incarnation now: every lane begins anew.
+    /// The peer has a new incarnation: every lane begins anew.
     Reborn,
-    /// A connection is there.
+    /// A connection was established.
     Established {
-        /// Its name.
+        /// Id of the connection.
         connection: ConnectionId,
-        /// Who dialled it.
+        /// Side that dialled it.
         dialler: Dialler,
     },
-    /// The peer has opened a lane on it, and was admitted.
+    /// The peer was admitted and has opened a lane on the connection.
     Admitted {
-        /// The connection.
+        /// Id of the connection.
         connection: ConnectionId,
-        /// Of what the lane is.
+        /// Class of the lane.
         class: Class,
     },
-    /// A connection is gone.
+    /// A connection was closed.
     Closed(ConnectionId),
     /// A dial failed.
     DialFailed(Purpose),
-    /// A lane is open.
+    /// A lane was opened.
     Opened {
-        /// Which.
+        /// Class of the lane.
         class: Class,
-        /// As ordered.
+        /// Attempt number from [`Output::Open`].
         attempt: u64,
     },
-    /// A lane's substream is over, or could not be opened.
+    /// A lane's substream has ended, or could not be opened.
     Ended {
-        /// Which.
+        /// Class of the lane.
         class: Class,
-        /// As ordered.
+        /// Attempt number from [`Output::Open`].
         attempt: u64,
-        /// Why.
+        /// How it ended.
         end: End,
     },
 }
 
-/// An order of a link.
+/// Output of a link, carried out by the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Dial this address.
     Dial {
-        /// For what.
+        /// Purpose of the connection.
         purpose: Purpose,
-        /// One address: of several the first that connects would win, the wrong peer too.
+        /// A single address: with several, the first that connects would win even if another peer
+        /// answers there.
         address: Multiaddr,
     },
-    /// Open a lane, and end the substream that carried it before.
+    /// Open a lane on this connection, and end the substream that carried it before.
     Open {
-        /// Which.
+        /// Class of the lane.
         class: Class,
-        /// To be named in the answer; the highest is the one that stands.
+        /// Number of this attempt, repeated in the inputs about it. Only the highest one of a lane
+        /// counts.
         attempt: u64,
-        /// Where.
+        /// Connection on which to open it.
         connection: ConnectionId,
     },
-    /// The lane has had no connection for too long: count what is unacknowledged as lost. If the
-    /// peer is not kept, it is unused from now on: [`Input::Want`] wakes it.
+    /// The lane has had no connection for too long: count its unacknowledged messages as lost. If
+    /// the peer is not kept, the lane is unused from now on, until the next [`Input::Want`].
     GiveUp(Class),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Connection {
     dialler: Dialler,
-    /// Known at once if we dialled, else from the peer's first lane on.
+    /// `None` until the peer opens its first lane. Known at once if this node dialled.
     purpose: Option<Purpose>,
     since: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lane {
-    /// Nobody wants it.
+    /// No messages to send.
     Unused,
-    /// To be opened as soon as there is a connection, not before this time.
+    /// Opened as soon as there is a connection, but not before this time.
     Waiting(Instant),
-    /// Ordered, or open.
+    /// Open, or being opened.
     On { connection: ConnectionId, attempt: u64 },
 }
 
-/// When to try again.
+/// Back-off state: the failures so far, and the earliest time of the next attempt.
 #[derive(Clone, Copy, Debug, Default)]
 struct BackOff {
     failures: u32,
@@ -175,10 +181,10 @@ struct BackOff {
 struct Dial {
     under_way: bool,
     back_off: BackOff,
-    address: Option<Multiaddr>, // of the last one
+    address: Option<Multiaddr>, // of the last dial
 }
 
-/// See the module's page.
+/// State of the link to one peer. See the [module](self) for its rules.
 #[derive(Debug)]
 pub struct Link {
     me: PeerId,
@@ -188,16 +194,16 @@ pub struct Link {
     kept: bool,
     given: Vec<Multiaddr>,     // ≤ ADDRESSES_MAX
     found: Vec<Multiaddr>,     // ≤ ADDRESSES_MAX, the newest first
-    addresses: Vec<Multiaddr>, // all of them, each once
+    addresses: Vec<Multiaddr>, // `given` and `found` without duplicates
     next_address: usize,
-    good: Option<Multiaddr>, // the last where a lane has opened
+    good: Option<Multiaddr>, // the last at which a lane was opened
     connections: BTreeMap<ConnectionId, Connection>, // ≤ limits.connections_per_peer, by the swarm
     main: Dial,
     bulk: Dial,
     lanes: [Lane; 4],
     lane_back_off: [BackOff; 4],
     opened_at: [Option<Instant>; 4],
-    /// Where each was ordered last, and since when it was ordered nowhere else.
+    /// Connection on which each lane was last ordered to open, and since when continuously.
     placed: [Option<(ConnectionId, Instant)>; 4],
     attempt: u64,
     down_since: Option<Instant>,
@@ -205,7 +211,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link that is not wanted yet.
+    /// Creates a link that is neither kept nor used.
     #[must_use]
     pub fn new(me: PeerId, peer: PeerId, limits: &Limits, seed: u64) -> Self {
         Self {
@@ -232,36 +238,37 @@ impl Link {
         }
     }
 
-    /// Whether nothing speaks for remembering this peer.
+    /// Whether there is no reason to remember this peer: it is neither kept, connected nor being
+    /// dialled.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         !self.kept && self.connections.is_empty() && !self.main.under_way && !self.bulk.under_way
     }
 
-    /// Whether the peer is to be reached.
+    /// Whether the link is kept up.
     #[must_use]
     pub const fn is_kept(&self) -> bool {
         self.kept
     }
 
-    /// Where this node was told that it may be dialled, and where it answered.
+    /// The configured addresses, followed by those at which the peer answered.
     #[must_use]
     pub fn given(&self) -> Vec<Multiaddr> {
         self.given.iter().chain(&self.found).cloned().collect()
     }
 
-    /// Whether what is in a lane may still go out soon: the lane is open, or being opened; or the
-    /// peer has not refused it, and there is a connection, or the first dial since the link was up
-    /// is to come.
+    /// Whether queued messages of a lane may still be sent soon: the lane is open or being opened;
+    /// or the peer has not refused it, and there is a connection or the first dial since the link
+    /// was up is still to come.
     ///
-    /// A lane whose substream has just broken is `On` until the link is told so.
+    /// A lane whose substream has just broken counts as open until the link gets the input.
     #[must_use]
     pub fn awaits(&self, class: Class) -> bool {
         match self.lanes[class as usize] {
             Lane::Unused => false,
             Lane::On { .. } => true,
             Lane::Waiting(_) if self.lane_back_off[class as usize].failures >= REFUSED => false,
-            // Bulk shares the carrier, if its own dials fail.
+            // Bulk shares the carrier if its own dials fail.
             Lane::Waiting(_) if self.carrier().is_some() => true,
             Lane::Waiting(_) if class == Class::Bulk && self.bulk_carrier().is_some() => true,
             Lane::Waiting(_) => {
@@ -270,8 +277,8 @@ impl Link {
         }
     }
 
-    /// Since when the peer could take what is in a lane: it is open, or was first ordered to open
-    /// on the connection that is to carry it.
+    /// Time since which the peer can have read from a lane: since it was opened, or first ordered
+    /// to open on the connection that should carry it.
     #[must_use]
     pub fn carried_since(&self, class: Class) -> Option<Instant> {
         let target = if class == Class::Bulk { self.bulk_carrier() } else { self.carrier() };
@@ -279,19 +286,19 @@ impl Link {
         self.opened_at[class as usize].or(placed.map(|(_, since)| since))
     }
 
-    /// How many connections there are.
+    /// Number of connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
 
-    /// Whether this connection is among those it has been told of.
+    /// Whether this connection is one of the link's.
     #[must_use]
     pub fn knows(&self, connection: ConnectionId) -> bool {
         self.connections.contains_key(&connection)
     }
 
-    /// The connection that carries control, data and user lanes.
+    /// Returns the connection that carries control, data and user lanes.
     #[must_use]
     pub fn carrier(&self) -> Option<ConnectionId> {
         let mut usable: Vec<_> =
@@ -346,7 +353,8 @@ impl Link {
 
     fn established(&mut self, now: Instant, connection: ConnectionId, dialler: Dialler) {
         let purpose = if let Dialler::Us(purpose) = dialler {
-            // A failure until a lane opens on it: who closes it at once is not dialled at once.
+            // Counts as a failure until a lane opens on it, so that a peer which closes connections
+            // at once is not dialled again without a pause.
             self.dial_failed(now, purpose);
             Some(purpose)
         } else {
@@ -365,7 +373,7 @@ impl Link {
         }
     }
 
-    /// Whether that is the lane's present substream.
+    /// Whether this attempt is the lane's current one.
     #[must_use]
     pub fn stands(&self, class: Class, attempt: u64) -> bool {
         matches!(self.lanes[class as usize], Lane::On { attempt: a, .. } if a == attempt)
@@ -389,7 +397,7 @@ impl Link {
     fn ended(&mut self, now: Instant, class: Class, attempt: u64, end: End) {
         let index = class as usize;
         if !self.stands(class, attempt) {
-            return; // of an earlier substream
+            return; // of an earlier attempt
         }
         self.over(now, index);
         let mut back_off = self.lane_back_off[index];
@@ -401,8 +409,8 @@ impl Link {
         self.lanes[index] = Lane::Waiting(back_off.until.unwrap_or(now));
     }
 
-    /// A lane's substream carries it no more. Did it hold for long, what went wrong before is
-    /// mended.
+    /// Ends the current substream of a lane. If it was open for at least the longest pause, the
+    /// back-off starts over.
     fn over(&mut self, now: Instant, index: usize) {
         if self.opened_at[index].take().is_some_and(|at| now - at >= self.back_off.1) {
             self.lane_back_off[index] = BackOff::default();
@@ -427,7 +435,8 @@ impl Link {
         }
         self.lane_back_off = [BackOff::default(); 4];
         self.opened_at = [None; 4];
-        // The new life answered at the newest, if at any.
+        // If this node dialled, the newest found address is that of the new incarnation; all others
+        // are outdated.
         let ours = |connection: &Connection| matches!(connection.dialler, Dialler::Us(_));
         self.found.truncate(usize::from(self.connections.values().any(ours)));
         (self.good, self.next_address) = (None, 0);
@@ -449,7 +458,8 @@ impl Link {
         self.lanes[class as usize] != Lane::Unused
     }
 
-    /// Brings the lanes to where they should be.
+    /// Opens and moves lanes to the connections that should carry them, and dials if one is
+    /// missing.
     fn settle(&mut self, now: Instant, out: &mut Outbox<Output>) {
         let carrier = self.carrier();
         let bulk_carrier = self.bulk_carrier();
@@ -465,7 +475,8 @@ impl Link {
         }
     }
 
-    /// Without a connection: dials if the peer is kept, and gives up what waits too long.
+    /// Handles a missing carrier: dials if the peer is kept, and abandons lanes that have waited
+    /// too long.
     fn settle_down(
         &mut self,
         now: Instant,
@@ -473,7 +484,7 @@ impl Link {
         out: &mut Outbox<Output>,
     ) {
         if !self.is_down(carrier) {
-            return; // down_since stays until a lane opens: a link that flaps is down, too
+            return; // a flapping link counts as down until a lane opens
         }
         if self.kept {
             self.want_connection(now, Purpose::Main, out);
@@ -482,7 +493,7 @@ impl Link {
         if now - since >= self.link_down_max {
             self.down_since = self.kept.then_some(now);
             for class in Class::ALL {
-                // Bulk may have a connection of its own that lives.
+                // A lane that is not waiting has a connection, such as bulk with its own.
                 if matches!(self.lanes[class as usize], Lane::Waiting(_)) {
                     out.push(Output::GiveUp(class));
                     if !self.kept {
@@ -545,7 +556,7 @@ impl Link {
         out.push(Output::Dial { purpose, address });
     }
 
-    /// When a dial for this purpose may begin; `None`: not of its own accord.
+    /// When a dial for this purpose may begin; `None` if one is under way or there is no address.
     fn dial_at(&self, now: Instant, purpose: Purpose) -> Option<Instant> {
         let dial = if purpose == Purpose::Main { &self.main } else { &self.bulk };
         if dial.under_way || self.addresses.is_empty() {

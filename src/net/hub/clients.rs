@@ -1,4 +1,5 @@
-//! Clients of this node: let in by the same rules as nodes, counted apart, and known to nobody.
+//! Clients of this node. They pass the same admission as nodes, have a limit of their own, and are
+//! not known as peers.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +12,23 @@ use crate::net::handshake::{self, HandshakeError};
 use crate::net::swarm::{Calling, Slot, Slots};
 use crate::net::wire::Refusal;
 
-/// See the module's page.
+/// Admitted clients, and the channel on which the application takes them.
 pub(super) struct Clients {
     places: Slots, // ≤ limits.clients
     taker: Option<mpsc::Sender<ClientStream>>,
-    open: BTreeMap<ConnectionId, Vec<Ends>>, // ≤ limits.clients, and those that have just gone
+    open: BTreeMap<ConnectionId, Vec<Ends>>, // ≤ limits.clients, and ended ones
 }
 
-/// Whose key a client calls with.
+/// Owner of the key with which a client calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
-    /// Its own.
+    /// The client itself.
     Own,
-    /// That of a node which is known: its connection is taken for one of the node's.
+    /// A known node: the client's connection is counted as one of the node's.
     OfNode,
 }
 
-/// What one client needs to be let in.
+/// Slot and channel permit for one client, reserved before it is admitted.
 struct Room {
     place: Slot,
     taker: mpsc::OwnedPermit<ClientStream>,
@@ -38,17 +39,18 @@ impl Clients {
         Self { places, taker: None, open: BTreeMap::new() }
     }
 
-    /// Who takes clients from now on.
+    /// Sets the channel on which clients are delivered from now on.
     pub(super) fn are_for(&mut self, taker: mpsc::Sender<ClientStream>) {
         self.taker = Some(taker);
     }
 
-    /// How many there are.
+    /// Number of admitted clients.
     pub(super) fn count(&self) -> usize {
         self.places.taken()
     }
 
-    /// A client calls. It is answered by a task of its own, and handed over if it is let in.
+    /// Answers a calling client in a task of its own. If the client is admitted, its stream is
+    /// delivered.
     pub(super) fn call(&self, calling: Calling, key: Key, tasks: &Tasks) {
         let (places, taker, tasks) = (self.places.clone(), self.taker.clone(), tasks.clone());
         tokio::spawn(async move {
@@ -63,7 +65,7 @@ impl Clients {
         });
     }
 
-    /// A client was let in on this connection.
+    /// Registers the stream of an admitted client, so that it ends with this connection.
     pub(super) fn opened(&mut self, connection: ConnectionId, ends: Ends) {
         self.open.retain(|_, streams| {
             streams.retain(|ends| !ends.are_over());
@@ -72,7 +74,7 @@ impl Clients {
         self.open.entry(connection).or_default().push(ends);
     }
 
-    /// A connection is gone, or going.
+    /// Ends the streams of a connection that is closed or closing.
     pub(super) fn connection_ended(&mut self, connection: ConnectionId) {
         self.open.remove(&connection);
     }

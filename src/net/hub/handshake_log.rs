@@ -1,4 +1,4 @@
-//! Log lines for handshakes that failed: one a minute of each kind, with the cause.
+//! Log events for failed handshakes: one a minute per peer and kind, with the cause.
 
 use libp2p::swarm::{DialError, ListenError};
 use libp2p::{Multiaddr, PeerId};
@@ -7,9 +7,9 @@ use super::Hub;
 use crate::net::handshake_failure::HandshakeFailure;
 
 impl Hub {
-    /// An inbound handshake failed. One line a minute of each kind. Only another secret is a
-    /// warning: the peer speaks as a node, and its operator or ours must act. All else may be a
-    /// stranger, such as a port scan or a health check.
+    /// Logs a failed inbound handshake. Only another secret is a warning, because that peer speaks
+    /// as a node and an operator must act. All other failures may come from strangers, such as a
+    /// port scan or a health check.
     pub(super) fn handshake_failed(
         &mut self,
         id: Option<PeerId>,
@@ -51,7 +51,7 @@ impl Hub {
         }
     }
 
-    /// The handshake of a dialled connection failed for a reason that an operator can mend.
+    /// Logs a failed outbound handshake if its cause needs an operator.
     pub(super) fn complain_of_dial(
         &mut self,
         peer: Option<PeerId>,
@@ -64,8 +64,8 @@ impl Hub {
                 "the node there has another cluster secret: give both the same \
                  net.cluster-secret-file, and net.private-network alike",
             ),
-            // A member that restarts closes connections, too; a seed that always does is another
-            // matter.
+            // A known member also closes connections when it restarts; only a seed that does so is
+            // reported.
             (HandshakeFailure::Closed, None) => (
                 "dial: closed",
                 "the node there closed the connection in the handshake: it may have another \

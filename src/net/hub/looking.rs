@@ -1,4 +1,5 @@
-//! A look at the control lanes, now and then: who takes nothing is disconnected.
+//! Periodic check of the control lanes: a peer that reads nothing from its control lane is
+//! disconnected.
 
 use std::time::Duration;
 
@@ -8,11 +9,11 @@ use super::Hub;
 use crate::net::Class;
 use crate::net::link::Link;
 
-/// How often lanes are looked at that nobody takes anything from.
+/// Interval between two checks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A look that comes so late is left out: this node did not run, and has not read what others have
-/// acknowledged meanwhile.
+/// A check that is late by this time is skipped: this node was paused and has not yet read the
+/// acknowledgements of its peers.
 const PAUSED: Duration = Duration::from_secs(3);
 
 impl Hub {
@@ -24,8 +25,8 @@ impl Hub {
         }
     }
 
-    /// Disconnects peers that have taken nothing from their control lane for too long, or too
-    /// little of it: what no longer fits is never dropped in silence.
+    /// Disconnects peers that have read nothing from their control lane for too long, or whose lane
+    /// has overflowed. Control messages must not be dropped silently.
     fn look(&mut self) {
         let longest = self.tasks.limits.control_undrained_max;
         let now = self.now().mono;
@@ -36,7 +37,7 @@ impl Hub {
             let overflowed = stats.refused > 0;
             let link = self.peers.get(&node.peer).map(|peer| &peer.link);
             let carrier = link.and_then(Link::carrier);
-            // What waited on another connection says nothing about this one.
+            // Time that passed on an earlier connection does not count for this one.
             let since = link.and_then(|link| link.carried_since(Class::Control));
             let stuck = waits && since.is_some_and(|since| now - since >= longest);
             if let Some(carrier) = carrier.filter(|_| stuck || overflowed) {
@@ -51,7 +52,7 @@ impl Hub {
     }
 }
 
-/// Whether a look that is due at a time is taken now, and when the next one is due.
+/// Whether a check is performed now, and when the next one is due.
 fn look(now: Instant, at: Instant) -> (bool, Instant) {
     if now < at { (false, at) } else { (now - at < PAUSED, now + LOOK_EVERY) }
 }

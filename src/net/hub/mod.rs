@@ -1,8 +1,9 @@
-//! The one task of the transport: joins the swarm, the links and the tasks of the lanes.
+//! Hub: the central task of the transport. It connects the swarm, the links and the tasks of the
+//! lanes.
 //!
-//! It decides nothing by itself: [`Link`](super::link::Link) says which connection carries what,
-//! [`admission`](super::admission) who may talk. No message passes through here; a lane's task is
-//! woken by whoever appends to it.
+//! The decisions are made elsewhere: [`Link`](super::link::Link) decides which connection carries
+//! which lane, [`admission`](super::admission) which peers are admitted. Messages do not pass
+//! through the hub: a sender that appends to a lane wakes the lane's task directly.
 
 mod clients;
 mod handshake_log;
@@ -45,37 +46,39 @@ use super::swarm::{self, Calling, Lines, Slots, StartError};
 use super::wire::{Facts, Refusal};
 use super::{Class, NodeId, Receiver, address};
 
-/// Substreams of a lane that may end in a row on a living connection without one message more.
-/// Then something in the lane is what the peer does not take: the lane is given up, and counted.
+/// Maximum number of consecutive substreams of a lane that end on a living connection without
+/// progress. At that number the peer apparently cannot take a message of the lane, so the lane is
+/// abandoned and its messages are counted as lost.
 const STRIKES_MAX: u32 = 5;
 
-/// Peers that are remembered; beyond that those go that are neither kept nor connected.
+/// Maximum number of peers that are remembered. Beyond it, a peer that is neither kept nor
+/// connected is removed.
 const PEERS_MAX: usize = 4_096;
 
-/// An order to the hub.
+/// Command of the node to the hub.
 #[derive(Debug)]
 pub(super) enum Command {
-    /// Dial an address of whoever answers there.
+    /// Dial an address, whatever peer answers there.
     Dial(Multiaddr),
-    /// Keep the link to this peer up. No addresses: those that are known.
+    /// Keep the link to this peer up. An empty list means the addresses known so far.
     Keep(PeerId, Vec<Multiaddr>),
-    /// Let it go when it goes.
+    /// Stop dialling this peer.
     Release(PeerId),
-    /// This life is out of the cluster: it is refused from now on.
+    /// This incarnation was removed from the cluster: refuse it from now on.
     Forget(NodeId),
-    /// Hand clients to this taker.
+    /// Deliver clients to this channel.
     Clients(mpsc::Sender<ClientStream>),
-    /// Tell others this id of the cluster.
+    /// Tell peers this cluster id.
     BelongsTo(u64),
     /// Dial and admit with these secrets.
     Secrets(Secrets),
-    /// Tell who is known, and what was counted.
+    /// Reply with statistics.
     Inspect(oneshot::Sender<Stats>),
-    /// Send what is queued, say End, stop; then answer. Within that time.
+    /// Send what is queued within that time, end all lanes, stop, then reply.
     Stop(Duration, oneshot::Sender<()>),
 }
 
-/// A dial under way.
+/// A dial in progress.
 #[derive(Clone, Debug)]
 struct Dialled {
     peer: Option<PeerId>,
@@ -83,7 +86,7 @@ struct Dialled {
     address: Multiaddr,
 }
 
-/// See the module's page.
+/// State of the hub. [`run`](Self::run) is its event loop.
 pub(super) struct Hub {
     swarm: Swarm<Lines>,
     me: NodeId,
@@ -96,9 +99,9 @@ pub(super) struct Hub {
     reports: mpsc::UnboundedReceiver<Report>,
     events: mpsc::UnboundedSender<Event>,
     peers: BTreeMap<PeerId, Peer>, // ≤ admitted peers and those that the node keeps
-    dials: BTreeMap<ConnectionId, Dialled>, // ≤ two a kept peer, and what the node dials
+    dials: BTreeMap<ConnectionId, Dialled>, // ≤ 2 per kept peer, and `Command::Dial`s
     clients: Clients,
-    /// Those that `standing` refuses, the oldest first.
+    /// Incarnations that `standing` refuses, the oldest first.
     quarantined: VecDeque<NodeId>, // ≤ quarantine::QUARANTINED_MAX
     complaints: Complaints,
     counted: Counted,
@@ -107,7 +110,7 @@ pub(super) struct Hub {
     stops: bool,
 }
 
-/// What happened so far; see [`Stats`].
+/// Counters for [`Stats`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     refused: u64,
@@ -115,7 +118,7 @@ struct Counted {
     given_up: u64,
 }
 
-/// What a hub is made with.
+/// Parameters of a new hub.
 pub(super) struct Setup<'a> {
     pub(super) config: &'a Config,
     pub(super) identity: &'a Identity,
@@ -125,7 +128,7 @@ pub(super) struct Setup<'a> {
     pub(super) runtimes: Runtimes,
 }
 
-/// A hub that is to be run, and what others may know of it.
+/// A hub that is ready to run, and what the handle needs of it.
 pub(super) struct Started {
     pub(super) hub: Hub,
     pub(super) directory: Arc<Directory>,
@@ -134,7 +137,7 @@ pub(super) struct Started {
 }
 
 impl Hub {
-    /// Listens.
+    /// Creates the hub and starts listening.
     pub(super) async fn start(setup: Setup<'_>) -> Result<Started, StartError> {
         let Setup { config, identity, receiver, commands, events, runtimes } = setup;
         let keyring = Keyring::new(config.secret.clone());
@@ -185,7 +188,7 @@ impl Hub {
                 command = self.commands.recv() => match command {
                     Some(Command::Stop(within, done)) => return self.stop(within, done).await,
                     Some(command) => self.on_command(command),
-                    None => return, // nobody holds the handle any more
+                    None => return, // all handles were dropped
                 },
                 () = tokio::time::sleep(wait) => self.tick(),
             }
@@ -203,7 +206,7 @@ impl Hub {
     }
 
     fn emit(&self, event: Event) {
-        let _ = self.events.send(event); // the node has dropped the receiver: nobody wants to know
+        let _ = self.events.send(event); // an error: the node has dropped the receiver
     }
 
     fn tick(&mut self) {
@@ -221,7 +224,7 @@ impl Hub {
         }
     }
 
-    // ── What the node wants ──
+    // ── Commands of the node ──
 
     fn on_command(&mut self, command: Command) {
         match command {
@@ -243,13 +246,14 @@ impl Hub {
             }),
             Command::Secrets(secrets) => self.adopt(secrets),
             Command::Inspect(reply) => {
-                let _ = reply.send(self.inspect()); // who asked does not wait for it
+                let _ = reply.send(self.inspect()); // an error: the caller has gone
             }
-            Command::Stop(..) => unreachable!("the loop has taken it"),
+            Command::Stop(..) => unreachable!("`run` handles it"),
         }
     }
 
-    /// Whether it is being dialled, or who answers there is about to say who it is.
+    /// Whether this address is being dialled, or the peer that answered there has not yet told its
+    /// incarnation.
     fn is_dialling(&self, address: &Multiaddr) -> bool {
         let under_way = |dialled: &Dialled| dialled.peer.is_none() && dialled.address == *address;
         self.dials.values().any(under_way) || self.peers.values().any(|peer| peer.awaits(address))
@@ -297,11 +301,13 @@ impl Hub {
             return;
         }
         peer.end();
-        // Who let that life go has released it: what is still kept is kept for a later one.
+        // The node releases a peer before it forgets the peer's incarnation. A link that is still
+        // kept is therefore kept for a later incarnation.
         let kept = peer.link.is_kept().then(|| peer.link.given());
         self.peers.remove(&node.peer);
         let _ = self.swarm.disconnect_peer_id(node.peer);
-        // That has aborted them: their end says nothing about a later life.
+        // The disconnect has aborted these dials. Their errors must not be reported about a later
+        // incarnation.
         self.dials.retain(|_, dialled| dialled.peer != Some(node.peer));
         if let Some(addresses) = kept {
             self.give(node.peer, link::Input::Addresses(addresses));
@@ -310,7 +316,7 @@ impl Hub {
         self.emit(Event::Forgotten { node });
     }
 
-    /// Nothing goes to this life any more; what it had not acknowledged is counted.
+    /// Ends the lanes to this incarnation and counts its unacknowledged messages.
     fn drop_lanes(&mut self, node: NodeId) {
         for (class, lane) in self.directory.remove(node) {
             self.broken(node, class, lane.break_off());
@@ -320,13 +326,14 @@ impl Hub {
     fn broken(&mut self, node: NodeId, class: Class, messages: u64) {
         if messages > 0 {
             self.counted.given_up += messages;
-            // Messages of users are counted as dead letters, which are warned of.
+            // Lost user messages are also counted as dead letters, which have a warning of their
+            // own.
             tracing::info!(%node, ?class, messages, "net.lane_broken");
             self.emit(Event::LaneBroken { node, class, messages });
         }
     }
 
-    // ── What the links order ──
+    // ── Orders of the links ──
 
     fn peer(&mut self, id: PeerId) -> &mut Peer {
         if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&id) {
@@ -336,8 +343,8 @@ impl Hub {
         self.peers.entry(id).or_insert_with(|| Peer::new(me, id, limits))
     }
 
-    /// Forgets a peer that nobody keeps and that is not connected. Its numbers go with it, so that
-    /// incarnation is refused from now on.
+    /// Removes a peer that is neither kept nor connected. Its lane numbers are lost with it, so its
+    /// incarnation must be refused from now on.
     fn drop_idle(&mut self) {
         let idle = self.peers.iter().find(|(_, peer)| peer.link.is_idle());
         let Some((id, incarnation)) = idle.map(|(id, peer)| (*id, peer.incarnation())) else {
@@ -351,7 +358,8 @@ impl Hub {
         }
     }
 
-    /// What is over for a peer that is forgotten is nothing to remember it for.
+    /// Passes an input to the link of a known peer. A late event must not re-create the state of a
+    /// forgotten peer.
     fn give_if_known(&mut self, id: PeerId, input: link::Input) {
         if self.peers.contains_key(&id) {
             self.give(id, input);
@@ -393,12 +401,12 @@ impl Hub {
         let Dialled { peer, purpose, address } = dialled;
         tracing::debug!(%address, %error, "net.dial_failed");
         self.complain_of_dial(peer, &address, error);
-        // The swarm dials no address that it listens on itself, and says that there is none.
+        // The swarm does not dial its own listen addresses and reports them as `NoAddresses`.
         let own = matches!(error, DialError::LocalPeerId { .. } | DialError::NoAddresses);
         if peer.is_none() && own {
             return self.emit(Event::Answered { node: self.me, address });
         }
-        // A failed dial for bulk says nothing: the peer is linked.
+        // A failed dial for bulk is no evidence: the peer is already linked.
         if purpose == Purpose::Main {
             let reason = error.to_string();
             self.emit(Event::DialRefused { peer, address, reason });
@@ -411,7 +419,7 @@ impl Hub {
     fn open(&mut self, id: PeerId, class: Class, attempt: u64, connection: ConnectionId) {
         let to = self.peer(id).meant();
         if self.stops && !self.has_rest(to, class) {
-            return; // whatever carries the lane may still be saying that nothing follows
+            return; // the current task may still be sending the end frame
         }
         let known = to.and_then(|to| self.directory.opened(to, class));
         let is_new = known.is_none();
@@ -425,7 +433,7 @@ impl Hub {
         self.peer(id).outbound[class as usize] = Some(task);
     }
 
-    /// Gives up a lane, and counts what was not acknowledged; the next message begins a new one.
+    /// Abandons a lane and counts its unacknowledged messages; the next message begins a new lane.
     fn give_up(&mut self, id: PeerId, class: Class) {
         let Some(incarnation) = self.peer(id).incarnation() else { return };
         self.peer(id).forgive(class);
@@ -434,7 +442,7 @@ impl Hub {
         }
     }
 
-    // ── What the swarm tells ──
+    // ── Events of the swarm ──
 
     fn on_swarm(&mut self, event: SwarmEvent<swarm::Event>) {
         match event {
@@ -479,7 +487,7 @@ impl Hub {
         let dialled = self.dials.remove(&connection);
         let for_whoever = dialled.as_ref().is_some_and(|dialled| dialled.peer.is_none());
         if !for_whoever && !self.peers.contains_key(&id) {
-            return; // a stranger, or forgotten meanwhile: remembered once it is admitted
+            return; // not known, or forgotten meanwhile: added once it is admitted
         }
         let dialler = dialled.as_ref().map_or(Dialler::Peer, |d| Dialler::Us(d.purpose));
         if let Some(Dialled { peer: None, address, .. }) = dialled {
@@ -491,7 +499,7 @@ impl Hub {
         self.answered(id);
     }
 
-    /// A connection is gone, or going: what it carries is ended.
+    /// Ends everything that this connection carries, because it is closed or closing.
     fn closed(&mut self, id: PeerId, connection: ConnectionId) {
         self.clients.connection_ended(connection);
         if let Some(peer) = self.peers.get_mut(&id) {
@@ -527,7 +535,7 @@ impl Hub {
             return;
         };
         self.counted.refused += 1;
-        // Most clients have a new name each time: one complaint for all of them.
+        // Most clients have a new peer id each time, so all of them share one throttled warning.
         if self.complaints.due(std::time::Instant::now(), None, "client") {
             tracing::warn!(
                 peer = %id, told = %refusal,
@@ -535,17 +543,17 @@ impl Hub {
             );
         }
         if *refusal == Refusal::Twin {
-            self.close(connection); // the node's link takes it for its own
+            self.close(connection); // the link of that node has counted it as its own
         }
     }
 
-    // ── What the lanes' tasks tell ──
+    // ── Reports of the lanes' tasks ──
 
     fn on_report(&mut self, report: Report) {
         match report {
             Report::Hello { peer, connection, hello, reader, reply } => {
                 if !self.swarm.behaviour().is_open(connection) {
-                    reader.abort(); // it closed meanwhile, and nothing will say so again
+                    reader.abort(); // closed meanwhile: no later event would abort it
                     return;
                 }
                 let admitted = self.admit(peer, connection, &hello.facts);
@@ -553,7 +561,7 @@ impl Hub {
                     self.used(peer, connection, hello.class, reader);
                     self.peer(peer).inbound(hello.class)
                 });
-                let _ = reply.send(lane); // the substream broke meanwhile
+                let _ = reply.send(lane); // an error: the substream broke meanwhile
             }
             Report::Welcome(welcomed) => self.welcomed(welcomed),
             Report::Outbound { peer, class, attempt, ended } => {
@@ -569,7 +577,7 @@ impl Hub {
         let Welcomed { peer, class, attempt, connection, facts, accepted, .. } = welcomed;
         let lane = welcomed.lane;
         if !self.stands(peer, class, attempt) {
-            return; // another was ordered meanwhile, whose lane may be another one
+            return; // a newer attempt replaced it, maybe with another lane
         }
         if let Err(refusal) = self.admit(peer, connection, &facts) {
             self.counted.refused += u64::from(refusal == Refusal::Claimed);
@@ -585,11 +593,11 @@ impl Hub {
             return self.give_up(peer, class);
         }
         self.swarm.behaviour_mut().node_admitted(connection);
-        let _ = welcomed.reply.send(()); // the task was aborted meanwhile
+        let _ = welcomed.reply.send(()); // an error: the task was aborted meanwhile
         self.give(peer, link::Input::Opened { class, attempt });
     }
 
-    /// A peer that was admitted has opened a lane on this connection.
+    /// Registers a lane that an admitted peer has opened on this connection.
     fn used(&mut self, id: PeerId, connection: ConnectionId, class: Class, reader: AbortHandle) {
         self.swarm.behaviour_mut().node_admitted(connection);
         self.peer(id).connection_used(connection, reader);
@@ -606,7 +614,7 @@ impl Hub {
         }
     }
 
-    /// A peer has proved who it is, and tells which life this is.
+    /// Admits the incarnation that a peer has told after proving the secret.
     fn admit(
         &mut self,
         id: PeerId,
@@ -618,7 +626,7 @@ impl Hub {
             return Err(Refusal::Quarantined);
         }
         self.check_claim(node)?;
-        // The connection is gone: so is whoever spoke on it, as far as anybody here knows.
+        // A peer on a closed connection is treated as gone.
         let rank = self.swarm.behaviour().rank(connection).ok_or(Refusal::Superseded)?;
         let reborn = self.peer(id).meet(Word { facts, rank });
         match reborn {
@@ -645,11 +653,11 @@ impl Hub {
         Ok(())
     }
 
-    /// Refuses an incarnation that another peer has. Lanes are keyed by incarnation alone, so the
-    /// second peer would receive the messages of the first.
+    /// Refuses an incarnation that belongs to another peer. Lanes are keyed by incarnation alone,
+    /// so the second peer would receive the messages of the first.
     ///
-    /// Admission lets a peer tell only hashes of its own peer id, so this takes two equal hashes of
-    /// 64 bits. The peer that came first is believed.
+    /// Admission accepts only incarnations that are hashes of the peer's own id, so this takes two
+    /// equal hashes of 64 bits. The peer that came first keeps the incarnation.
     fn check_claim(&mut self, node: NodeId) -> Result<(), Refusal> {
         let is_own = node.incarnation == self.me.incarnation;
         let own = is_own.then_some(self.me.peer);
@@ -665,7 +673,7 @@ impl Hub {
         Err(Refusal::Claimed)
     }
 
-    /// Tells at which dialled addresses a peer answers, once it is known which life of it does.
+    /// Reports the dialled addresses at which a peer answers, once its incarnation is known.
     fn answered(&mut self, id: PeerId) {
         let Some((incarnation, addresses)) = self.peer(id).take_answered() else { return };
         let node = NodeId { peer: id, incarnation };
@@ -678,10 +686,10 @@ impl Hub {
 
     fn outbound_ended(&mut self, id: PeerId, class: Class, attempt: u64, ended: Ended) {
         if !self.stands(id, class, attempt) {
-            return; // of an earlier substream, maybe to an earlier life
+            return; // of a replaced attempt, maybe to an earlier incarnation
         }
         let end = match ended {
-            Ended::Finished if self.stops => return, // what has ended stays so
+            Ended::Finished if self.stops => return, // it is not opened again
             Ended::Finished => End::Broken,
             Ended::Broken(why) => {
                 tracing::debug!(peer = %id, ?class, why, "net.substream_ended");
@@ -696,7 +704,7 @@ impl Hub {
                         self.peer(id).contact_anew();
                         End::Broken
                     }
-                    // Neither can be mended by trying again: the lane begins anew.
+                    // Another attempt would fail in the same way: the lane begins anew.
                     Refusal::Gap { .. } | Refusal::Superseded => {
                         self.give_up(id, class);
                         End::Broken
@@ -741,7 +749,7 @@ impl Hub {
     }
 }
 
-/// Waits until the swarm says where each of its listeners listens, and returns that.
+/// Waits until the swarm reports the addresses of all listeners, and returns them.
 async fn listening(
     swarm: &mut Swarm<Lines>,
     wanted: &[Multiaddr],
@@ -754,7 +762,7 @@ async fn listening(
         let event = if listeners.iter().any(|listener| listener.heard.is_empty()) {
             swarm.select_next_some().await
         } else {
-            // Who listens everywhere is told of one interface after the other, all queued by now.
+            // A listener on all addresses reports one per interface; all of them are queued by now.
             let Some(event) = swarm.select_next_some().now_or_never() else { break };
             event
         };
@@ -769,7 +777,7 @@ async fn listening(
                     return Err(StartError::Listen { address: wanted[nth].clone(), source });
                 }
             }
-            _ => {} // who is that early tries again
+            _ => {} // a peer that connects this early tries again
         }
     }
     Ok(listeners)

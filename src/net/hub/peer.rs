@@ -1,4 +1,4 @@
-//! What the hub keeps of one peer.
+//! State that the hub keeps for one peer.
 
 use std::collections::BTreeMap;
 
@@ -13,25 +13,26 @@ use crate::net::lane::inbound::InboundLane;
 use crate::net::link::Link;
 use crate::net::wire::{ADDRESSES_MAX, Facts};
 
-/// What a peer's facts say about its lives.
+/// Result of comparing a peer's facts with those known before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reborn {
-    /// It was not known.
+    /// The peer was not known.
     First,
-    /// It is the one that was known.
+    /// The incarnation is the known one.
     Same,
-    /// It has restarted.
+    /// The peer has restarted.
     Anew {
-        /// The life that was known.
+        /// The former incarnation.
         old: ReplicaId,
-        /// Whether it holds the lock of its former life, on the same host: that one is dead.
+        /// Whether the peer holds the lock of its former incarnation on the same host, which proves
+        /// that the old process is dead.
         is_proof: bool,
     },
-    /// It is a former life: its word was under way while the peer restarted.
+    /// The facts are of a former incarnation: they were in flight while the peer restarted.
     Late,
 }
 
-/// What a peer says about itself, and where.
+/// Facts that a peer announced, and the connection on which it did.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Word<'a> {
     pub(super) facts: &'a Facts,
@@ -39,31 +40,32 @@ pub(super) struct Word<'a> {
     pub(super) rank: u64,
 }
 
-/// Substreams of a lane that ended on a connection which lives on, without one message more.
+/// Consecutive substreams of a lane that ended without progress on a connection that is still open.
 #[derive(Clone, Copy, Debug, Default)]
 struct Strikes {
-    /// Where the last one was opened, and what was accepted then.
+    /// Connection of the last substream, and the number of messages accepted when it was opened.
     last: Option<(ConnectionId, u64)>,
     count: u32,
 }
 
-/// See the module's page.
+/// State of one peer.
 pub(super) struct Peer {
     pub(super) link: Link,
-    /// Of the life that is known.
+    /// Facts of the known incarnation.
     facts: Option<Facts>,
-    /// The rank of the connection on which that life was first heard of.
+    /// Rank of the connection on which the known incarnation was first met.
     met_on: u64,
-    /// It says that this life is over: the next lane is opened to whoever is there.
+    /// Whether the peer has reported that the known incarnation is gone: the next lane is opened to
+    /// any incarnation.
     is_stale: bool,
-    /// Its last connection has closed since it was admitted.
+    /// Whether the last connection has closed since the peer was admitted.
     is_away: bool,
-    /// Addresses that were dialled of whoever answers there, and it did.
-    answered: Vec<Multiaddr>, // ≤ ADDRESSES_MAX; it tells no more either
-    /// The task of each lane to it.
+    /// Addresses that were dialled without naming a peer, at which this peer answered.
+    answered: Vec<Multiaddr>, // ≤ ADDRESSES_MAX, as in its facts
+    /// Task of each lane to the peer.
     pub(super) outbound: [Option<JoinHandle<()>>; 4],
     inbound: [InboundLane; 4],
-    /// The readers on each connection.
+    /// Reader tasks of each connection.
     readers: BTreeMap<ConnectionId, Vec<AbortHandle>>, // ≤ limits.lanes_per_peer, by the swarm
     strikes: [Strikes; 4],
 }
@@ -88,42 +90,44 @@ impl Peer {
         self.facts.as_ref().map(|facts| facts.incarnation)
     }
 
-    /// Which life of it a lane is to be opened to; `None`: whichever answers.
+    /// Incarnation to which lanes are opened; `None`: the one that answers.
     pub(super) fn meant(&self) -> Option<ReplicaId> {
         self.incarnation().filter(|_| !self.is_stale)
     }
 
-    /// The life that is known is over, says the peer.
+    /// Notes that, according to the peer, the known incarnation is gone.
     pub(super) const fn contact_anew(&mut self) {
         self.is_stale = true;
     }
 
-    /// It answered at this address.
+    /// Notes that the peer answered at this address.
     pub(super) fn answers(&mut self, address: Multiaddr) {
         if self.answered.len() < ADDRESSES_MAX && !self.answered.contains(&address) {
             self.answered.push(address);
         }
     }
 
-    /// Whether it answered at this address, and has not said who it is.
+    /// Whether the peer answered at this address and has not yet told its incarnation.
     pub(super) fn awaits(&self, address: &Multiaddr) -> bool {
         self.answered.contains(address)
     }
 
-    /// Where it answered, and which life of it, if that is known and there is anything new.
+    /// Takes the addresses at which the peer answered, with its incarnation, once that is known and
+    /// the list is not empty.
     pub(super) fn take_answered(&mut self) -> Option<(ReplicaId, Vec<Multiaddr>)> {
         let incarnation = self.meant().filter(|_| !self.is_away)?;
         (!self.answered.is_empty()).then(|| (incarnation, std::mem::take(&mut self.answered)))
     }
 
-    /// Its last connection is gone. Returns the life that is known, if one was admitted.
+    /// Notes that the last connection has closed. Returns the known incarnation, if one was
+    /// admitted.
     pub(super) fn away(&mut self) -> Option<ReplicaId> {
         self.answered.clear();
         self.is_away = true;
         self.incarnation()
     }
 
-    /// Whether it was away until now.
+    /// Marks the peer as connected. Returns whether it was away until now.
     pub(super) const fn is_back(&mut self) -> bool {
         std::mem::replace(&mut self.is_away, false)
     }
@@ -132,10 +136,10 @@ impl Peer {
         self.inbound[class as usize].clone()
     }
 
-    /// Takes in what the peer says about itself. A new life gets new lanes.
+    /// Updates the peer's facts. A new incarnation gets new lanes.
     ///
-    /// Incarnations have no order, connections have: a life that speaks on an older connection
-    /// than the one that is known spoke before that one began.
+    /// Incarnations have no order, but connections have: an incarnation that speaks on an older
+    /// connection than the known one started before it.
     pub(super) fn meet(&mut self, Word { facts, rank }: Word<'_>) -> Reborn {
         let is_other = self.incarnation().is_some_and(|known| known != facts.incarnation);
         if is_other && rank <= self.met_on {
@@ -158,15 +162,15 @@ impl Peer {
         Reborn::Anew { old: old.incarnation, is_proof }
     }
 
-    /// Notes a reader on a connection.
+    /// Registers a reader on a connection.
     pub(super) fn connection_used(&mut self, connection: ConnectionId, reader: AbortHandle) {
         let readers = self.readers.entry(connection).or_default();
         readers.retain(|reader| !reader.is_finished());
         readers.push(reader);
     }
 
-    /// A lane is open, on a connection and from a message on; how often in a row that was so on
-    /// this very connection, and not a message further.
+    /// Notes that a lane was opened, and returns how many times in a row it was opened on this
+    /// connection without progress. `accepted` is the number of messages accepted so far.
     pub(super) fn strike(&mut self, class: Class, connection: ConnectionId, accepted: u64) -> u32 {
         let strikes = &mut self.strikes[class as usize];
         let again = strikes.last.replace((connection, accepted)) == Some((connection, accepted));
@@ -174,12 +178,12 @@ impl Peer {
         strikes.count
     }
 
-    /// Another lane follows: it has broken nothing yet.
+    /// Resets the count, because another lane follows.
     pub(super) fn forgive(&mut self, class: Class) {
         self.strikes[class as usize] = Strikes::default();
     }
 
-    /// Whether a task still carries, or opens, a lane to it.
+    /// Whether a task still carries or opens a lane to the peer.
     pub(super) fn carries(&self) -> bool {
         self.outbound.iter().flatten().any(|task| !task.is_finished())
     }
@@ -190,7 +194,7 @@ impl Peer {
         }
     }
 
-    /// Ends all of its tasks.
+    /// Aborts all tasks of the peer.
     pub(super) fn end(&mut self) {
         for task in self.outbound.iter_mut().filter_map(Option::take) {
             task.abort();

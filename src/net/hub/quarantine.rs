@@ -1,11 +1,11 @@
-//! Removed lives of nodes, which are refused.
+//! Quarantine: incarnations that were removed and are refused.
 
 use std::sync::Arc;
 
 use super::Hub;
 use crate::net::NodeId;
 
-/// Removed lives that are refused, at most; beyond that the oldest is forgotten.
+/// Maximum number of quarantined incarnations. Beyond it, the oldest is dropped.
 const QUARANTINED_MAX: usize = 16_384;
 
 impl Hub {

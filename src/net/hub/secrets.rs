@@ -1,4 +1,4 @@
-//! New secrets of a running node.
+//! Replacement of the secrets of a running node.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::Hub;
 use crate::net::secrets::Secrets;
 
 impl Hub {
-    /// Later handshakes and lanes use these secrets. Open connections stay open.
+    /// Uses these secrets for later handshakes and lanes. Open connections stay open.
     pub(super) fn adopt(&self, secrets: Secrets) {
         self.keyring.replace(secrets.clone());
         self.standing.send_modify(|standing| Arc::make_mut(standing).secret = Some(secrets));

@@ -1,7 +1,7 @@
-//! The end of a transport: what is queued goes out, as far as peers take it.
+//! Shutdown of the transport: queued messages are sent, as far as peers acknowledge them.
 //!
-//! Lanes move from one connection to another, and are opened again when they break, as at any
-//! other time; but none is begun.
+//! Until the deadline lanes still move between connections and are reopened when they break, but no
+//! new lane begins.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,8 @@ use tokio::sync::oneshot;
 use super::{Hub, Peer};
 use crate::net::Class;
 
-/// A task reports its end before it has ended, and of the latter nobody tells: it is looked for.
+/// Poll interval of the shutdown. A task reports just before it ends, and its end itself produces
+/// no event.
 const LOOK: Duration = Duration::from_millis(20);
 
 impl Hub {
@@ -42,12 +43,13 @@ impl Hub {
             self.broken(node, class, lane.break_off());
         }
         self.peers.values_mut().for_each(Peer::end);
-        drop(self); // its sockets are closed before its node may let the identity go
-        let _ = done.send(()); // the node does not wait for it
+        drop(self); // close the sockets before the caller releases the identity
+        let _ = done.send(()); // an error: the caller has gone
     }
 
-    /// Whether a peer may still take something: a task carries a lane, or says that nothing follows;
-    /// or a lane with a rest is not given up, though its task may be over and its report not heard.
+    /// Whether a peer may still acknowledge something: a task still carries a lane or sends its end
+    /// frame, or a lane with unacknowledged messages can still be reopened, for example when its
+    /// task has ended but its report has not arrived.
     fn goes_on(&self) -> bool {
         self.peers.iter().any(|(id, peer)| peer.carries() || self.awaits(*id))
     }
@@ -58,7 +60,7 @@ impl Hub {
         Class::ALL.into_iter().any(rest)
     }
 
-    /// Whether anything of a lane is unacknowledged.
+    /// Whether the lane has unacknowledged messages.
     pub(super) fn has_rest(&self, to: Option<ReplicaId>, class: Class) -> bool {
         let lane = to.and_then(|to| self.directory.used(to, class));
         lane.is_some_and(|lane| lane.stats().unacknowledged > 0)

@@ -1,7 +1,7 @@
-//! The tasks of the lanes: each opens or accepts one substream, then carries one lane over it.
+//! Tasks of the lanes: each opens or accepts one substream, then carries one lane over it.
 //!
-//! They ask the hub whom they are talking to, and tell it how they ended; the hub waits for none
-//! of them.
+//! A task asks the hub whether the peer is admitted, and reports how the lane ended. The hub never
+//! waits for a task.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ use crate::net::swarm::{Line, OpenFailed};
 use crate::net::wire::{Facts, Hello, Refusal};
 use crate::net::{Class, NodeId, Receiver};
 
-/// What a task tells the hub, or asks it.
+/// Report or request of a task to the hub.
 #[derive(Debug)]
 pub(super) enum Report {
-    /// A peer has proved that it may open this lane. Which one is it?
+    /// A peer has proved that it may open this lane; the task asks for the inbound lane.
     Hello {
         peer: PeerId,
         connection: ConnectionId,
@@ -33,19 +33,19 @@ pub(super) enum Report {
         reader: AbortHandle,
         reply: oneshot::Sender<Result<InboundLane, Refusal>>,
     },
-    /// A peer has welcomed a lane of ours, and says who it is. May the lane go on?
+    /// A peer has accepted a lane of this node and told its facts; the task asks whether to go on.
     Welcome(Welcomed),
-    /// A lane of ours is not, or no longer, carried.
+    /// A lane of this node is not, or no longer, carried.
     Outbound { peer: PeerId, class: Class, attempt: u64, ended: Ended },
-    /// A peer was not let in, or its lane ended against the rules.
+    /// A peer was refused, or its lane violated the protocol.
     Inbound { peer: PeerId, class: Class, why: Why },
-    /// A client was let in. Its stream must end with its connection.
+    /// A client was admitted. Its stream must end with its connection.
     LetIn { connection: ConnectionId, ends: Ends },
-    /// A client was not let in.
+    /// A client was not admitted.
     Client { peer: PeerId, connection: ConnectionId, why: Why },
 }
 
-/// A lane of ours that a peer has welcomed.
+/// A lane of this node that a peer has accepted.
 #[derive(Debug)]
 pub(super) struct Welcomed {
     pub(super) peer: PeerId,
@@ -53,51 +53,51 @@ pub(super) struct Welcomed {
     pub(super) attempt: u64,
     pub(super) connection: ConnectionId,
     pub(super) facts: Facts,
-    /// Messages of the lane that it has.
+    /// Number of messages of the lane that the peer has accepted.
     pub(super) accepted: u64,
     pub(super) lane: Lane,
-    /// Whether nobody has that lane yet.
+    /// Whether the lane is not yet in the directory.
     pub(super) is_new: bool,
     pub(super) reply: oneshot::Sender<()>,
 }
 
-/// How carrying a lane of ours ended.
+/// How carrying a lane of this node ended.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// All was acknowledged, and nothing follows.
+    /// All messages were acknowledged, and the lane was ended.
     Finished,
-    /// The substream broke, or was never there.
+    /// The substream broke, or was not opened.
     Broken(String),
-    /// The peer does not want it.
+    /// The peer refused the lane.
     Refused(Refusal),
-    /// The peer is not one that this node talks to.
+    /// This node refuses the peer.
     Unacceptable(Refusal),
 }
 
-/// Why a peer's lane ended.
+/// Why a peer's lane or client was not served, or ended.
 #[derive(Debug)]
 pub(super) enum Why {
-    /// It was refused.
+    /// This node refused it.
     Refused(Refusal),
-    /// It did not say what opens a lane, or not in time.
+    /// The handshake failed.
     Handshake(HandshakeError),
-    /// It ended against the rules.
+    /// The lane violated the protocol.
     Violation(lane::Ended),
 }
 
-/// A lane of ours that is to be opened.
+/// A lane of this node to open.
 #[derive(Debug)]
 pub(super) struct Opening {
     pub(super) peer: PeerId,
     pub(super) class: Class,
     pub(super) attempt: u64,
     pub(super) connection: ConnectionId,
-    /// Which life of the peer; none at first contact.
+    /// Incarnation of the peer; `None` at first contact.
     pub(super) to: Option<ReplicaId>,
     pub(super) lane: Lane,
-    /// Whether nobody has that lane yet.
+    /// Whether the lane is not yet in the directory.
     pub(super) is_new: bool,
-    /// Where the substream comes from.
+    /// Yields the substream.
     pub(super) stream: oneshot::Receiver<Result<Line, OpenFailed>>,
 }
 
@@ -110,13 +110,13 @@ pub(super) struct Accepting {
     pub(super) stream: Line,
 }
 
-/// What all tasks share. Cheap to clone.
+/// Shared context of all tasks. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Tasks {
     pub(super) standing: watch::Receiver<Arc<Standing>>,
     pub(super) limits: Arc<Limits>,
     pub(super) receiver: Arc<dyn Receiver>,
-    pub(super) reports: mpsc::UnboundedSender<Report>, // ≤ three a substream
+    pub(super) reports: mpsc::UnboundedSender<Report>, // ≤ 3 per substream
     pub(super) runtimes: Runtimes,
 }
 
@@ -126,11 +126,11 @@ impl Tasks {
     }
 
     pub(super) fn tell(&self, report: Report) {
-        let _ = self.reports.send(report); // the hub has stopped, and with it the node
+        let _ = self.reports.send(report); // an error: the hub has stopped
     }
 
-    /// Spawns the task of a lane where nothing but its own messages holds it up: that of a control
-    /// lane beside the connections, on the runtime that calls this.
+    /// Spawns the task of a lane on the runtime where only its own messages can delay it. Tasks of
+    /// control lanes run beside the connections, on the runtime of the caller.
     fn spawn(
         &self,
         class: Class,
@@ -143,9 +143,10 @@ impl Tasks {
         }
     }
 
-    // ── Ours ──
+    // ── Outbound lanes ──
 
-    /// Carries a lane over a substream that is being opened, once the task before it is over.
+    /// Carries a lane over a substream that is being opened, after the lane's previous task has
+    /// ended.
     pub(super) fn open(&self, opening: Opening, before: Option<JoinHandle<()>>) -> JoinHandle<()> {
         let tasks = self.clone();
         if let Some(before) = &before {
@@ -205,12 +206,12 @@ impl Tasks {
         }
     }
 
-    // ── Theirs ──
+    // ── Inbound lanes ──
 
     /// Accepts a substream, and reads the lane that it carries.
     pub(super) fn accept(&self, accepting: Accepting) {
         let tasks = self.clone();
-        // The task needs its own abort handle, to give it to the hub.
+        // The hub needs the task's abort handle, which exists only once the task is spawned.
         let (give, take) = oneshot::channel();
         let task = self.spawn(accepting.class, async move {
             let Ok(reader) = take.await else { return };
@@ -235,7 +236,7 @@ impl Tasks {
         let hello = asked.hello.clone();
         let (generation, first) = (hello.generation, hello.first_unacknowledged);
         self.tell(Report::Hello { peer, connection, hello, reader, reply });
-        let Ok(lane) = lane.await else { return Ok(()) }; // the node stops
+        let Ok(lane) = lane.await else { return Ok(()) }; // the hub dropped the request
         let turn = match lane {
             Ok(lane) => lane.take_over(generation, first).await,
             Err(refusal) => Err(refusal),
@@ -248,14 +249,14 @@ impl Tasks {
                 return Err(said.map_or_else(Why::Handshake, |()| Why::Refused(refusal)));
             }
         };
-        // A peer that does not take its welcome must not hold up its next substream.
+        // A peer that does not read its welcome must not delay its next substream.
         tokio::select! {
             said = asked.welcome(&mut stream, &us, turn.accepted(), within) => {
                 said.map_err(Why::Handshake)?;
             }
             () = turn.superseded() => return Ok(()),
         }
-        drop(us); // it holds all that is quarantined, and the lane may live long
+        drop(us); // a snapshot with the whole quarantine; the lane may live long
         let receiver = self.receiver.clone();
         match reader::run(stream, turn, node, class, &self.limits, receiver).await {
             ended @ lane::Ended::Violation(_) => Err(Why::Violation(ended)),

@@ -1,5 +1,5 @@
-//! Hubs that are run by hand, event by event: what one finds if several things happen before it
-//! looks. Nothing here depends on which of two tasks is the faster one.
+//! Tests that drive hubs by hand, one event at a time, in order to check what a hub does when
+//! several things happen before it runs. No test depends on the relative speed of two tasks.
 
 use std::sync::Mutex;
 
@@ -11,7 +11,7 @@ use crate::net::{Busy, Inbound};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Keeps what arrives, once it is told to take anything.
+/// Stores received messages, but rejects all until `takes` is set.
 struct Taker {
     takes: watch::Sender<bool>,
     got: Mutex<Vec<Vec<u8>>>,
@@ -29,7 +29,7 @@ impl Receiver for Taker {
     fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
         let mut takes = self.takes.subscribe();
         async move {
-            let _ = takes.wait_for(|takes| *takes).await; // its sender is this receiver's own
+            let _ = takes.wait_for(|takes| *takes).await; // never fails: `self` holds the sender
         }
         .boxed()
     }
@@ -66,7 +66,7 @@ impl Bench {
         Self { hub, taker, address, events, _commands, _identity: identity }
     }
 
-    /// As [`Hub::run`] does, once.
+    /// Runs one iteration of the loop of [`Hub::run`].
     async fn step(&mut self) {
         let hub = &mut self.hub;
         let wait = hub.deadline() - hub.now().mono;
@@ -78,7 +78,7 @@ impl Bench {
         }
     }
 
-    /// Runs it until `met` says so.
+    /// Runs the hub until `met` holds.
     async fn until(&mut self, what: &str, met: impl Fn(&Self) -> bool) {
         soon(what, async {
             while !met(self) {
@@ -92,7 +92,7 @@ impl Bench {
         self.hub.on_command(Command::Keep(other.hub.me.peer, vec![other.address.clone()]));
     }
 
-    /// Whether every lane to that peer that is wanted is carried, and nothing else is under way.
+    /// Whether the control lane to that peer is carried.
     fn is_linked(&self, other: &Self) -> bool {
         let link = self.hub.peers.get(&other.hub.me.peer).map(|peer| &peer.link);
         link.is_some_and(|link| link.carried_since(Class::Control).is_some())
@@ -105,7 +105,7 @@ async fn soon<T>(what: &str, wanted: impl Future<Output = T>) -> T {
     waited.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"))
 }
 
-/// Runs both hubs until `met` says so.
+/// Runs both hubs until `met` holds.
 async fn until(what: &str, a: &mut Bench, b: &mut Bench, met: impl Fn(&Bench, &Bench) -> bool) {
     soon(what, async {
         while !met(a, b) {
@@ -119,7 +119,7 @@ async fn until(what: &str, a: &mut Bench, b: &mut Bench, met: impl Fn(&Bench, &B
     .await;
 }
 
-/// Two hubs, the first of which keeps its link to the second.
+/// Starts two hubs, of which the first keeps its link to the second.
 async fn linked() -> (Bench, Bench) {
     let (mut a, mut b) = (Bench::start().await, Bench::start().await);
     a.keep(&b);
@@ -138,7 +138,7 @@ async fn a_stop_that_comes_before_the_report_of_a_broken_lane_does_not_end_witho
     }
     until("all are under way", &mut a, &mut b, |_, _| lane.stats().unsent == 0).await;
     b.hub.swarm.disconnect_peer_id(from.peer).expect("they are connected");
-    // Whatever carried a lane is over, and nobody has heard of it.
+    // The tasks of the lane have ended, but the hub has not processed their reports.
     soon("the break is seen", async {
         while a.hub.peers[&to.peer].carries() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -161,7 +161,7 @@ async fn a_stop_that_comes_before_the_report_of_a_broken_lane_does_not_end_witho
     serving.abort();
 }
 
-/// Two dials at first contact, the first of which is welcomed when the second has taken over.
+/// Two attempts at first contact: the first one is welcomed after the second has replaced it.
 #[tokio::test]
 async fn a_welcome_to_an_attempt_that_another_has_replaced_changes_nothing() {
     let (mut a, b) = linked().await;
@@ -188,12 +188,12 @@ async fn a_welcome_to_an_attempt_that_another_has_replaced_changes_nothing() {
     assert!(a.hub.directory.used(id.incarnation, class).is_none(), "its lane is the one now");
 }
 
-/// A former life of a kept peer is over while it is being dialled.
+/// An incarnation of a kept peer is forgotten while it is being dialled.
 #[tokio::test]
 async fn a_dial_of_a_former_life_that_is_broken_off_says_nothing_about_the_next() {
     let (mut a, b) = linked().await;
     let former = b.hub.me;
-    // Whoever listens there takes connections, and says nothing on them.
+    // This listener accepts connections and never sends anything.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = silent.local_addr().expect("bound").port();
     let silent_at: Multiaddr = format!("/ip4/127.0.0.1/tcp/{port}").parse().expect("an address");
@@ -216,7 +216,7 @@ async fn a_dial_of_a_former_life_that_is_broken_off_says_nothing_about_the_next(
     }
 }
 
-/// Two peers have equal incarnations by a collision of hashes: the first one keeps its lanes.
+/// Two peers have equal incarnations by a hash collision: the first one keeps its lanes.
 #[tokio::test]
 async fn second_peer_with_an_equal_incarnation_is_refused() {
     let (mut a, b) = linked().await;

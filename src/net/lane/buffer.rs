@@ -1,4 +1,4 @@
-//! Where a stream is read to: large when much comes, small when little does.
+//! Read buffer of a stream: grows under load, and shrinks when little arrives.
 
 use std::io;
 use std::pin::Pin;
@@ -6,17 +6,18 @@ use std::task::{Context, Poll, ready};
 
 use futures::io::AsyncRead;
 
-/// The size at first, and after a while of little; bytes.
+/// Initial size, and size after a period of little traffic, in bytes.
 const BYTES_MIN: usize = 4 * 1024;
 
-/// The size under load, bytes; more only where frames may be longer. A quarter of a stream's
-/// window: what was read is credited to the sender only at the next read, once all of it is used.
+/// Size under load, in bytes; larger only where frames may be longer. A quarter of a stream's
+/// window, because the muxer credits read bytes to the sender only at the next read, once the
+/// buffer has been consumed.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// Reads in a row that used less than an eighth, before it shrinks.
+/// Number of consecutive reads of less than an eighth of the buffer after which it shrinks.
 const SMALL_READS: u32 = 1_024;
 
-/// Bytes that were read and not yet used.
+/// Bytes that were read and not yet consumed.
 #[derive(Debug)]
 pub(super) struct Buffer {
     bytes: Vec<u8>, // ≤ max
@@ -27,25 +28,25 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
-    /// Takes frames of up to `frame_max` bytes.
+    /// Creates a buffer for frames of up to `frame_max` bytes.
     pub(super) fn new(frame_max: usize) -> Self {
         Self { bytes: Vec::new(), start: 0, end: 0, max: BYTES_MAX.max(frame_max), small_reads: 0 }
     }
 
-    /// What was read and not used.
+    /// Bytes that were read and not yet consumed.
     #[inline]
     pub(super) fn unread(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    /// Uses up the first `len` bytes.
+    /// Consumes the first `len` bytes.
     #[inline]
     pub(super) fn consume(&mut self, len: usize) {
         self.start += len;
-        assert!(self.start <= self.end, "no more is used than was read");
+        assert!(self.start <= self.end, "at most the unread bytes are consumed");
     }
 
-    /// Reads once; how many bytes came. 0 at the stream's end.
+    /// Reads once, and returns the number of bytes; 0 at the end of the stream.
     pub(super) fn poll_fill<S: AsyncRead + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -54,14 +55,14 @@ impl Buffer {
         self.make_room();
         let space = &mut self.bytes[self.end..];
         let len = ready!(Pin::new(stream).poll_read(cx, space))?;
-        assert!(len <= space.len(), "a stream reads no more than it was given room for");
+        assert!(len <= space.len(), "a stream reads at most as much as there is room");
         self.end += len;
         self.note(len);
         Poll::Ready(Ok(len))
     }
 
-    /// Moves what is left (less than a frame) to the front, and grows once that is all there is
-    /// room for: never by a length that someone claims.
+    /// Moves the unread rest (less than a frame) to the front, and grows the buffer if the rest
+    /// fills it. It never grows by a length that a peer only claims.
     fn make_room(&mut self) {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -70,7 +71,7 @@ impl Buffer {
         }
         if self.end == self.bytes.len() {
             let len = (2 * self.bytes.len()).clamp(BYTES_MIN, self.max);
-            assert!(len > self.bytes.len(), "a whole frame fits, and frames are used up first");
+            assert!(len > self.bytes.len(), "a whole frame fits, and frames are consumed first");
             self.resize(len);
         }
     }
@@ -100,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads once of `bytes`, and cuts nothing off.
+    /// Reads once from `bytes`.
     fn fill(buffer: &mut Buffer, mut bytes: &[u8]) -> usize {
         let waker = noop_waker();
         match buffer.poll_fill(&mut Context::from_waker(&waker), &mut bytes) {

@@ -1,16 +1,17 @@
-//! Who writes a lane: its task, or, while that rests, whoever sends.
+//! Shared access to a lane's writer: the writer's task owns it, and while the task is idle a sender
+//! may write inline.
 //!
-//! What synchronises the two, and nothing else; its tests compile this file a second time, with loom's
-//! types, as those of [`handoff`](super::handoff).
+//! Only the synchronisation of the two is here. Tests compile this file a second time with loom's
+//! types, like [`handoff`](super::handoff).
 
 use std::sync::{Arc, PoisonError};
 
 use super::sync::{Mutex, MutexGuard};
 
-/// Where the writer is. It goes with its task, which has this.
+/// Owner of the writer, held by the writer's task. The writer is dropped with it.
 pub(super) struct Desk<W>(Arc<Mutex<Option<W>>>);
 
-/// A place beside the desk, for who stands in.
+/// Access of senders to the writer.
 pub(super) struct Beside<W>(Arc<Mutex<Option<W>>>);
 
 impl<W> Desk<W> {
@@ -22,7 +23,7 @@ impl<W> Desk<W> {
         Beside(Arc::clone(&self.0))
     }
 
-    /// The writer, for its task, once nobody stands in any more.
+    /// Runs a function on the writer for its task; blocks while a sender writes inline.
     pub(super) fn with<T>(&self, use_it: impl FnOnce(&mut W) -> T) -> T {
         use_it(self.lock().as_mut().expect("taken out when the desk goes"))
     }
@@ -33,7 +34,7 @@ impl<W> Desk<W> {
 }
 
 impl<W> Drop for Desk<W> {
-    /// The substream ends here, also if somebody has just looked whether to stand in.
+    /// Drops the writer, also while senders still have access to it.
     fn drop(&mut self) {
         let writer = self.lock().take();
         drop(writer);
@@ -41,8 +42,8 @@ impl<W> Drop for Desk<W> {
 }
 
 impl<W> Beside<W> {
-    /// What `write` says, where nobody is at the desk; else `false`. Never waits: whoever is there, the
-    /// task or another sender, finds what was appended, or the task is woken and does.
+    /// Runs `write` if nobody else has the writer, and returns its result; otherwise `false`. Never
+    /// blocks: whoever has the writer finds the appended message, or the caller wakes the task.
     pub(super) fn write(&self, write: impl FnOnce(&mut W) -> bool) -> bool {
         self.0.try_lock().is_ok_and(|mut desk| desk.as_mut().is_some_and(write))
     }

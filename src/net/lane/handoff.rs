@@ -1,8 +1,9 @@
-//! Where those who send on a lane and its writer meet: one short lock, the writer's waker, and those
-//! who wait for room.
+//! Synchronisation of a lane's senders with its writer: one short lock, the writer's waker, and a
+//! notification of senders that wait for room.
 //!
-//! What synchronises a lane, and nothing else. Its tests compile this file a second time, with
-//! loom's types under the names of [`sync`](super::sync), and try every interleaving.
+//! Only the synchronisation is here; [`outbound`](super::outbound) has the queue. Tests compile
+//! this file a second time, with loom's types under the names of [`sync`](super::sync), and explore
+//! every interleaving.
 
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
@@ -13,7 +14,7 @@ use super::sync::{AtomicWaker, Notify, ShortGuard, ShortMutex};
 use super::{LaneStats, SendError};
 use crate::net::frame::Violation;
 
-/// See the module's page.
+/// Outbound queue of a lane, shared by its senders and its writer.
 #[derive(Debug)]
 pub(super) struct Handoff {
     outbound: ShortMutex<Outbound>,
@@ -21,11 +22,11 @@ pub(super) struct Handoff {
     room: Notify,
 }
 
-/// The lane, for one thread. Who panics meanwhile gives it up: nobody may send what may be half
+/// Guard of the queue. A panic while it is held abandons the lane, because the queue may be half
 /// changed.
 pub(super) struct Held<'a> {
     outbound: ShortGuard<'a, Outbound>,
-    calm: bool, // when it was locked
+    calm: bool, // not panicking when it was locked
 }
 
 impl Deref for Held<'_> {
@@ -71,9 +72,10 @@ impl Handoff {
         self.lock().stats()
     }
 
-    // ── For those who send ──
+    // ── Senders ──
 
-    /// `stands_in` may write in the place of a writer that sleeps; else that is woken.
+    /// Appends a message. If the writer is idle, calls `stands_in`, which may write inline, and
+    /// wakes the writer if that returns `false`.
     #[inline]
     pub(super) fn send(
         &self,
@@ -131,11 +133,11 @@ impl Handoff {
         self.room.notify_waiters();
     }
 
-    // ── For the writer ──
+    // ── Writer ──
 
     pub(super) fn resume(&self, accepted: u64) -> Result<u64, Violation> {
         let turn = self.lock().resume(accepted)?;
-        self.wake_all(); // an earlier writer, so that it ends; and what was accepted makes room
+        self.wake_all(); // earlier writers end, and acknowledged bytes make room
         Ok(turn)
     }
 
@@ -162,12 +164,13 @@ impl Handoff {
         Ok(())
     }
 
-    /// `false`: a later writer has the lane, and its waker stays.
+    /// Registers the writer's waker. Returns `false` if a later writer has the lane; then its waker
+    /// is kept.
     pub(super) fn register(&self, turn: u64, waker: &Waker) -> bool {
         let outbound = self.lock();
         let stands = outbound.is_turn(turn);
         if stands {
-            self.writer.register(waker); // under the lock: no later writer comes in between
+            self.writer.register(waker); // under the lock: no later writer can come in between
         }
         stands
     }

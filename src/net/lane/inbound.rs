@@ -1,4 +1,4 @@
-//! The receiver's end of a lane: what outlives connections, and whose turn it is to read.
+//! Receiving end of a lane: its state that survives connections, and the turn to read.
 
 use std::mem;
 use std::pin::pin;
@@ -9,30 +9,30 @@ use super::names::Names;
 use super::sync::{Mutex, MutexGuard, Notify, watch};
 use crate::net::wire::Refusal;
 
-/// What was accepted on one lane, from one incarnation. Cheap to clone; all clones are the same.
+/// Receiver's state of one lane from one incarnation. Clones share it.
 #[derive(Clone, Debug)]
 pub struct InboundLane(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     newest: watch::Sender<u64>,
-    /// Absent while a [`Turn`] has it.
+    /// `None` while a [`Turn`] holds it.
     progress: Mutex<Option<Progress>>,
     returned: Notify,
     counters: Counters,
 }
 
-/// How far a lane has come.
+/// Progress of the lane.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     lane: u64,
     pub(super) accepted: u64,
-    /// On earlier lanes, too.
+    /// Includes earlier lanes.
     pub(super) accepted_ever: u64,
     pub(super) names: Names,
 }
 
-/// What happened on a lane so far.
+/// Counters behind [`InboundStats`].
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) accepted: AtomicU64,
@@ -41,20 +41,20 @@ pub(super) struct Counters {
     pub(super) busy: AtomicU64,
 }
 
-/// What happened on a lane so far.
+/// Statistics of an inbound lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InboundStats {
-    /// Messages accepted and acknowledged, or about to be.
+    /// Messages accepted, which are acknowledged or will be.
     pub accepted: u64,
-    /// Bytes read, frames and all; those sent again count again.
+    /// Bytes read, framing and retransmissions included.
     pub bytes: u64,
-    /// Frames of kinds that this release does not know.
+    /// Frames of unknown kinds that were skipped.
     pub skipped: u64,
-    /// Times that the receiver had no room.
+    /// Number of times that the receiver was busy.
     pub busy: u64,
 }
 
-/// The right to read a lane. One at a time: the next is given out when this one was dropped.
+/// Exclusive right to read a lane. The next turn is given out when this one is dropped.
 #[derive(Debug)]
 pub struct Turn {
     lane: InboundLane,
@@ -69,7 +69,7 @@ impl Default for InboundLane {
 }
 
 impl InboundLane {
-    /// A lane on which nothing was accepted yet.
+    /// Creates a lane on which nothing was accepted yet.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Shared {
@@ -80,11 +80,11 @@ impl InboundLane {
         }))
     }
 
-    /// Gives the lane to a later generation: the reader of the earlier one is told to end, and
-    /// waited for. A higher lane number (the generation's upper half) begins to count anew.
+    /// Takes the lane over for a later generation: tells the current reader to end, and waits until
+    /// it has. A higher lane number (the upper half of the generation) starts to count anew.
     ///
     /// # Errors
-    /// [`Refusal::Superseded`] if this generation or a later one has had a turn, also while this
+    /// [`Refusal::Superseded`] if this generation or a later one had a turn, or comes while this
     /// one waits; [`Refusal::Gap`] if messages before `first_unacknowledged` are missing here.
     pub async fn take_over(
         &self,
@@ -113,7 +113,7 @@ impl InboundLane {
         Ok(turn)
     }
 
-    /// Waits until nobody reads; `None` if a later generation came meanwhile.
+    /// Waits until no turn is held; `None` if a later generation came meanwhile.
     async fn progress_of(&self, generation: u64) -> Option<Progress> {
         loop {
             let mut returned = pin!(self.0.returned.notified());
@@ -128,7 +128,7 @@ impl InboundLane {
         }
     }
 
-    /// What happened so far.
+    /// Current statistics.
     #[must_use]
     pub fn stats(&self) -> InboundStats {
         let counters = &self.0.counters;
@@ -146,18 +146,19 @@ impl InboundLane {
 }
 
 impl Turn {
-    /// Messages accepted so far, for the `Welcome`.
+    /// Number of messages accepted so far, for the `Welcome`.
     #[must_use]
     pub fn accepted(&self) -> u64 {
         self.progress.accepted
     }
 
-    /// Ends when a later generation wants the lane: then drop this turn. A reader does so by itself.
+    /// Completes when a later generation wants the lane: the holder must then drop this turn.
+    /// Readers do.
     pub fn superseded(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut newest = self.lane.0.newest.subscribe();
         let generation = self.generation;
         async move {
-            // An error means that the lane itself is gone, which this turn prevents.
+            // Never fails: this turn keeps the sender alive.
             let _ = newest.wait_for(|newest| *newest > generation).await;
         }
     }
@@ -170,7 +171,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         let mut progress = mem::take(&mut self.progress);
-        progress.names.forget(); // of a message that was under way, and will come again
+        progress.names.forget(); // names of an unfinished message, which is sent again
         *self.lane.slot() = Some(progress);
         self.lane.0.returned.notify_waiters();
     }

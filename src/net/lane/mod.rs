@@ -1,15 +1,14 @@
-//! A lane: one ordered, one-directional line of messages to one incarnation, for one class, that
-//! outlives connections.
+//! Lane: an ordered, one-directional stream of messages of one class to one incarnation, which
+//! survives broken connections.
 //!
-//! The sender's end is a [`Lane`], which keeps what is not acknowledged; a [`writer`] carries it
-//! over one substream. The receiver's end is an [`InboundLane`](inbound::InboundLane), which
-//! counts what was accepted; a [`reader`] fills it from one substream. When a substream breaks,
-//! the next one goes on after the last accepted message: nothing is lost, repeated or reordered
-//! between two living nodes. It knows neither peers' addresses nor what messages mean.
-//! (spec/transport.md)
+//! The sender's end is a [`Lane`], which buffers unacknowledged messages; a [`writer`] carries it
+//! over one substream. The receiver's end is an [`InboundLane`](inbound::InboundLane), which counts
+//! accepted messages; a [`reader`] feeds it from one substream. When a substream breaks, the next
+//! one continues after the last accepted message, so that between two living nodes no message is
+//! lost, duplicated or reordered.
 //!
-//! A lane that was given up is never continued: a new [`Lane`] to the same node has a higher
-//! [number](Lane::next_generation), at which the receiver begins to count anew.
+//! A lane that was abandoned is never continued. A new [`Lane`] to the same node has a higher
+//! [number](Lane::next_generation), at which the receiver starts to count anew.
 
 mod buffer;
 mod desk;
@@ -36,95 +35,97 @@ use handoff::Handoff;
 use outbound::{Outbound, Taken};
 use writer::StandIn;
 
-/// What [`desk`], [`handoff`] and [`inbound`] synchronise with. Their tests under loom have other types of
-/// these names.
+/// Synchronisation primitives of [`desk`], [`handoff`] and [`inbound`]. Tests compile these modules
+/// against loom's types under the same names.
 mod sync {
     pub(super) use std::sync::{Mutex, MutexGuard};
 
-    /// For what many threads hold, each for less than it takes to put one to sleep. Where threads are
-    /// more than cores, it lets a holder run that waits for a core.
+    /// Mutex for critical sections shorter than the time to park a thread. If there are more
+    /// threads than cores, a waiting thread yields so that a preempted holder can run.
     pub(super) use parking_lot::{Mutex as ShortMutex, MutexGuard as ShortGuard};
 
     pub(super) use futures::task::AtomicWaker;
     pub(super) use tokio::sync::{Notify, watch};
 }
 
-/// Numbers the lanes of this process, so that a later lane to the same node is known as such.
+/// Numbers the lanes of this process, so that a later lane to the same node has a higher number.
 static LANES: AtomicU32 = AtomicU32::new(1);
 
-/// Why a message was not sent. It was not: nothing of it will arrive.
+/// Why a message was not sent. No part of it will arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// Too much waits already. Wait for [`room`](Lane::room), drop, or raise `lane-bytes-max`.
+    /// The lane's buffer is full. Wait for [`room`](Lane::room), drop the message, or raise
+    /// `lane-bytes-max`.
     #[error("the lane keeps {kept} bytes that are not acknowledged, of at most {max}; not sent")]
     Full {
-        /// Bytes that are kept.
+        /// Bytes in the buffer.
         kept: usize,
-        /// Bytes that may be.
+        /// Maximum.
         max: usize,
     },
-    /// It never fits. Cut it into several, or raise `message-bytes-max` on all nodes.
+    /// The message is longer than both ends allow. Split it, or raise `message-bytes-max` on all
+    /// nodes.
     #[error("the message has {len} bytes, at most {max} are allowed; not sent")]
     TooLong {
-        /// Bytes of the body.
+        /// Length of the body, in bytes.
         len: usize,
-        /// Bytes that both ends allow.
+        /// Maximum that both ends allow, in bytes.
         max: usize,
     },
-    /// Too many names, or one too long.
+    /// The header has too many names, or one that is too long.
     #[error("a header has at most {FIELDS_MAX} names of {NAME_BYTES_MAX} bytes; not sent")]
     Header,
-    /// The lane was finished or given up: that incarnation gets nothing more on it.
+    /// The lane was finished or abandoned, and accepts no further messages.
     #[error("the lane is over; not sent")]
     Broken,
 }
 
-/// How a writer or a reader came to its end.
+/// How a writer or a reader ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
-    /// In order: all was acknowledged, and both ends know that nothing follows.
+    /// All messages were acknowledged, and the lane was closed in order.
     #[error("the lane was finished in order")]
     Finished,
-    /// A later substream carries the lane, or it was given up on this side.
+    /// A later substream carries the lane, or this side has abandoned it.
     #[error("a later connection carries the lane, or it was given up")]
     Superseded,
-    /// The connection ended; the lane can go on over another.
+    /// The connection broke; the lane can continue on another one.
     #[error("the connection broke")]
     Broken(#[from] io::Error),
-    /// The peer broke the protocol. The same may happen again on the next connection.
+    /// The peer violated the protocol. This may happen again on the next connection.
     #[error("the peer broke the protocol")]
     Violation(#[from] Violation),
 }
 
-/// A lane at one moment.
+/// Statistics of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneStats {
-    /// Bytes kept: unsent and unacknowledged.
+    /// Bytes in the buffer, unsent or unacknowledged.
     pub kept_bytes: usize,
-    /// Messages that are not acknowledged, sent or not.
+    /// Unacknowledged messages, sent or not.
     pub unacknowledged: u64,
-    /// Messages that are not sent on the current connection.
+    /// Messages that were not yet sent on the current connection.
     pub unsent: u64,
-    /// Messages that [`Lane::send`] took, ever.
+    /// Total number of messages that [`Lane::send`] and [`Lane::answer`] accepted.
     pub appended: u64,
-    /// Messages sent, ever; those sent again count once.
+    /// Total number of messages sent, without retransmissions.
     pub sent: u64,
-    /// Messages acknowledged, ever.
+    /// Total number of messages acknowledged.
     pub acknowledged: u64,
-    /// Messages that were sent again after a connection broke, each time.
+    /// Total number of retransmissions after broken connections.
     pub resent: u64,
-    /// Bytes sent, ever, frames and all; those sent again count once.
+    /// Total number of bytes sent, framing included, retransmissions excluded.
     pub sent_bytes: u64,
-    /// Messages that were refused because the lane was full.
+    /// Messages that were rejected because the lane was full.
     pub refused: u64,
-    /// Writes: `sent / batches` is how well messages were coalesced.
+    /// Number of writes. `sent / batches` is the average batch size.
     pub batches: u64,
-    /// Since when messages wait without any being acknowledged; `None` if none wait.
+    /// Since when messages have been waiting without any acknowledgement; `None` if none wait.
     pub undrained_since: Option<Instant>,
 }
 
-/// The sender's end of a lane. Cheap to clone; all clones are the same lane.
+/// Sending end of a lane. Clones share the lane.
 #[derive(Clone, Debug)]
 pub struct Lane(Arc<Shared>);
 
@@ -138,7 +139,7 @@ struct Shared {
     seat: Mutex<Seat>,
 }
 
-/// Who may write in the place of the writer that began last.
+/// The function with which senders write inline, and the turn of the writer that it belongs to.
 #[derive(Default)]
 struct Seat {
     turn: u64,
@@ -152,7 +153,7 @@ impl std::fmt::Debug for Seat {
 }
 
 impl Lane {
-    /// A new lane, which keeps at most [`Limits::lane_bytes_max`] bytes for this class.
+    /// Creates a lane that buffers at most [`Limits::lane_bytes_max`] bytes for this class.
     #[must_use]
     pub fn new(to: NodeId, class: Class, limits: &Limits) -> Self {
         Self(Arc::new(Shared {
@@ -165,45 +166,48 @@ impl Lane {
         }))
     }
 
-    /// To whom.
+    /// Receiving node.
     #[must_use]
     pub fn to(&self) -> NodeId {
         self.0.to
     }
 
-    /// For what.
+    /// Traffic class.
     #[must_use]
     pub fn class(&self) -> Class {
         self.0.class
     }
 
-    /// The generation of the next substream, for its `Hello`: the lane's number in the upper half,
-    /// a count of its substreams in the lower. So it only grows, also from one lane to the next.
+    /// Returns the generation of the next substream, for its `Hello`: the lane's number in the
+    /// upper half, a count of its substreams in the lower half. Generations therefore increase,
+    /// also from one lane to the next.
     #[must_use]
     pub fn next_generation(&self) -> u64 {
         let substream = self.0.substreams.fetch_add(1, Ordering::Relaxed) + 1;
         u64::from(self.0.number) << 32 | u64::from(substream)
     }
 
-    /// The number of the first message that is kept, or would be: for the `Hello`.
+    /// Number of the first buffered message, or of the next one if none is buffered; for the
+    /// `Hello`.
     #[must_use]
     pub fn first_unacknowledged(&self) -> u64 {
         self.0.handoff.lock().acknowledged() + 1
     }
 
-    /// Lowers the longest message to what the other end takes, as its `Welcome` says; bytes.
+    /// Lowers the maximum message length to what the other end accepts according to its `Welcome`,
+    /// in bytes.
     pub fn limit_messages(&self, bytes_max: usize) {
         self.0.handoff.lock().limit_messages(bytes_max);
     }
 
-    /// Lowers the longest frame to what the other end takes, as its `Welcome` says; bytes. For
-    /// messages that are appended from now on.
+    /// Lowers the maximum frame length to what the other end accepts according to its `Welcome`, in
+    /// bytes. Applies to messages that are appended from now on.
     pub fn limit_frames(&self, bytes_max: usize) {
         self.0.handoff.lock().limit_frames(bytes_max);
     }
 
-    /// Appends a message: a short lock, a copy, and only if the writer sleeps it is woken, or the
-    /// message written in its place.
+    /// Appends a message to the lane: a short critical section and a copy. If the lane's writer is
+    /// idle, the caller wakes it, or writes the message inline.
     ///
     /// # Errors
     /// [`SendError`]; the message was not sent then.
@@ -212,9 +216,9 @@ impl Lane {
         self.0.handoff.send(fields, body, || self.writes_now())
     }
 
-    /// Appends what answers an accepted message (a reply, an ack, a bounce), past the lane's limit,
-    /// up to four times that: two nodes that answer each other must not wait for each other. Who
-    /// gets `Full` here drops the answer and counts it.
+    /// Appends a response to an accepted message (a reply, an acknowledgement, a bounce). It may
+    /// exceed the lane's limit up to four times, so that two nodes that answer each other do not
+    /// block each other. On `Full` the caller must drop the response and count it.
     ///
     /// # Errors
     /// [`SendError`]; the message was not sent then.
@@ -222,24 +226,25 @@ impl Lane {
         self.0.handoff.answer(fields, body, || self.writes_now())
     }
 
-    /// Ends when a message that was refused as [`SendError::Full`] (probably) fits, or the lane is
-    /// over; at once if none was refused since.
+    /// Completes when a message that was rejected with [`SendError::Full`] probably fits, or the
+    /// lane has ended; at once if none was rejected since.
     pub async fn room(&self) {
         self.0.handoff.room().await;
     }
 
-    /// No message follows: the writer ends the lane in order once all is acknowledged.
+    /// Ends the lane: no message follows, and the writer closes it in order once all messages are
+    /// acknowledged.
     pub fn finish(&self) {
         self.0.handoff.finish();
     }
 
-    /// Gives the lane up, for good, and drops what it keeps: how many messages were not
-    /// acknowledged. Each of them may have been accepted. 0 if it was given up before.
+    /// Abandons the lane and drops its messages. Returns the number of unacknowledged messages,
+    /// each of which may have been accepted; 0 if the lane was abandoned before.
     pub fn break_off(&self) -> u64 {
         self.0.handoff.break_off()
     }
 
-    /// The lane at this moment.
+    /// Current statistics.
     #[must_use]
     pub fn stats(&self) -> LaneStats {
         self.0.handoff.stats()
@@ -249,7 +254,7 @@ impl Lane {
         self.0.seat.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether what was appended is written, or the writer hears of it by itself.
+    /// Writes inline what was appended. Returns `false` if the writer must be woken instead.
     fn writes_now(&self) -> bool {
         let stand_in = self.lock_seat().stand_in.as_ref().and_then(Weak::upgrade);
         stand_in.is_some_and(|stand_in| stand_in())
@@ -257,7 +262,8 @@ impl Lane {
 
     // ── For the writer ──
 
-    /// From now on that one stands in for the writer of this turn, unless a later one has the lane.
+    /// Sets the function for inline writes by the writer of this turn, unless a later writer has
+    /// the lane.
     fn seat(&self, turn: u64, stand_in: &Arc<StandIn>) {
         let mut seat = self.lock_seat();
         if turn >= seat.turn {

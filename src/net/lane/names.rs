@@ -1,7 +1,8 @@
-//! Names that repeat from message to message, and the numbers that stand for them.
+//! Interning of header names: a name is sent once, and afterwards as a number.
 //!
 //! Both tables grow in the order of messages: the sender's when a message is appended, the
-//! receiver's when it is accepted. So they agree at every resumption, whatever broke in between.
+//! receiver's when it is accepted. So they agree whenever a lane is resumed, wherever the
+//! connection broke.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,22 +12,22 @@ use crate::net::frame::{
 };
 use crate::net::wire::FIELDS_MAX;
 
-/// The sender's numbers, and the header that was written last.
+/// Sender's table, and the header that was encoded last.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     numbers: HashMap<Arc<str>, u16>, // ≤ NAMES_MAX; local names only
     bytes: usize,                    // of the names; ≤ NAMES_BYTES_MAX
     fresh: Vec<Arc<str>>,            // defined in `header`; ≤ FIELDS_MAX
     header: Vec<u8>,
-    stands_for: Vec<Arc<str>>, // what `header` says, if it can be repeated; ≤ FIELDS_MAX
+    stands_for: Vec<Arc<str>>, // names in `header`, if `repeatable`; ≤ FIELDS_MAX
     repeatable: bool,
 }
 
 impl Numbers {
-    /// The header for these fields; `None` if there are too many or one is too long.
+    /// Encodes the header for these fields; `None` if there are too many or one is too long.
     ///
-    /// What it defines is kept until [`forget`](Self::forget): call that if the message was not
-    /// appended after all.
+    /// Names that it defines stay in the table. If the message is not appended after all, the
+    /// caller must call [`forget`](Self::forget).
     #[inline]
     pub(super) fn header(&mut self, fields: &[&str]) -> Option<&[u8]> {
         let same = self.repeatable
@@ -38,7 +39,7 @@ impl Numbers {
         Some(&self.header)
     }
 
-    /// The header that was made last.
+    /// The header that was encoded last.
     #[inline]
     pub(super) fn last(&self) -> &[u8] {
         &self.header
@@ -74,7 +75,7 @@ impl Numbers {
         Some(())
     }
 
-    /// Takes back what the last header defined: its message was refused.
+    /// Removes the names that the last header defined, because its message was rejected.
     pub(super) fn forget(&mut self) {
         for name in self.fresh.drain(..) {
             self.bytes -= name.len();
@@ -83,18 +84,19 @@ impl Numbers {
     }
 }
 
-/// The receiver's names by number.
+/// Receiver's table of names by number.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    names: Vec<Arc<str>>, // ≤ NAMES_MAX; those of the message under way come last
+    names: Vec<Arc<str>>, // ≤ NAMES_MAX; those of the current message last
     bytes: usize,         // of the names; ≤ NAMES_BYTES_MAX
-    accepted: usize,      // names that messages defined which were accepted
+    accepted: usize,      // names defined by accepted messages
 }
 
 impl Names {
-    /// Puts what a header says into `fields`. `true` if the same bytes will mean the same again.
+    /// Decodes a header into `fields`. Returns whether the same bytes would decode to the same
+    /// names again.
     ///
-    /// What it defines lasts only if [`accept`](Self::accept) follows.
+    /// Names that it defines stay only if [`accept`](Self::accept) follows.
     pub(super) fn read(
         &mut self,
         header: Header<'_>,
@@ -134,13 +136,13 @@ impl Names {
         Ok(name)
     }
 
-    /// The message under way was accepted: what it defined stays.
+    /// Keeps the names that the current message defined, because it was accepted.
     #[inline]
     pub(super) fn accept(&mut self) {
         self.accepted = self.names.len();
     }
 
-    /// The message under way will come again: so will what it defined.
+    /// Removes the names that the current message defined, because it will be sent again.
     pub(super) fn forget(&mut self) {
         for name in self.names.drain(self.accepted..) {
             self.bytes -= name.len();

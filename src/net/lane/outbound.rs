@@ -1,8 +1,8 @@
-//! What a lane keeps: messages that are not sent, or not acknowledged, as the bytes that go out.
+//! Outbound queue of a lane: unsent and unacknowledged messages, already encoded as frames.
 //!
-//! Pure but for the time of day: no stream, no lock, no task. Messages are appended to the last,
-//! open chunk; a chunk that is full is sealed and shared with the writer; it goes when its last
-//! message is acknowledged. A number stands for a message by position: the first ever is 1.
+//! Without I/O, locks or tasks; it only reads the clock. Messages are appended to the open chunk. A
+//! full chunk is sealed and shared with the writer, and is dropped when its last message is
+//! acknowledged. Messages are numbered by position, from 1.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -17,74 +17,74 @@ use crate::net::frame::{
     self, Cut, FRAME_BYTES, FRAME_BYTES_MIN, FRAME_OVERHEAD, Frame, Violation, kind,
 };
 
-/// A first piece is not begun in less than this at the end of a chunk.
+/// Minimum space at the end of a chunk for the first piece of a long message.
 const PIECE_BYTES_MIN: usize = 8 * 1024;
 
-/// Chunks whose memory is kept for the next ones.
+/// Maximum number of empty chunks kept for reuse.
 const SPARE_MAX: usize = 4;
 
-/// A message of more bytes is a long one, bytes.
+/// Length above which a message counts as long, in bytes.
 const LONG: usize = 16 * 1024;
 
-/// A user lane refuses long messages while more than this is not sent yet, bytes: so that a short
-/// message of another entity has at most this, and one long message, ahead of it.
+/// Number of unsent bytes above which a user lane rejects long messages. A short message of another
+/// entity then has at most this and one long message ahead of it.
 const AHEAD_OF_LONG: usize = 256 * 1024;
 
-/// Short messages that may pass a long one that was refused, bytes. Then the lane refuses them as
-/// well until the long one has had its chance.
+/// Bytes of short messages that may pass a rejected long one. Beyond that the lane also rejects
+/// short ones, until the long one has had its chance.
 const PASSING_MAX: usize = 4 * 1024 * 1024;
 
-/// How far past a lane's limit answers may go: see [`Lane::answer`](super::Lane::answer).
+/// Factor by which responses may exceed a lane's limit: see [`Lane::answer`](super::Lane::answer).
 const ANSWERS_FACTOR: usize = 4;
 
 /// A full chunk, shared with the writer.
 #[derive(Debug)]
 struct Sealed {
     bytes: Arc<Vec<u8>>,
-    /// The number of the message that its first frame belongs to.
+    /// Number of the message that its first frame belongs to.
     first: u64,
-    /// Its first frame is a piece, but not a message's first.
+    /// Whether its first frame is a piece other than the first one of its message.
     begins_inside: bool,
-    /// The number of the last message with a byte in it.
+    /// Number of the last message with a byte in it.
     last: u64,
-    /// The number of the last message that ends in it or before.
+    /// Number of the last message that ends in this chunk or before.
     complete: u64,
 }
 
-/// Where the next byte to be sent stands.
+/// Position of the next byte to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cursor {
-    /// Counts all chunks that ever were.
+    /// Index among all chunks since the lane began.
     chunk: u64,
     at: usize,
 }
 
-/// What the writer is to do next.
+/// Next step of the writer.
 #[derive(Debug)]
 pub(super) enum Taken {
-    /// Write this chunk, from there on.
+    /// Write this chunk, from this offset.
     Chunk(Arc<Vec<u8>>, usize),
-    /// Write what was copied.
+    /// Write the copied bytes.
     Copied,
-    /// Flush, then sleep: all is sent, or all that the window allows.
+    /// Flush, then sleep: everything, or as much as the window allows, was sent.
     Nothing,
-    /// All is acknowledged, and nothing will follow.
+    /// Close the lane: all messages were acknowledged, and none follows.
     Finished,
-    /// Stop: a later writer has the lane, or it was given up.
+    /// Stop: a later writer has the lane, or it was abandoned.
     Superseded,
 }
 
-/// The messages of one lane that are not acknowledged, and how far they got.
+/// Unacknowledged messages of one lane, and how far they were sent.
 #[derive(Debug)]
 pub(super) struct Outbound {
-    // What may be kept; bytes.
+    // Limits, in bytes.
     frame_bytes: usize,
     message_bytes_max: usize,
     bytes_max: usize,
     window: u64,
 
     numbers: Numbers,
-    sealed: VecDeque<Sealed>, // ≤ bytes_max, with `open`; ANSWERS_FACTOR times that for answers
+    sealed: VecDeque<Sealed>, // with `open` ≤ bytes_max, with responses ≤ ANSWERS_FACTOR times
     open: Vec<u8>,            // ≤ FRAME_BYTES
     open_first: u64,          // as Sealed::first; meaningless while `open` is empty
     open_begins_inside: bool, // as Sealed::begins_inside
@@ -92,27 +92,27 @@ pub(super) struct Outbound {
     kept: usize,              // bytes in `sealed` and `open`
     gone: u64,                // chunks acknowledged and dropped
 
-    // Counts of messages: acknowledged ≤ sent ≤ sent_ever ≤ appended.
+    // Numbers of messages: acknowledged ≤ sent ≤ appended.
     appended: u64,
     acknowledged: u64,
     sent: u64,
 
-    // The writer.
-    turn: u64, // counts writers; only the last one may take
+    // State of the writer.
+    turn: u64, // number of writers; only the last may take
     cursor: Cursor,
-    taken_bytes: u64, // up to the cursor, since the lane began; repeated ones count once
+    taken_bytes: u64, // up to the cursor, since the lane began, without retransmissions
     gone_bytes: u64,  // up to the first kept chunk
     acknowledged_bytes: u64, // gone_bytes ≤ this ≤ taken_bytes; exact whenever all is acknowledged
-    sleeps: bool,     // the writer wants to be woken by the next message
+    sleeps: bool,     // the next message must wake the writer
 
     state: State,
-    wanted: Option<usize>, // bytes that were last refused; room() waits for them
-    shares: bool,          // long messages wait for others, as on user lanes
-    passing: Option<usize>, // bytes since a long message was refused, if one was: ≤ PASSING_MAX
+    wanted: Option<usize>, // least bytes rejected as full; room() waits for them
+    shares: bool,          // long messages yield to others, as on user lanes
+    passing: Option<usize>, // short bytes since a long message was rejected
     undrained_since: Option<Instant>,
     batches: u64,
     resent: u64,
-    refused: u64, // as full
+    refused: u64, // rejected as full
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,25 +157,25 @@ impl Outbound {
         }
     }
 
-    /// Longer messages are refused from now on, if that is less than what was allowed before.
+    /// Lowers the maximum message length.
     pub(super) fn limit_messages(&mut self, bytes_max: usize) {
         self.message_bytes_max = self.message_bytes_max.min(bytes_max);
     }
 
-    /// Frames are no longer than that from now on, if that is less than before.
+    /// Lowers the maximum frame length for messages appended from now on.
     pub(super) fn limit_frames(&mut self, bytes_max: usize) {
         self.frame_bytes = self.frame_bytes.min(bytes_max.max(FRAME_BYTES_MIN));
     }
 
     // ── Appending ──
 
-    /// Appends a message. `Ok(true)`: the writer sleeps and must be woken.
+    /// Appends a message. Returns whether the writer sleeps and must be woken.
     #[inline]
     pub(super) fn append(&mut self, fields: &[&str], body: &[u8]) -> Result<bool, SendError> {
         self.append_within(self.bytes_max, fields, body)
     }
 
-    /// Appends an answer, past the limit for others.
+    /// Appends a response, beyond the limit of other messages.
     pub(super) fn append_answer(
         &mut self,
         fields: &[&str],
@@ -199,7 +199,7 @@ impl Outbound {
         }
         let header = self.numbers.header(fields).ok_or(SendError::Header)?.len();
         let whole = FRAME_OVERHEAD + header + body.len();
-        // A message that is longer than the whole lane goes alone.
+        // A message longer than the limit is accepted if the lane is empty.
         if self.kept > 0 && self.kept + whole > max {
             self.wanted = Some(self.wanted.map_or(whole, |wanted| wanted.min(whole)));
             return Err(self.refuse(max));
@@ -225,8 +225,9 @@ impl Outbound {
         SendError::Full { kept: self.kept, max }
     }
 
-    /// Whether a message may go now: a long one only behind little, others unless too many have passed
-    /// a long one. Both are refused for as long as much is unsent, and try again together.
+    /// Whether a message may be appended now: a long one only behind little unsent data, a short
+    /// one unless too many have passed a rejected long one. Both are rejected while much is unsent,
+    /// and are retried together.
     fn takes_turn(&mut self, whole: usize) -> bool {
         if self.unsent_bytes() <= AHEAD_OF_LONG {
             return true;
@@ -309,10 +310,10 @@ impl Outbound {
 
     // ── Sending ──
 
-    /// A new writer goes on after message `accepted`; earlier writers are over.
+    /// Starts a new writer, which continues after message `accepted`; earlier writers end.
     ///
     /// # Errors
-    /// If that is less than was acknowledged, or more than was sent.
+    /// [`Violation`] if `accepted` is less than was acknowledged, or more than was sent.
     pub(super) fn resume(&mut self, accepted: u64) -> Result<u64, Violation> {
         self.turn += 1;
         if self.state == State::GivenUp {
@@ -320,7 +321,7 @@ impl Outbound {
         }
         self.acknowledge(self.turn, accepted)?;
         if self.acknowledged < self.appended {
-            self.undrained_since = Some(Instant::now()); // a new connection, a new chance
+            self.undrained_since = Some(Instant::now()); // restart per connection
         }
         self.resent += self.sent - accepted;
         self.sent = accepted;
@@ -330,7 +331,8 @@ impl Outbound {
         Ok(self.turn)
     }
 
-    /// Where in the first kept chunk the message begins; its end if that message is yet to come.
+    /// Offset of a message in the first buffered chunk; the chunk's end if the message is not yet
+    /// appended.
     fn place_of(&self, message: u64) -> usize {
         let (bytes, first) = match self.sealed.front() {
             Some(chunk) => (&chunk.bytes[..], chunk.first),
@@ -353,7 +355,8 @@ impl Outbound {
         at
     }
 
-    /// What the writer of this turn is to write next; `copy` gets the bytes of an open chunk.
+    /// Returns the next step of the writer of this turn. Bytes of the open chunk are copied to
+    /// `copy`.
     pub(super) fn take(&mut self, turn: u64, copy: &mut Vec<u8>) -> Taken {
         if turn != self.turn || self.state == State::GivenUp {
             return Taken::Superseded;
@@ -361,7 +364,7 @@ impl Outbound {
         let index = (self.cursor.chunk - self.gone) as usize;
         let inside = |begins_inside: bool| self.cursor.at == 0 && begins_inside;
         let under_way = self.taken_bytes - self.acknowledged_bytes;
-        // The window never holds up the rest of a message: it is acknowledged as a whole only.
+        // The window never delays the rest of a message, which can only be acknowledged as a whole.
         let held = |begins_inside| under_way >= self.window && !inside(begins_inside);
         if let Some(chunk) = self.sealed.get(index) {
             if self.cursor.at == chunk.bytes.len() {
@@ -399,7 +402,7 @@ impl Outbound {
         self.batches += 1;
     }
 
-    /// Messages that were ever appended.
+    /// Total number of messages appended.
     pub(super) fn appended(&self) -> u64 {
         self.appended
     }
@@ -410,11 +413,11 @@ impl Outbound {
 
     // ── Acknowledging ──
 
-    /// Drops what is acknowledged to the writer of this turn: messages up to `accepted`. `true`:
-    /// those who wait for room may try again.
+    /// Drops the messages up to `accepted`, which the writer of this turn has seen acknowledged.
+    /// Returns whether callers waiting for room may try again.
     ///
     /// # Errors
-    /// If that is less than an earlier one, or more than was sent.
+    /// [`Violation`] if `accepted` is less than an earlier one, or more than was sent.
     pub(super) fn acknowledge(&mut self, turn: u64, accepted: u64) -> Result<bool, Violation> {
         if turn != self.turn || self.state == State::GivenUp {
             return Ok(false);
@@ -435,7 +438,7 @@ impl Outbound {
             && let Some(chunk) = self.sealed.pop_front()
         {
             if self.cursor.chunk == self.gone {
-                // It was sent while it was open, and sealed since.
+                // It was sent while it was open, and has been sealed since.
                 assert!(self.cursor.at == chunk.bytes.len(), "what is acknowledged was taken");
                 self.cursor = Cursor { chunk: self.gone + 1, at: 0 };
             }
@@ -481,7 +484,7 @@ impl Outbound {
         again
     }
 
-    /// Whether a message may fit, as far as is known.
+    /// Whether no message was rejected since there was room, or the lane has ended.
     pub(super) fn has_room(&self) -> bool {
         self.wanted.is_none() && self.passing.is_none() || self.state != State::Open
     }
@@ -494,7 +497,7 @@ impl Outbound {
         }
     }
 
-    /// Drops everything; the messages that were not acknowledged.
+    /// Drops all messages. Returns the number of unacknowledged ones.
     pub(super) fn give_up(&mut self) -> u64 {
         if self.state == State::GivenUp {
             return 0;

@@ -1,7 +1,8 @@
-//! Carries what arrives on one substream to the receiver, and says what was accepted.
+//! Reader of an inbound lane: decodes one substream, delivers its messages to the receiver, and
+//! acknowledges accepted ones.
 //!
-//! Waits for a receiver that is busy, and for nothing else but bytes; acknowledgements never hold
-//! up reading. What comes from the peer can at most end this substream.
+//! It waits only for bytes and for a busy receiver. Acknowledgements never delay reading. The most
+//! that a misbehaving peer can cause is the end of this substream.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -22,26 +23,26 @@ use crate::net::config::Limits;
 use crate::net::frame::{self, ACK_BYTES, Cut, Frame, Header, Violation, kind};
 use crate::net::{Busy, Class, Inbound, NodeId, Receiver};
 
-/// Accepted bytes after which the sender hears of it, though more is there to be read: at most this,
-/// and a quarter of what a lane may keep or have under way. Each is a write and a read of the system,
-/// a cipher message and a wake-up for 13 bytes: said every 64 KiB, they were an eighth of all that a
-/// busy lane cost.
+/// Bytes accepted after which an acknowledgement is sent even if more can be read: at most this,
+/// and a quarter of the bytes that a lane may buffer or have in flight. Each acknowledgement costs
+/// a system call on both sides, an encrypted message and a wake-up for 13 bytes; one every 64 KiB
+/// was an eighth of the cost of a busy lane.
 const ACK_EVERY: usize = 256 * 1024;
 
-/// How long an acknowledgement may wait for more to acknowledge once there is nothing to read. It
-/// only lets the sender drop what it keeps, so no message waits for it; said at once, it cost a
-/// write, a cipher message and a wake-up on both sides for every request and every answer.
+/// Delay of an acknowledgement once there is nothing to read. An acknowledgement only lets the
+/// sender free its buffer, so no message waits for it. Without the delay it cost a write, an
+/// encrypted message and a wake-up on both sides for every request and every response.
 const ACK_WITHIN: Duration = Duration::from_millis(5);
 
-/// Bytes read before others get a turn.
+/// Bytes read before the task yields.
 const BYTES_PER_POLL: usize = 1024 * 1024;
 
-/// Messages of a user lane before others get a turn, by their [weight](Receiver::weight). Some wake
-/// a task each: tokio keeps 256 for a thread, and what is beyond goes to a queue that it looks at
-/// rarely.
+/// Messages of a user lane before the task yields, by their [weight](Receiver::weight). Some wake a
+/// task each: tokio has a queue of 256 tasks per thread, and puts further ones into a global queue
+/// that it polls rarely.
 const MESSAGES_PER_POLL: usize = 128;
 
-/// Reads one substream of a lane until its end, or until a later one takes over.
+/// Reads one substream of a lane until its end, or until a later one takes the lane over.
 pub async fn run<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     turn: Turn,
@@ -87,44 +88,44 @@ struct Reader<'a, S, F> {
     buffer: Buffer,
     frame_bytes_max: usize,
     unyielded: usize,
-    messages: usize, // of a user lane, by weight, since others had a turn
+    messages: usize, // of a user lane, by weight, since the last yield
 }
 
-/// The substream, and what goes back on it.
+/// The substream, and the acknowledgements to send on it.
 struct Line<'a, S, F> {
     stream: S,
     acks: Acks,
     ack_at: Pin<&'a mut Sleep>,
-    ack_waits: bool, // for `ack_at`
+    ack_waits: bool, // whether `ack_at` is running
     superseded: Pin<&'a mut F>,
 }
 
-/// Turns frames into messages, and offers them.
+/// Assembles messages from frames, and offers them to the receiver.
 struct Intake<'a> {
     turn: Turn,
     from: NodeId,
     class: Class,
     receiver: &'a dyn Receiver,
     message_bytes_max: usize,
-    fields: Vec<Arc<str>>,  // of the message under way; ≤ FIELDS_MAX
-    repeatable: Vec<u8>,    // the header that `fields` stand for, if it can come again; else empty
+    fields: Vec<Arc<str>>,  // of the current message; ≤ FIELDS_MAX
+    repeatable: Vec<u8>,    // header of `fields`, if it can repeat; else empty
     pieces: Option<Pieces>, // of a longer message
-    unpaused: bool,         // the receiver has heard of no pause since its last message
+    unpaused: bool,         // no `pause` since the last accepted message
 }
 
-/// A longer message, as far as it has come.
+/// The received part of a message in pieces.
 struct Pieces {
     total: usize,
     body: Vec<u8>, // ≤ total ≤ message_bytes_max
 }
 
-/// What a frame comes to.
+/// Result of processing a frame.
 enum Step {
     /// A message is complete: its body is in the frame, or in the pieces.
     Message(Source),
-    /// Nothing yet.
+    /// No complete message yet.
     On,
-    /// The lane is over.
+    /// End of the lane.
     End,
 }
 
@@ -156,7 +157,7 @@ where
                                 Err(Busy) => {
                                     self.intake.pause();
                                     if mem::replace(&mut waited, true) {
-                                        yield_now().await; // it said that it was ready
+                                        yield_now().await; // ready, yet still busy
                                     }
                                     self.line.wait(&self.intake).await?;
                                 }
@@ -174,7 +175,7 @@ where
             }
             self.intake.pause();
             if self.line.acks.unsaid >= self.line.acks.every {
-                // Right before the read that may widen the window: the two go out together.
+                // Right before the read that may widen the window, so that both are sent together.
                 self.line.acks.unsaid = 0;
                 self.line.say(self.intake.turn.accepted()).await?;
             }
@@ -238,7 +239,8 @@ where
         }
     }
 
-    /// Says what was accepted once that has waited long enough; what was begun is finished.
+    /// Acknowledges the accepted messages once the delay has passed. A partly written
+    /// acknowledgement is continued at once.
     fn poll_ack_soon(&mut self, cx: &mut Context<'_>, accepted: u64) -> io::Result<()> {
         if self.acks.is_idle() {
             if self.acks.said == accepted {
@@ -260,7 +262,7 @@ where
         }
     }
 
-    /// Says what was accepted, as far as that goes at once.
+    /// Acknowledges the accepted messages, as far as the stream accepts the bytes at once.
     async fn say(&mut self, accepted: u64) -> Result<(), Ended> {
         poll_fn(|cx| {
             let _ = self.acks.poll(cx, &mut self.stream, accepted)?;
@@ -282,7 +284,8 @@ where
         .await
     }
 
-    /// The sender has heard that all was accepted, or it would not have ended the lane.
+    /// Closes the substream. All messages are acknowledged: otherwise the sender would not have
+    /// ended the lane.
     async fn end(&mut self, accepted: u64) -> Result<(), Ended> {
         poll_fn(|cx| {
             self.poll_superseded(cx)?;
@@ -297,7 +300,8 @@ where
 // ── Messages ──
 
 impl Intake<'_> {
-    /// Checks a frame and keeps of it what is needed. A message's own frame keeps its body.
+    /// Validates a frame and stores what is needed of it. The body of a whole message stays in the
+    /// frame.
     #[inline]
     fn step(&mut self, frame: Frame<'_>) -> Result<Step, Violation> {
         match frame {
@@ -351,7 +355,7 @@ impl Intake<'_> {
         Ok(())
     }
 
-    /// Memory grows with what has come, never with what is claimed.
+    /// Appends a piece. Memory grows with the received bytes, never with the announced length.
     fn add(&mut self, piece: &[u8]) -> Result<(), Violation> {
         let Some(pieces) = &mut self.pieces else {
             return Err(Violation::Pieces("the first is missing"));
@@ -376,7 +380,8 @@ impl Intake<'_> {
         }
     }
 
-    /// Offers the message under way: this body, or the pieces. Its weight, if it was taken.
+    /// Offers the current message, with this body or the pieces, and returns its weight if it was
+    /// accepted.
     #[inline]
     fn offer(&self, body: Option<&[u8]>) -> Result<usize, Busy> {
         let pieces = || self.pieces.as_ref().map_or(&[][..], |pieces| &pieces.body);
@@ -391,7 +396,7 @@ impl Intake<'_> {
         self.receiver.receive(message).map(|()| weight)
     }
 
-    /// The receiver has it: from here on it never comes again.
+    /// Records that the receiver has accepted the message; it is never offered again.
     #[inline]
     fn accept(&mut self) {
         let progress = &mut self.turn.progress;
@@ -421,30 +426,32 @@ impl Drop for Intake<'_> {
 
 // ── Acknowledgements ──
 
-/// At most one acknowledgement is under way; the next says all that was accepted meanwhile.
+/// State of the acknowledgements. At most one is being written; the next one covers all messages
+/// accepted meanwhile.
 struct Acks {
     frame: [u8; ACK_BYTES],
     at: usize,
     said: u64,
-    unsaid: usize, // bytes
+    unsaid: usize, // bytes since the last acknowledgement
     every: usize,  // ≤ ACK_EVERY
     unflushed: bool,
 }
 
 impl Acks {
-    /// Nodes of a cluster are set alike: these limits stand for the sender's.
+    /// Uses this node's limits for the sender's, because all nodes of a cluster have the same
+    /// settings.
     fn new(said: u64, limits: &Limits, class: Class) -> Self {
         let under_way = limits.lane_window.min(limits.lane_bytes_max(class));
         let every = ACK_EVERY.min(under_way / 4);
         Self { frame: [0; ACK_BYTES], at: ACK_BYTES, said, unsaid: 0, every, unflushed: false }
     }
 
-    /// Whether all that was begun is out.
+    /// Whether every started acknowledgement has been written and flushed.
     const fn is_idle(&self) -> bool {
         self.at == ACK_BYTES && !self.unflushed
     }
 
-    /// Goes on with what is to be said; ready if that is all out.
+    /// Continues writing acknowledgements. Ready when all are written and flushed.
     fn poll<S: AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -476,7 +483,7 @@ fn eof() -> Ended {
     io::Error::from(io::ErrorKind::UnexpectedEof).into()
 }
 
-/// Lets other tasks run, whatever the runtime.
+/// Lets other tasks run, on any runtime.
 async fn yield_now() {
     let mut yielded = false;
     poll_fn(|cx| {

@@ -1,8 +1,8 @@
-//! The synchronisation of lanes, by loom: the files that run in production, compiled once more with
-//! loom's types, in every interleaving of their locks and wake-ups. What nobody wakes any more is
-//! a deadlock, which loom reports.
+//! Tests of the lanes' synchronisation with loom: the production files, compiled a second time
+//! against loom's types, are run in every interleaving of their locks and wake-ups. A lost wake-up
+//! shows as a deadlock, which loom reports.
 //!
-//! The stand-ins can leave a step out: each of them must be noticed.
+//! The replaced primitives can inject a fault; each fault must be detected.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -40,24 +40,24 @@ mod handoff;
 )]
 mod inbound;
 
-/// A step that the stand-ins leave out.
+/// Fault injected by the replaced primitives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
-    /// The writer's waker is not woken.
+    /// Waking the writer's waker does nothing.
     WakeLost,
-    /// Who waits for room, or for a turn, is not woken.
+    /// Tasks that wait for room or for a turn are not notified.
     NotifyLost,
-    /// Who looks for room, or for a turn, enlists only after it has looked.
+    /// A task that waits for room or for a turn registers only after its check.
     EnlistedLate,
-    /// A reader hears of no successor.
+    /// A reader is not told of its successor.
     NewestLost,
-    /// Who sends believes that whoever is at the writer's desk takes its message along.
+    /// A sender that finds the writer in use assumes that its message is written.
     DeskTrusted,
 }
 
 thread_local! {
-    // loom runs all threads of a model on one.
+    // loom runs all threads of a model on one OS thread.
     static FAULT: Cell<Fault> = const { Cell::new(Fault::None) };
 }
 
@@ -65,7 +65,7 @@ fn has(fault: Fault) -> bool {
     FAULT.with(Cell::get) == fault
 }
 
-/// Stand-ins with the documented behaviour of those in [`super::sync`].
+/// Replacements with the documented behaviour of the primitives in [`super::sync`].
 mod sync {
     use std::future::Future;
     use std::pin::Pin;
@@ -75,7 +75,7 @@ mod sync {
 
     use super::{Fault, has};
 
-    /// Who panics ends the model: of that nothing is given up.
+    /// A panic ends the model, so that poisoning need not be modelled.
     #[derive(Debug)]
     pub(super) struct ShortMutex<T>(Mutex<T>);
 
@@ -89,7 +89,7 @@ mod sync {
         }
     }
 
-    /// One waker: the last one registered.
+    /// Holds one waker: the last one registered.
     #[derive(Debug)]
     pub(super) struct AtomicWaker(Mutex<Option<Waker>>);
 
@@ -110,7 +110,7 @@ mod sync {
         }
     }
 
-    /// Wakes those who are enlisted when it is notified, and nobody who comes later.
+    /// Wakes the tasks that are registered when it is notified, but none that registers later.
     #[derive(Debug)]
     pub(super) struct Notify(Mutex<Enlisted>);
 
@@ -174,7 +174,7 @@ mod sync {
         }
     }
 
-    /// A value and who waits for it to be another one.
+    /// A value, and tasks that wait for it to change.
     pub(super) mod watch {
         use std::pin::pin;
         use std::sync::Arc;
@@ -262,7 +262,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 fn every_interleaving(check: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
-    builder.preemption_bound = Some(2); // each step left out is found; three take ten times as long
+    builder.preemption_bound = Some(2); // detects every fault; 3 takes ten times as long
     builder.check(check);
 }
 
@@ -280,15 +280,16 @@ enum Ended {
     Superseded,
 }
 
-/// Whether the other end acknowledges what a writer sends.
+/// Whether the peer acknowledges the messages of a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
     Acknowledges,
-    /// Its connection is cut.
+    /// The connection is cut.
     Silent,
 }
 
-/// As [`writer`](super::writer) polls. Gives back how many messages it has sent.
+/// Polls the queue like [`writer`](super::writer). Returns how it ended and how many messages it
+/// sent.
 fn write(lane: &Handoff, peer: Peer) -> (Ended, u64) {
     let bell = Arc::<Bell>::default();
     let (waker, mut copy) = (Waker::from(Arc::clone(&bell)), Vec::new());
@@ -314,19 +315,20 @@ fn write(lane: &Handoff, peer: Peer) -> (Ended, u64) {
     }
 }
 
-/// As [`writer`](super::writer) has it, at a [`Desk`]: a writer in whose place others may write.
+/// A writer behind a [`Desk`], like that of [`writer`](super::writer), so that senders can write
+/// inline.
 struct Writer {
     lane: Arc<Handoff>,
     turn: u64,
     copy: Vec<u8>,
     sent: u64,
     rests: bool,
-    ended: bool, // while somebody stood in: its task is to say so
+    ended: bool, // during an inline write: the task must report it
     waker: Waker,
 }
 
 impl Writer {
-    /// `true`: it has ended.
+    /// Returns whether it has ended.
     fn poll(&mut self) -> bool {
         assert!(self.lane.register(self.turn, &self.waker), "it is the only one");
         self.ended || self.write()
@@ -355,13 +357,13 @@ impl Writer {
             }
             self.lane.acknowledge(self.turn, self.sent).expect("so many were sent");
         }
-        let _flushed = self.lane.appended(); // others may come in between, as at a flush
+        let _flushed = self.lane.appended(); // another thread may interleave here, as at a flush
         self.rests = true;
         false
     }
 }
 
-/// Sends as a lane does, which knows who stands in for its writer.
+/// Sends like a lane whose senders may write inline.
 fn send(lane: &Handoff, beside: &Beside<Writer>, body: &[u8]) {
     while let Err(full) =
         lane.send(&[], body, || beside.write(Writer::write_now) || has(Fault::DeskTrusted))
@@ -379,7 +381,7 @@ fn messages(mut bytes: &[u8]) -> u64 {
     found
 }
 
-/// A lane that keeps so many bytes.
+/// Creates a lane that buffers this many bytes.
 fn lane(bytes_max: usize) -> Arc<Handoff> {
     let limits = Limits { lane_bytes_max: [bytes_max; 4], ..Limits::default() };
     Arc::new(Handoff::new(Outbound::new(Class::User, &limits)))
@@ -398,7 +400,7 @@ fn messages_are_sent() {
     assert_eq!(writer.join().expect("nobody panicked"), (Ended::Finished, 2));
 }
 
-/// A sender that waits for room in a lane that takes one message at a time.
+/// A sender that waits for room in a lane for one message at a time.
 fn room_is_found() {
     let lane = lane(1);
     let writer = Arc::clone(&lane);
@@ -413,8 +415,7 @@ fn room_is_found() {
     assert_eq!(writer.join().expect("nobody panicked"), (Ended::Finished, 2));
 }
 
-/// Two senders that write in the place of a writer that rests, in a lane that takes one message at a
-/// time.
+/// Two senders that write inline for an idle writer, in a lane for one message at a time.
 fn somebody_writes() {
     let lane = lane(1);
     let bell = Arc::<Bell>::default();
@@ -428,7 +429,7 @@ fn somebody_writes() {
         waker: Waker::from(Arc::clone(&bell)),
     });
     let (beside, others) = (desk.beside(), desk.beside());
-    let desk = ManuallyDrop::new(desk); // loom's locks cannot be had while it ends a deadlock
+    let desk = ManuallyDrop::new(desk); // dropping it locks, which loom forbids in a deadlock
     let task = thread::spawn(move || {
         while !desk.with(Writer::poll) {
             bell.0.wait();
@@ -464,7 +465,7 @@ fn a_later_writer_goes_on() {
     assert_eq!(second.join().expect("nobody panicked"), (Ended::Finished, 1));
 }
 
-/// A lane is given up while a sender waits for room and the writer for an acknowledgement.
+/// A lane is abandoned while a sender waits for room and the writer for an acknowledgement.
 fn a_broken_lane_keeps_nobody() {
     let lane = lane(1);
     lane.send(&[], b"1", || false).expect("there is room");
@@ -480,7 +481,7 @@ fn a_broken_lane_keeps_nobody() {
     sender.join().expect("nobody panicked");
 }
 
-/// A reader, and two connections that come after it.
+/// A reader, and two later connections.
 fn turns_are_given_on() {
     let lane = InboundLane::new();
     let turn = block_on(lane.take_over(1, 1)).expect("it is the first");

@@ -1,10 +1,11 @@
-//! Carries a lane over one substream: writes what is queued, reads what is acknowledged.
+//! Writer of a lane: writes its queued messages to one substream, and reads the acknowledgements.
 //!
-//! One task, both directions, never waiting for the one while the other could go on. What it has
-//! taken is still the lane's: dropping the future at any point loses nothing.
+//! One task handles both directions, so that neither waits for the other. Messages stay in the
+//! lane's queue until they are acknowledged, so dropping the future at any point loses nothing.
 //!
-//! A message that is alone need not wait for that task: who sends it writes it in the task's place
-//! as far as that goes at once, and the task is woken by whatever follows.
+//! A sender need not wake the task for a single message: while the task is idle, the sender writes
+//! inline, as far as the stream accepts the bytes at once. The task is woken by any later event of
+//! the stream.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -21,12 +22,12 @@ use super::{Ended, Lane};
 use crate::net::Class;
 use crate::net::frame::{self, Cut, FRAME_BYTES, Frame, Violation, kind};
 
-/// Writes, and reads of acknowledgements, before others get a turn.
+/// Number of writes, and of reads of acknowledgements, before the task yields.
 const STEPS_PER_POLL: usize = 16;
 
 /// Carries the lane from message `accepted + 1` on, until it is finished or the substream ends.
 ///
-/// Of several writers of a lane only the one that began last goes on.
+/// If a lane has several writers, only the one that started last continues.
 pub async fn run<S>(stream: S, lane: Lane, accepted: u64) -> Ended
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -57,7 +58,7 @@ where
     poll_fn(|cx| desk.with(|writer| writer.poll(cx))).await
 }
 
-/// Writes in the place of a lane's writer, if that rests. `false`: the writer must be woken.
+/// Writes inline if the lane's writer is idle. Returns `false` if the writer must be woken instead.
 pub(super) type StandIn = dyn Fn() -> bool + Send + Sync;
 
 struct Writer<S> {
@@ -67,37 +68,40 @@ struct Writer<S> {
     batch: Batch,
     copy: Vec<u8>, // ≤ FRAME_BYTES
     unflushed: bool,
-    rests: bool,            // all was sent when it wrote last
-    put_off: Option<u64>,   // with so many messages appended: polled next, it is to give way
-    gives_way: Option<u64>, // and does, since then
+    rests: bool,            // idle: the last write sent everything
+    put_off: Option<u64>,   // at this number of messages: the next poll must yield
+    gives_way: Option<u64>, // it yields since this number of messages
     courtesy: Courtesy,
     closing: bool,
-    ended: Option<io::Result<Ended>>, // while somebody stood in: its task is to say so
+    ended: Option<io::Result<Ended>>, // during an inline write: the task must return it
     waker: Option<Waker>,             // of its task
     acks: Buffer,
 }
 
-/// Whether a writer that rests lets others go first.
+/// Decides whether an idle writer yields to other tasks before it writes.
 ///
-/// Who sends is often the first of many that have something to send: a runtime that runs first
-/// what was woken last would have it write each message alone. But a task that goes to the end of
-/// the queue costs the switch to a second thread, which tokio wakes for it: of a message that is
-/// alone, most of its way. So it gives way while that has brought more to write, and else tries now
-/// and then. When it does not, the sender writes on the spot: tokio wakes a second thread as well
-/// for what is woken by the third task in a row of which each has woken the next, and an answer's
-/// way has as many without the writer's.
+/// A sender is often the first of many tasks that have something to send. A runtime that runs the
+/// most recently woken task first would let the writer write each of their messages alone. On the
+/// other hand, a task that goes to the end of the queue costs the switch to a second thread, which
+/// tokio wakes for it; for a single message that is most of its latency. So the writer yields as
+/// long as that has found more messages to write, and otherwise only tries it now and then.
+///
+/// When it does not yield, the sender writes inline instead of waking the task. The reason is that
+/// tokio also wakes a second thread for a task that is woken by the third task of a chain in which
+/// each has woken the next, and the path of a response has a chain of that length without the
+/// writer's task.
 #[derive(Debug, Default)]
 struct Courtesy {
-    worth: u8,   // how often yet in vain
-    hurried: u8, // since it was tried last
-    late: bool,  // the next trial
+    worth: u8,   // further yields without gain that are allowed
+    hurried: u8, // messages written alone since the last yield
+    late: bool,  // the next trial comes one message later
 }
 
 impl Courtesy {
-    /// In vain in a row, before it stops.
+    /// Consecutive yields without gain after which it stops.
     const PATIENCE: u8 = 4;
-    /// Messages that are alone for one trial, and one more each second time: else all trials could
-    /// fall on the last messages of bursts, which are followed by nothing.
+    /// Messages written alone between two trials. Every second time it is one more, because
+    /// otherwise all trials could hit the last messages of bursts, which nothing follows.
     const TRIAL_EVERY: u8 = 8;
 
     fn gives_way(&mut self) -> bool {
@@ -111,18 +115,18 @@ impl Courtesy {
         tries
     }
 
-    /// Whether others had something to send of late.
+    /// Whether yielding has found more messages lately.
     const fn is_worth(&self) -> bool {
         self.worth > 0
     }
 
-    /// So many messages more were there after it had given way.
+    /// Records how many further messages were found after yielding.
     const fn learn(&mut self, more: u64) {
         self.worth = if more > 0 { Self::PATIENCE } else { self.worth.saturating_sub(1) };
     }
 }
 
-/// What is being written, and from where on.
+/// Bytes being written, and the offset of the next one.
 enum Batch {
     None,
     Chunk(Arc<Vec<u8>>, usize),
@@ -148,17 +152,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
             self.courtesy.learn(self.lane.appended() - before);
         } else if let Some(before) = self.put_off.take() {
             self.gives_way = Some(before);
-            // What came before this poll would have been written alone as well.
+            // Messages that arrived before this poll would also have been written alone.
             match self.lane.appended() - before {
                 0 => {}
                 more => self.courtesy.learn(more),
             }
             if self.courtesy.is_worth() {
-                // A wake from within a poll goes to the end of the queue, from which any thread may
-                // take it: those that are ready go first.
+                // A wake from within a poll puts the task at the end of the queue, from which any
+                // thread may take it: tasks that are ready run first.
                 cx.waker().wake_by_ref();
             } else {
-                // Most likely there is nobody: no thread is woken to find that.
+                // Probably no other task has messages, so no second thread should be woken for this
+                // yield.
                 let _pending = pin!(tokio::task::yield_now()).poll(cx);
             }
             return Poll::Pending;
@@ -170,7 +175,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
         Poll::Ready(ended.unwrap_or_else(Ended::Broken))
     }
 
-    /// On behalf of its task, which is woken by whatever follows. `false`: it must be woken now.
+    /// Writes inline, on behalf of the task, which later events of the stream wake. Returns `false`
+    /// if the task must be woken now.
     fn write_now(&mut self) -> bool {
         if !self.rests || self.lane.class() != Class::User {
             return false;
@@ -190,7 +196,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
         }
     }
 
-    // ── Forth ──
+    // ── Writing ──
 
     fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Ended>> {
         self.rests = false;
@@ -248,9 +254,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
         Poll::Ready(Ok(()))
     }
 
-    // ── Back ──
+    // ── Acknowledgements ──
 
-    /// Reads what there is; an error is the end.
+    /// Reads the available acknowledgements. An error ends the writer.
     fn read_acks(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
         for _ in 0..STEPS_PER_POLL {
             match self.acks.poll_fill(cx, &mut self.stream) {
@@ -293,7 +299,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
 mod tests {
     use super::Courtesy;
 
-    /// How often it gives way in 800 messages, if each time so many messages more are there then.
+    /// Number of yields for 800 messages, if each yield finds this many further messages.
     fn given(more: u64) -> usize {
         let mut courtesy = Courtesy::default();
         let given = (0..800).filter(|_| {

@@ -1,4 +1,4 @@
-//! One link against everything that the swarm and the lanes can tell it.
+//! Tests of a single link with simulated inputs of the swarm and the lanes.
 
 use super::*;
 use ostraca_ddata::clock::WallTime;
@@ -51,7 +51,7 @@ impl Bench {
         self.give(Input::Established { connection: conn(id), dialler })
     }
 
-    /// Where lanes were ordered to open.
+    /// Lanes ordered to open, and their connections.
     fn opens(outputs: &[Output]) -> Vec<(Class, ConnectionId)> {
         let opened = |output: &Output| match output {
             Output::Open { class, connection, .. } => Some((*class, *connection)),
@@ -97,7 +97,7 @@ fn a_refused_dial_is_tried_again_with_growing_pauses_and_the_next_address() {
     assert!(pauses[9] >= longest / 2 && pauses[9] <= longest + MS, "{pauses:?}");
 }
 
-/// A name may stand for an address that is gone: it takes no address away that is good.
+/// A name may resolve to an outdated address, which must not displace a good one.
 #[test]
 fn given_and_answering_addresses_are_dialled_in_turn() {
     let (me, peer) = peers();
@@ -124,7 +124,7 @@ fn given_and_answering_addresses_are_dialled_in_turn() {
     assert_eq!(bench.link.given(), [address(3)], "of former lives nothing is kept");
 }
 
-/// Another one may be gone, and take longer to fail than the link may be down.
+/// Another address may be outdated, and fail only after the link has been down for too long.
 #[test]
 fn the_address_that_worked_is_dialled_first_for_bulk_and_after_a_break_as_well() {
     let mut bench = kept();
@@ -307,18 +307,18 @@ fn what_a_lane_waited_on_another_connection_does_not_count_on_the_next() {
     bench.pass(10_000 * MS);
     bench.established(2, Dialler::Us(Purpose::Main));
     assert_eq!(bench.link.carried_since(Class::Control), Some(bench.now.mono));
-    // One that moves has not opened yet where it moves to.
+    // A lane that moves is not yet open on the new connection.
     bench.pass(CROSSING);
     bench.established(3, Dialler::Us(Purpose::Main));
     assert_eq!(bench.link.carried_since(Class::Control), Some(bench.now.mono));
-    // Nor has one that moves to a connection which has been there for long.
+    // Neither is one that moves to a connection that has existed for long.
     bench.pass(10_000 * MS);
     let outputs = bench.give(Input::Closed(conn(3)));
     let moved = bench.now.mono;
     assert_eq!(bench.link.carried_since(Class::Control), Some(moved));
     bench.pass(5_000 * MS);
     assert_eq!(bench.link.carried_since(Class::Control), Some(moved), "it does not open");
-    // However often it breaks there: what the peer does not take, it does not take.
+    // Repeated breaks there do not reset the time: the peer has still read nothing.
     let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
     bench.give(Input::Ended { class, attempt, end: End::Broken });
     assert_eq!(Bench::opens(&bench.pass(60 * MS)), [(Class::Control, conn(2))]);

@@ -1,10 +1,10 @@
-//! Tests of a lane's outbound queue: short messages have a bounded number of bytes ahead of them.
+//! Tests of a lane's outbound queue: the number of bytes ahead of a short message is bounded.
 
 use super::*;
 
 const LONG_BODY: usize = 100_000;
 
-/// A lane, and the turn of its writer.
+/// Creates a lane, and the turn of its writer.
 fn lane(class: Class) -> (Outbound, u64) {
     let mut lane = Outbound::new(class, &Limits::default());
     let turn = lane.resume(0).expect("nothing was accepted");
@@ -19,12 +19,12 @@ fn append(lane: &mut Outbound, bytes: usize) -> bool {
     }
 }
 
-/// Appends messages of so many bytes until one is refused: how many it took.
+/// Appends messages of this length until one is rejected. Returns how many were accepted.
 fn fill(lane: &mut Outbound, bytes: usize) -> usize {
     std::iter::from_fn(|| append(lane, bytes).then_some(())).count()
 }
 
-/// Makes the writer send one chunk; returns whether callers waiting for room may try again.
+/// Makes the writer send one chunk. Returns whether callers waiting for room may try again.
 fn send_chunk(lane: &mut Outbound, turn: u64) -> bool {
     let taken = lane.take(turn, &mut Vec::new());
     assert!(matches!(taken, Taken::Chunk(..) | Taken::Copied), "{taken:?}");
