@@ -142,7 +142,7 @@ pub enum ResolveError {
         /// The seed as configured.
         seed: Multiaddr,
     },
-    /// The lookup failed.
+    /// The lookup failed, or timed out after [`RESOLVE_WITHIN`].
     #[error("the name in {seed} does not resolve: does it exist in this network's DNS?")]
     Failed {
         /// The seed as configured.

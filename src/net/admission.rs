@@ -36,7 +36,7 @@ const ADDRESS_BYTES_MAX: usize = 160;
 pub struct Standing {
     /// Peer id of this node.
     pub peer: PeerId,
-    /// What this node tells peers about itself.
+    /// Facts that this node tells peers about itself.
     pub facts: Facts,
     /// Secrets of the cluster and of its clients. `None`: no proof is asked for.
     pub secret: Option<Secrets>,
@@ -94,9 +94,9 @@ pub struct Call<'a> {
 /// [`Role`]s, so that a proof for a call never opens a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Party {
-    /// The client.
+    /// The client proves itself to the node.
     Client,
-    /// The called node.
+    /// The called node proves itself to the client.
     Node,
 }
 
@@ -321,7 +321,7 @@ impl Standing {
 /// A node that may open a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opener {
-    /// The node.
+    /// The node as it has identified itself.
     pub node: NodeId,
     /// The secret of its proof; the answer is proven with the same one.
     pub secret: Option<Secret>,
@@ -392,7 +392,7 @@ fn begun(
 /// Checks that a node may start with these settings.
 ///
 /// # Errors
-/// [`ConfigError`], whose text says what to set.
+/// [`ConfigError`], whose text tells what to set.
 pub fn check(config: &Config) -> Result<(), ConfigError> {
     let len = config.cluster_name.len();
     if len == 0 || len > CLUSTER_NAME_MAX {

@@ -383,7 +383,7 @@ pub enum ConnectError {
     Unacceptable {
         /// Address that was dialled.
         address: Multiaddr,
-        /// Reason.
+        /// Reason of the client.
         refusal: Refusal,
     },
     /// The answer is not a message of this protocol.

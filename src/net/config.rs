@@ -237,7 +237,7 @@ impl Secret {
         Ok(Self(Arc::new(bytes)))
     }
 
-    /// The secret's bytes.
+    /// Returns the bytes of the secret.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0

@@ -44,7 +44,7 @@ pub(super) struct Wanted {
     pub(super) class: Class,
 }
 
-/// Lanes by incarnation.
+/// Directory of the lanes, keyed by incarnation.
 #[derive(Debug)]
 pub(super) struct Directory {
     limits: Limits,
@@ -153,8 +153,8 @@ impl Directory {
         self.lanes(to)?.slot(class).take()
     }
 
-    /// Closes the directory: it returns and creates no more lanes for senders. Returns the existing
-    /// ones, which the hub still finds in order to finish them.
+    /// Closes the directory: from now on senders get no lane from it. Returns the existing lanes,
+    /// which the hub still finds in order to finish them.
     pub(super) fn close(&self) -> Vec<(NodeId, Class, Lane)> {
         // Every slot is locked after this store, so that a lane created concurrently is found in
         // it.

@@ -48,13 +48,13 @@ pub const LITERAL: u16 = 0xffff;
 /// Kinds of frames. A later release that adds a kind which older nodes may ignore must number it
 /// from [`SKIPPABLE`](kind::SKIPPABLE) on.
 pub mod kind {
-    /// A whole message.
+    /// A whole message in one frame.
     pub const MESSAGE: u8 = 1;
     /// The first piece of a longer message.
     pub const FIRST: u8 = 2;
-    /// A further piece.
+    /// A further piece of the message.
     pub const CONTINUE: u8 = 3;
-    /// The last piece.
+    /// The last piece of the message.
     pub const LAST: u8 = 4;
     /// Acknowledgement, sent in the opposite direction of the messages.
     pub const ACK: u8 = 5;
@@ -73,7 +73,7 @@ pub fn bytes_max(limits: &Limits) -> usize {
 /// A decoded frame that borrows from the read buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
-    /// A whole message.
+    /// A whole message in one frame.
     Message {
         /// Names of the header.
         header: Header<'a>,
@@ -104,7 +104,7 @@ pub enum Frame<'a> {
     Unknown(u8),
 }
 
-/// Result of [`cut`].
+/// Result of [`cut`]: a frame, or too few bytes for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut<'a> {
     /// A frame, and its length in bytes, length field included.
@@ -124,7 +124,7 @@ pub enum Violation {
     FrameLength {
         /// Length in the frame.
         claimed: usize,
-        /// Maximum length.
+        /// Maximum length of a frame, in bytes.
         max: usize,
     },
     /// The kind is unknown and must not be skipped.
@@ -143,7 +143,7 @@ pub enum Violation {
     MessageLength {
         /// Length that the message announces, or has reached.
         claimed: usize,
-        /// Maximum length.
+        /// Maximum length of a message, in bytes.
         max: usize,
     },
     /// The sequence of pieces does not form a message.
@@ -155,7 +155,7 @@ pub enum Violation {
     /// An acknowledgement of fewer messages than an earlier one.
     #[error("an acknowledgement of {accepted} messages after one of {before}")]
     AckBackwards {
-        /// Number acknowledged before.
+        /// Number acknowledged by the earlier frame.
         before: u64,
         /// Number acknowledged by this frame.
         accepted: u64,
@@ -309,7 +309,7 @@ pub const ACK_BYTES: usize = LENGTH_BYTES + 1 + 8;
 /// Overhead of a frame in bytes: length and kind.
 pub const FRAME_OVERHEAD: usize = LENGTH_BYTES + 1;
 
-/// Encoded end frame.
+/// The encoded end frame.
 pub const END: [u8; FRAME_OVERHEAD] = [0, 0, 0, 1, kind::END];
 
 /// Encodes the length and kind of a frame with `contents` bytes after the kind.

@@ -30,7 +30,7 @@ pub enum Event {
     /// A node was admitted, by it or by this node: from now on there are lanes to it. Reported
     /// again when the node is admitted after [`Closed`](Self::Closed); its lanes then continue.
     Up {
-        /// The admitted node.
+        /// Node that was admitted.
         node: NodeId,
         /// Facts that it announced.
         facts: Facts,
@@ -46,7 +46,7 @@ pub enum Event {
     /// A peer has returned with another incarnation. Unacknowledged messages to the old one were
     /// counted ([`LaneBroken`](Self::LaneBroken)); from now on the old one is refused.
     NewIncarnation {
-        /// The former incarnation.
+        /// Incarnation before the restart.
         old: NodeId,
         /// The incarnation that is alive.
         node: NodeId,
@@ -58,7 +58,7 @@ pub enum Event {
     /// full and this peer was neither kept nor connected. It is refused from now on, and there are
     /// no lanes to it.
     Forgotten {
-        /// The removed node.
+        /// Node that was removed.
         node: NodeId,
     },
     /// The last connection with a node has closed. This is evidence of a failure, not proof.
@@ -77,7 +77,7 @@ pub enum Event {
     },
     /// A peer refused a lane of this node.
     Refused {
-        /// The peer.
+        /// Peer that refused it.
         peer: PeerId,
         /// Reason given by the peer.
         refusal: Refusal,
@@ -97,7 +97,7 @@ pub enum Event {
 /// State of one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerStats {
-    /// Peer id.
+    /// Id of the peer.
     pub peer: PeerId,
     /// Known incarnation; `None` before the first admission.
     pub incarnation: Option<ReplicaId>,
@@ -220,7 +220,7 @@ impl Net {
         Ok((Self { me, addresses, listening, directory, clients_max, commands, _runtime }, facts))
     }
 
-    /// This node.
+    /// Peer id and incarnation of this node.
     #[must_use]
     pub const fn me(&self) -> NodeId {
         self.me

@@ -61,7 +61,7 @@ pub struct Opened {
 pub struct Asked {
     /// Node that opens the lane.
     pub node: NodeId,
-    /// Its hello.
+    /// Hello that the node sent.
     pub hello: Hello,
     nonce: Nonce,
     secret: Option<Secret>, // by which the opener has proven itself
@@ -354,7 +354,7 @@ fn decode_yes_or_no<A: DeserializeOwned + From<Refusal>>(
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// The peer refused.
+    /// The peer refused the lane or the stream.
     #[error("the peer refuses the lane: {0}")]
     Refused(Refusal),
     /// This node refused, for this reason. An acceptor has sent it to the peer.
@@ -363,7 +363,7 @@ pub enum HandshakeError {
     /// The handshake did not finish in time.
     #[error("the peer did not finish the handshake within {within:?}")]
     TimedOut {
-        /// Timeout (`limits.handshake-within`).
+        /// Timeout of the handshake (`limits.handshake-within`).
         within: Duration,
     },
     /// The message is longer than an opening message may be.
@@ -383,7 +383,7 @@ pub enum HandshakeError {
         /// Class of the negotiated protocol.
         negotiated: Class,
     },
-    /// The substream broke.
+    /// The substream broke during the handshake.
     #[error("the substream broke in the handshake")]
     Io(#[from] io::Error),
     /// A message of this side could not be encoded.

@@ -23,7 +23,7 @@ pub(super) enum HandshakeFailure {
     Secret,
     /// The peer closed the connection, without a reason.
     Closed,
-    /// The connection is to this node itself.
+    /// The connection leads to this node itself.
     Own,
     /// Another cause: the peer speaks another protocol, or no connection was established.
     Other,

@@ -271,7 +271,7 @@ pub enum IdentityError {
         /// Permission bits of the directory.
         mode: u32,
     },
-    /// The key belongs to another user, who may have planted it.
+    /// The key belongs to another user and may have been planted.
     #[error(
         "{path:?} belongs to user {owner}, who knows the key: it must belong to the user of this \
          node ({me}); `chown` it if that is your doing, or remove it, and the node becomes a new one"

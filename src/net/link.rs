@@ -106,7 +106,7 @@ pub enum Input {
     },
     /// A connection was closed.
     Closed(ConnectionId),
-    /// A dial failed.
+    /// A dial for this purpose failed.
     DialFailed(Purpose),
     /// A lane was opened.
     Opened {
@@ -121,7 +121,7 @@ pub enum Input {
         class: Class,
         /// Attempt number from [`Output::Open`].
         attempt: u64,
-        /// How it ended.
+        /// How the substream ended.
         end: End,
     },
 }
@@ -129,7 +129,7 @@ pub enum Input {
 /// Output of a link, carried out by the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Dial this address.
+    /// Dial this address, for this purpose.
     Dial {
         /// Purpose of the connection.
         purpose: Purpose,
@@ -286,7 +286,7 @@ impl Link {
         self.opened_at[class as usize].or(placed.map(|(_, since)| since))
     }
 
-    /// Number of connections.
+    /// Number of established connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.connections.len()

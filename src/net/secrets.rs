@@ -1,8 +1,8 @@
-//! The secrets of a cluster and those of its tools, and their replacement while the node runs.
+//! Secrets of the cluster and of its clients, and their replacement while the node runs.
 //!
-//! Each file holds one secret a line. Connections are dialled with the first and accepted with any of
-//! them, so that a secret is replaced in three steps, each of which is finished on all nodes before
-//! the next one begins: add the new one, put it first, drop the old one.
+//! Each file holds one secret per line. A node dials with the first one and accepts all of them. A
+//! secret is therefore replaced in three steps, each of which must be finished on all nodes before
+//! the next one begins: add the new secret, move it to the first line, remove the old one.
 
 use std::borrow::Cow;
 use std::io::Read as _;
@@ -18,31 +18,31 @@ use zeroize::Zeroizing;
 
 use super::config::{Secret, SecretError, secret_file};
 
-/// Secrets in one file, at most.
+/// Maximum number of secrets in one file.
 pub const SECRETS_MAX: usize = 4;
 
-/// The longest file of secrets, in bytes.
+/// Maximum length of a file of secrets, in bytes.
 const FILE_BYTES_MAX: u64 = 16 * 1024;
 
 /// How often a running node reads its files of secrets. A change is adopted once two consecutive
 /// reads agree on it, so that a half-written file is not taken.
 pub(super) const READ_EVERY: Duration = Duration::from_secs(2);
 
-/// The holders of a secret.
+/// Holder of a secret, which decides what the secret admits to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// The nodes: they open lanes and join.
+    /// A node: may open lanes and join.
     Node,
-    /// Tools: they ask nodes, and neither open lanes nor join.
+    /// A client: may call nodes, but neither open lanes nor join.
     Client,
 }
 
-/// The secrets that this process dials with and accepts. `From<Secret>` makes one of a single secret
-/// of the cluster.
+/// Secrets that this process dials with and accepts. `From<Secret>` creates one with a single
+/// secret of the cluster.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secrets {
     cluster: Vec<Secret>, // ≤ SECRETS_MAX; the first is used to dial
-    client: Vec<Secret>,  // ≤ SECRETS_MAX; the same
+    client: Vec<Secret>,  // ≤ SECRETS_MAX; the first is used to dial
     files: Files,
 }
 
@@ -59,7 +59,7 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Secrets by holder. More than [`SECRETS_MAX`] of either are cut off.
+    /// Creates secrets by holder. Those beyond [`SECRETS_MAX`] are ignored.
     #[must_use]
     pub fn new(mut cluster: Vec<Secret>, mut client: Vec<Secret>) -> Self {
         cluster.truncate(SECRETS_MAX);
@@ -67,14 +67,13 @@ impl Secrets {
         Self { cluster, client, files: Files::default() }
     }
 
-    /// Those that a tool needs of its settings: the clients' secrets if there are any, else the
-    /// cluster's.
+    /// Secrets that a client uses: the clients' secrets if there are any, otherwise the cluster's.
     #[must_use]
     pub(super) fn of_client(self) -> Self {
         if self.client.is_empty() { self } else { Self { cluster: Vec::new(), ..self } }
     }
 
-    /// Adds the secrets of `files`. `self` has the cluster's if they are not in a file.
+    /// Adds the secrets in `files`. Secrets without a file stay as they are.
     pub(super) fn read(self, files: Files) -> Result<Self, SecretError> {
         let Files { cluster, client, .. } = &files;
         let cluster = cluster.as_deref().map_or(Ok(self.cluster), |path| read(path, "cluster"))?;
@@ -88,19 +87,19 @@ impl Secrets {
         Ok(Self { cluster, client, files })
     }
 
-    /// The secrets of the nodes, the one to dial with first.
+    /// Secrets of the nodes; the first is used to dial.
     #[must_use]
     pub fn cluster(&self) -> &[Secret] {
         &self.cluster
     }
 
-    /// The secrets of the tools, the one to dial with first.
+    /// Secrets of the clients; the first is used to dial.
     #[must_use]
     pub fn client(&self) -> &[Secret] {
         &self.client
     }
 
-    /// The secret to dial with, and whose it is.
+    /// The secret to dial with, and its holder.
     pub(super) fn dialling(&self) -> Option<(Holder, &Secret)> {
         self.accepted().next()
     }
@@ -111,7 +110,7 @@ impl Secrets {
         cluster.chain(self.client.iter().map(|secret| (Holder::Client, secret)))
     }
 
-    /// The ids of the cluster's secrets, in order, for the log.
+    /// Ids of the cluster's secrets, in order, for the log.
     #[must_use]
     pub fn ids(&self) -> Vec<String> {
         self.cluster.iter().map(|secret| id(Holder::Node, secret)).collect()
@@ -122,7 +121,7 @@ fn shared(cluster: &[Secret], client: &[Secret]) -> bool {
     client.iter().any(|secret| cluster.contains(secret))
 }
 
-/// Where secrets were read from.
+/// Files from which the secrets were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Files {
     pub(super) cluster: Option<PathBuf>,
@@ -131,7 +130,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Those that can be read again: pipes can't.
+    /// Files that can be read again. Pipes cannot.
     fn regular(self) -> Self {
         let regular = |path: &PathBuf| fs::metadata(path).is_ok_and(|file| file.is_file());
         Self { cluster: self.cluster.filter(regular), client: self.client.filter(regular), ..self }
@@ -141,7 +140,7 @@ impl Files {
 fn read(path: &Path, holder: &'static str) -> Result<Vec<Secret>, SecretError> {
     let unreadable = |source| SecretError::Unreadable { holder, path: path.to_owned(), source };
     let short = |source| SecretError::Short { holder, path: path.to_owned(), source };
-    let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX as usize + 1)); // never moved
+    let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX as usize + 1)); // never grows
     let file = secret_file::open(path, holder)?;
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
@@ -165,7 +164,7 @@ fn read(path: &Path, holder: &'static str) -> Result<Vec<Secret>, SecretError> {
     Ok(secrets)
 }
 
-/// The key that a secret becomes for one use, so that no use learns anything about another.
+/// Derives a key for one purpose, so that a key discloses nothing about those of other purposes.
 pub(super) fn derived(secret: &Secret, purpose: &str) -> Zeroizing<[u8; 32]> {
     let mut hash = Sha256::new();
     hash.update(b"ostraca/1/");
@@ -175,7 +174,7 @@ pub(super) fn derived(secret: &Secret, purpose: &str) -> Zeroizing<[u8; 32]> {
     Zeroizing::new(hash.finalize().into())
 }
 
-/// The preshared key of Noise.
+/// Preshared key for Noise.
 pub(super) fn preshared(holder: Holder, secret: &Secret) -> Zeroizing<[u8; 32]> {
     let purpose = match holder {
         Holder::Node => "noise-psk",
@@ -184,7 +183,7 @@ pub(super) fn preshared(holder: Holder, secret: &Secret) -> Zeroizing<[u8; 32]> 
     derived(secret, purpose)
 }
 
-/// The prologue of the handshake that libp2p's own Noise can speak.
+/// Prologue for handshakes with libp2p's own Noise.
 pub(super) fn prologue(holder: Holder, secret: &Secret) -> Zeroizing<[u8; 32]> {
     let purpose = match holder {
         Holder::Node => "noise-prologue",
@@ -193,7 +192,7 @@ pub(super) fn prologue(holder: Holder, secret: &Secret) -> Zeroizing<[u8; 32]> {
     derived(secret, purpose)
 }
 
-/// Names a secret without telling it: eight hexadecimal digits.
+/// Public id of a secret: eight hexadecimal digits of a hash.
 fn id(holder: Holder, secret: &Secret) -> String {
     let purpose = match holder {
         Holder::Node => "secret-id",
@@ -202,47 +201,48 @@ fn id(holder: Holder, secret: &Secret) -> String {
     derived(secret, purpose)[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The name under which two ends agree on the prologue handshake of this secret. A listener has to
-/// know the prologue before it answers, so the name carries the secret's id.
+/// Protocol name of the handshake with this secret's prologue. A listener must know the prologue
+/// before it answers, so the name contains the secret's id.
 pub(super) fn prologue_protocol(holder: Holder, secret: &Secret) -> String {
     format!("/ostraca/noise-prologue/1/{}", id(holder, secret))
 }
 
-/// The names of the prologue handshakes of all secrets, those of the nodes first.
+/// Protocol names of the prologue handshakes of all secrets, those of the nodes first.
 pub(super) fn prologue_protocols(secrets: &Secrets) -> Vec<Cow<'static, str>> {
     secrets.accepted().map(|(holder, secret)| prologue_protocol(holder, secret).into()).collect()
 }
 
-/// The secrets of a running process, shared by all that checks them.
+/// Current secrets of a running process, shared by all its users. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Keyring(Arc<RwLock<Option<Arc<Secrets>>>>);
 
 impl Keyring {
-    /// A keyring with these secrets; `None` admits strangers.
+    /// Creates a keyring with these secrets. `None` admits strangers.
     #[must_use]
     pub fn new(secrets: Option<Secrets>) -> Self {
         Self(Arc::new(RwLock::new(secrets.map(Arc::new))))
     }
 
-    /// The secrets now.
+    /// Returns the current secrets, if any.
     #[must_use]
     pub fn secrets(&self) -> Option<Arc<Secrets>> {
         self.0.read().clone()
     }
 
-    /// [`Secrets::ids`] of the secrets now.
+    /// [`Secrets::ids`] of the current secrets.
     #[must_use]
     pub fn ids(&self) -> Vec<String> {
         self.secrets().map(|secrets| secrets.ids()).unwrap_or_default()
     }
 
-    /// Handshakes that begin from now on use these. Connections stay.
+    /// Replaces the secrets for handshakes that begin from now on. Connections stay open.
     pub fn replace(&self, secrets: Secrets) {
         *self.0.write() = Some(Arc::new(secrets));
     }
 }
 
-/// Reads the files anew at that interval until nobody sends orders any longer.
+/// Reads the files repeatedly at this interval, and sends changed secrets, until the receiver is
+/// gone.
 pub(super) async fn follow<T>(
     secrets: Secrets,
     every: Duration,
@@ -261,7 +261,7 @@ pub(super) async fn follow<T>(
         change = next;
         let Some(orders) = orders.upgrade() else { return };
         if adopted {
-            let _ = orders.send(order(change.current.clone())); // an error: the next look ends this
+            let _ = orders.send(order(change.current.clone())); // an error: the next iteration ends
         }
     }
 }
@@ -269,12 +269,12 @@ pub(super) async fn follow<T>(
 struct Change {
     current: Secrets,
     files: Files,
-    seen: Option<Secrets>,     // read once, and different from `current`
-    complaint: Option<String>, // the last one that was logged
+    seen: Option<Secrets>,     // read once, different from `current`
+    complaint: Option<String>, // last logged error
 }
 
 impl Change {
-    /// Reads the files; says whether there are new secrets.
+    /// Reads the files once. Returns whether new secrets were adopted.
     fn look(mut self) -> (Self, bool) {
         let read = self.current.clone().read(self.files.clone());
         let read = read.map(|read| Secrets { files: self.current.files.clone(), ..read });
@@ -403,7 +403,7 @@ mod tests {
         assert_ne!(id(Holder::Node, &secret), id(Holder::Client, &secret));
     }
 
-    /// Reads of the file until one is adopted; `None` if none of five is.
+    /// Number of reads of the file until one is adopted; `None` if none of five is.
     fn adopted(mut change: Change) -> (Change, Option<usize>) {
         for nth in 1..=5 {
             let (next, adopted) = change.look();

@@ -1,8 +1,8 @@
-//! `net.transport = "stock"`: the handshake of `libp2p-noise`.
+//! Handshake of `libp2p-noise`, for `net.transport = "stock"`.
 //!
-//! The crate knows no preshared key. With a secret its prologue is derived from it: strangers fail,
-//! but an active one learns the peer id and can test guesses of the secret. Every secret has a
-//! protocol name of its own, because the listener has to choose the prologue before it answers.
+//! The crate supports no preshared key. With a secret, the prologue is derived from it: strangers
+//! fail, but an active attacker learns the peer id and can test guesses of the secret. Every secret
+//! has a protocol name of its own, because the listener must choose the prologue before it answers.
 
 use std::borrow::Cow;
 use std::vec;
@@ -16,10 +16,10 @@ use libp2p::noise::{Config, Error, Output};
 
 use super::secrets::{self, Keyring};
 
-/// The name under which libp2p agrees on Noise.
+/// Protocol name of Noise in libp2p.
 const NOISE: &str = "/noise";
 
-/// The handshake, and the secrets that it needs.
+/// Upgrade with `libp2p-noise`, and the secrets for its prologue.
 #[derive(Clone)]
 pub(super) struct Stock {
     config: Config,
@@ -27,16 +27,16 @@ pub(super) struct Stock {
 }
 
 impl Stock {
-    /// As the node of this identity.
+    /// Creates an upgrade with the identity of this node.
     ///
     /// # Errors
-    /// If the identity cannot sign.
+    /// [`Error`] if the identity cannot sign.
     pub(super) fn new(identity: &Keypair, keyring: &Keyring) -> Result<Self, Error> {
         Ok(Self { config: Config::new(identity)?, keyring: keyring.clone() })
     }
 
-    /// The crate's settings for the protocol that was agreed on. A secret that was replaced since
-    /// leaves the prologue empty, so that the handshake fails.
+    /// The crate's settings for the negotiated protocol. If its secret was replaced meanwhile, the
+    /// prologue stays empty, so that the handshake fails.
     fn named(self, name: &str) -> Config {
         let Some(secrets) = self.keyring.secrets() else { return self.config };
         let chosen = secrets

@@ -1,9 +1,8 @@
-//! Swarm: connections, and the substreams that lanes run on.
+//! Swarm: connections within limits, and the substreams on them.
 //!
-//! [`Lines`] is this node's only libp2p behaviour. It admits connections within limits, opens
-//! substreams on the connection it is told, and hands out what peers open. It decides nothing:
-//! when to dial, which connection carries lanes and what a lane says is the hub's business.
-//! (spec/transport.md "Admission", spec/reference/libp2p.md §3)
+//! [`Lines`] is this node's only libp2p behaviour. It admits connections within the limits, opens
+//! substreams on the connection that the caller names, and reports those that peers open. The hub
+//! decides when to dial, which connection carries lanes, and what a lane sends.
 
 mod acceptor;
 mod handler;
@@ -44,15 +43,15 @@ use handler::{FromHandler, Open, Protocol};
 use limits::Connections;
 use unfinished::{Busiest, UnfinishedHandshakes};
 
-/// A swarm that listens where `config.listen` says.
+/// Creates a swarm that listens on the addresses in `config.listen`.
 ///
 /// # Errors
-/// [`StartError`]; nothing listens then.
+/// [`StartError`]; no socket listens then.
 pub fn swarm(config: &Config, keypair: &Keypair) -> Result<Swarm<Lines>, StartError> {
     Ok(listening(config, &Keyring::new(config.secret.clone()), keypair)?.0)
 }
 
-/// The same, with the listener of each of `config.listen`, in order.
+/// Like [`swarm`], and returns the listeners in the order of `config.listen`.
 pub(super) fn listening(
     config: &Config,
     keyring: &Keyring,
@@ -78,7 +77,7 @@ pub(super) fn listening(
     Ok((swarm, listeners))
 }
 
-/// A swarm that only dials, and lets nobody open a substream. The settings have been checked.
+/// Creates a swarm that only dials, and accepts no substreams. The settings must have been checked.
 pub(super) fn of_client(config: &Config, keypair: &Keypair) -> Result<Swarm<Lines>, noise::Error> {
     silent(config, &Keyring::new(config.secret.clone()), keypair, &[])
 }
@@ -113,7 +112,7 @@ fn check_free(address: &Multiaddr) -> Result<(), StartError> {
     })
 }
 
-/// How to dial one address, from a fresh port. With a peer, only that one will do.
+/// Options to dial one address from a fresh port. If a peer is given, another one is refused.
 #[must_use]
 pub fn dial(peer: Option<PeerId>, address: Multiaddr) -> DialOpts {
     match peer {
@@ -126,7 +125,7 @@ pub fn dial(peer: Option<PeerId>, address: Multiaddr) -> DialOpts {
     }
 }
 
-/// The behaviour: connections within limits, and substreams.
+/// libp2p behaviour that admits connections within limits and opens substreams on them.
 #[derive(Debug)]
 pub struct Lines {
     connections: Connections,
@@ -136,40 +135,40 @@ pub struct Lines {
     queue: VecDeque<ToSwarm<Event, Open>>, // drained at every poll of the swarm
 }
 
-/// What happened on the lines.
+/// Event of the behaviour.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A peer has opened a substream.
+    /// A peer has opened a substream for a lane.
     Inbound {
-        /// Who.
+        /// Peer that opened it.
         peer: PeerId,
-        /// On which connection.
+        /// Connection of the substream.
         connection: ConnectionId,
-        /// What it is to carry.
+        /// Class of the lane.
         class: Class,
-        /// The substream; nothing was said on it.
+        /// The substream, before the handshake.
         stream: Line,
     },
-    /// A client calls.
+    /// A client has opened a substream.
     Client(Calling),
-    /// This side is closing a connection. Abort its lanes' tasks: the swarm's own event may wait for
-    /// the peer.
+    /// This side is closing a connection. The tasks of its lanes must be aborted now, because the
+    /// swarm's own event may wait for the peer.
     Closing {
-        /// With whom.
+        /// Peer of the connection.
         peer: PeerId,
-        /// Which.
+        /// Connection that is closing.
         connection: ConnectionId,
     },
 }
 
-/// A client that has said nothing yet.
+/// A substream that a client has opened, before the handshake.
 #[derive(Debug)]
 pub struct Calling {
     pub(super) peer: PeerId,
     pub(super) connection: ConnectionId,
     pub(super) stream: Line,
-    /// Among those that are not answered yet.
+    /// Slot among the unanswered calls of the connection.
     pub(super) place: Slot,
 }
 
@@ -184,8 +183,8 @@ impl Lines {
         }
     }
 
-    /// Opens a lane's substream on that connection. `reply` is dropped if the connection is about
-    /// to close.
+    /// Opens a substream for a lane on that connection. `reply` is dropped without an answer if the
+    /// connection closes meanwhile.
     pub fn open(
         &mut self,
         connection: ConnectionId,
@@ -195,7 +194,7 @@ impl Lines {
         self.open_as(Protocol::Lane(class), connection, reply);
     }
 
-    /// Opens a client's substream on that connection, likewise.
+    /// Opens a substream for a client, like [`open`](Self::open).
     pub fn call(
         &mut self,
         connection: ConnectionId,
@@ -211,7 +210,7 @@ impl Lines {
         reply: oneshot::Sender<Result<Line, OpenFailed>>,
     ) {
         let Some(peer_id) = self.connections.peer_of(connection) else {
-            let _ = reply.send(Err(OpenFailed::Closed)); // nobody may wait for it any more
+            let _ = reply.send(Err(OpenFailed::Closed)); // an error: the caller has gone
             return;
         };
         self.queue.push_back(ToSwarm::NotifyHandler {
@@ -221,8 +220,8 @@ impl Lines {
         });
     }
 
-    /// Closes that connection; [`Event::Closing`] follows at once, the swarm's own event when the
-    /// peer has taken the goodbye.
+    /// Closes that connection. [`Event::Closing`] follows at once, the swarm's own event only when
+    /// the peer has accepted the go-away.
     pub fn close(&mut self, connection: ConnectionId) {
         if let Some(peer) = self.connections.close(connection) {
             self.queue.push_back(ToSwarm::CloseConnection {
@@ -233,26 +232,27 @@ impl Lines {
         }
     }
 
-    /// Whether lanes may run on that connection: it is neither closed nor being closed.
+    /// Whether lanes may use that connection: it is neither closed nor closing.
     #[must_use]
     pub fn is_open(&self, connection: ConnectionId) -> bool {
         self.connections.peer_of(connection).is_some()
     }
 
-    /// Which connection that is, counted in the order in which handshakes were finished: those
-    /// with an earlier life of a peer come before all with a later one. `None` if it is gone.
+    /// Rank of that connection in the order in which handshakes finished. Connections with an
+    /// earlier incarnation of a peer have lower ranks than those with a later one. `None` if it is
+    /// closed.
     #[must_use]
     pub fn rank(&self, connection: ConnectionId) -> Option<u64> {
         self.connections.rank(connection)
     }
 
-    /// A client was admitted on that connection: it counts as unadmitted no longer.
+    /// Marks that connection as admitted, because a client was admitted on it.
     pub fn client_admitted(&mut self, connection: ConnectionId) {
         self.connections.admitted(connection);
     }
 
-    /// A node was admitted on that connection. From now on places are reserved for its address
-    /// among the unfinished handshakes.
+    /// Marks that connection as admitted, because a node was admitted on it. From now on slots for
+    /// unfinished handshakes are reserved for its address.
     pub fn node_admitted(&mut self, connection: ConnectionId) {
         self.connections.admitted(connection);
         if let Some(address) = self.connections.host(connection) {
@@ -260,20 +260,20 @@ impl Lines {
         }
     }
 
-    /// Adds the address of a member or of a seed, for which places are reserved among the
-    /// unfinished handshakes.
+    /// Adds the address of a member or a seed, for which slots for unfinished handshakes are
+    /// reserved.
     pub fn add_known_address(&mut self, address: IpAddr) {
         self.unfinished.lock().add_known(address);
     }
 
-    /// What was refused so far.
+    /// Refusals so far, by reason.
     #[must_use]
     pub fn refusals(&self) -> Refusals {
         let handshakes = self.unfinished.lock().evicted();
         Refusals { handshakes, ..self.connections.refusals() }
     }
 
-    /// Inbound connections whose handshake is unfinished; ≤ `limits.handshakes`.
+    /// Number of inbound connections with an unfinished handshake, at most `limits.handshakes`.
     #[must_use]
     pub fn handshakes(&self) -> usize {
         self.unfinished.lock().count()
@@ -303,7 +303,7 @@ impl Lines {
         }
     }
 
-    /// Closes what is beyond the limits, now that one more connection is established.
+    /// Closes the connections that exceed the limits after one more was established.
     fn close_excess(&mut self, peer: PeerId, address: Option<IpAddr>) {
         if let Some(oldest) = self.connections.crowded_out(peer) {
             let from = address.map(Busiest::one);
@@ -327,7 +327,7 @@ impl NetworkBehaviour for Lines {
         _: &Multiaddr,
         _: &Multiaddr,
     ) -> Result<(), ConnectionDenied> {
-        let report = self.unfinished.lock().take_report(); // of the acceptor, for this connection
+        let report = self.unfinished.lock().take_report(); // by the acceptor, about this connection
         if report.is_some() {
             self.complain(None, Exceeded::Handshakes, report);
         }
@@ -385,7 +385,7 @@ impl NetworkBehaviour for Lines {
                     }
                     Err(exceeded) => {
                         let from = self.connections.host(connection).map(Busiest::one);
-                        self.complain(None, exceeded, from); // and it is reset
+                        self.complain(None, exceeded, from); // dropping the stream resets it
                     }
                 }
             }
@@ -402,34 +402,35 @@ impl NetworkBehaviour for Lines {
     }
 }
 
-/// Why no swarm was started.
+/// Why the transport did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// The settings forbid it.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Somebody else listens there.
+    /// Another process listens on the port.
     #[error(
         "another process listens on {address} already: stop it (`ss -ltnp` names it), or set \
          another listen address"
     )]
     PortTaken {
-        /// Where.
+        /// Listen address from the settings.
         address: Multiaddr,
     },
-    /// Listening failed.
+    /// The address cannot be listened on.
     #[error("cannot listen on {address}: is it an address of this host, and the port above 1023?")]
     Listen {
-        /// Where.
+        /// Listen address from the settings.
         address: Multiaddr,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// No thread for connections.
+    /// No thread for connections could be started.
     #[error("the system gives no thread for connections: raise the limit of this user or cgroup")]
     Thread(#[source] io::Error),
-    /// No key for connections: the identity cannot sign, or there is no randomness.
+    /// The key for connections could not be made: the identity cannot sign, or there is no
+    /// randomness.
     #[error(transparent)]
     Key(#[from] noise::Error),
 }

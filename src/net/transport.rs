@@ -1,8 +1,8 @@
-//! Transport: the one place that names the stack, from the socket to the muxer.
+//! Composition of the network stack, from the socket to the muxer: TCP, optionally the private
+//! network, Noise, yamux.
 //!
-//! TCP, private network if asked for, Noise, yamux. Lanes see `AsyncRead + AsyncWrite`; another
-//! cipher or muxer is a change of this file. (A piece of the muxer fits into a message of the
-//! cipher.) (spec/reference/libp2p.md §2, §3)
+//! Lanes see only `AsyncRead + AsyncWrite`, so another cipher or muxer is a change of this file. A
+//! piece of the muxer fits into one message of the cipher.
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,11 +31,12 @@ const NOT_SENT: u32 = 64 * 1024;
 trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
 
-/// The stack of a node: connections that know their peer and carry streams. The swarm limits how
-/// long a handshake may take, and how many may be unfinished.
+/// Builds the stack of a node: authenticated connections that carry streams. The swarm limits the
+/// time and the number of unfinished handshakes.
 ///
 /// # Errors
-/// If the identity cannot sign Noise's static key, or there is no randomness for one.
+/// [`noise::Error`] if the identity cannot sign Noise's static key, or there is no randomness for
+/// it.
 ///
 /// # Panics
 /// If the settings have not passed [`check`](super::admission::check): a private network needs a
@@ -50,7 +51,7 @@ pub fn transport(
     if config.transport == Stack::Stock {
         let stock = Stock::new(keypair, keyring)?;
         let mut yamux = libp2p::yamux::Config::default();
-        yamux.set_max_num_streams(2 * streams); // it ends a connection that has more
+        yamux.set_max_num_streams(2 * streams); // beyond it the crate ends the connection
         return Ok(sockets.authenticate(stock).multiplex(yamux).boxed());
     }
     let mut noise = Noise::new(keypair)?.with_secrets(keyring.clone());
@@ -60,7 +61,7 @@ pub fn transport(
     Ok(sockets.authenticate(noise).multiplex(Yamux::new(streams)).boxed())
 }
 
-/// TCP, and the private network on it if there is one.
+/// TCP sockets, with the private network if it is set.
 fn sockets(config: &Config, keyring: &Keyring) -> Boxed<Box<dyn Wire>> {
     let limits = config.limits.clone();
     let private = config.private_network.then(|| keyring.clone());
@@ -84,7 +85,8 @@ fn sockets(config: &Config, keyring: &Keyring) -> Boxed<Box<dyn Wire>> {
         .boxed()
 }
 
-/// Streams on one connection: the lanes of both directions, each with those of its last life.
+/// Maximum number of streams on one connection: the lanes of both directions, each with those of
+/// the previous incarnation.
 const fn streams_max(limits: &Limits) -> usize {
     limits.lanes_per_peer.saturating_mul(2)
 }
@@ -103,17 +105,18 @@ fn set_options(socket: &SockRef<'_>, limits: &Limits) -> io::Result<()> {
     Ok(())
 }
 
-/// Says whether a node could listen there.
+/// Checks that a node could listen on this address.
 ///
-/// libp2p listens with SO_REUSEPORT, under which a second node of the same user starts without an
-/// error and takes part of the first one's connections; without that option the system tells.
+/// libp2p listens with SO_REUSEPORT, with which a second node of the same user would start without
+/// an error and receive part of the first one's connections. Binding without that option detects
+/// this.
 ///
 /// # Errors
-/// What binding said: `AddrInUse` if another process listens there.
+/// The error of binding: `AddrInUse` if another process listens there.
 pub fn check_free(address: SocketAddr) -> io::Result<()> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?; // connections of an earlier life do no harm
+    socket.set_reuse_address(true)?; // connections of an earlier process do not matter
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
@@ -145,7 +148,7 @@ mod tests {
     fn a_port_is_free_only_while_nobody_listens_on_it_however_they_do() {
         let listener = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).expect("new");
         listener.set_reuse_address(true).expect("set");
-        listener.set_reuse_port(true).expect("set"); // as libp2p does
+        listener.set_reuse_port(true).expect("set"); // like libp2p
         listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("bound");
         listener.listen(1).expect("listening");
         let address = listener.local_addr().expect("bound").as_socket().expect("IP");

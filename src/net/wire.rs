@@ -1,9 +1,9 @@
-//! What opens a lane, and its bytes: MessagePack with short named fields, so that a field more or
-//! a field less decodes on the release before and after.
+//! Messages that open a lane or a client's stream, encoded as MessagePack with short field names,
+//! so that adjacent releases can decode each other's messages with a field more or less.
 //!
-//! The opening of a lane, on a fresh substream from A to B: B says [`Greeting`], A says [`Hello`],
-//! B says [`Answer`]. Both nonces are then known to both, and each proof covers both. A client's
-//! call goes alike: [`Greeting`], [`ClientHello`], [`ClientAnswer`].
+//! A lane from A to B is opened on a fresh substream: B sends [`Greeting`], A sends [`Hello`], B
+//! sends [`Answer`]. Both sides then know both nonces, which each proof covers. A client's call
+//! works alike: [`Greeting`], [`ClientHello`], [`ClientAnswer`].
 
 use std::fmt;
 
@@ -13,25 +13,25 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Class;
 
-/// The version of the protocol: raised when an old node could not understand a new one.
+/// Protocol version. It must be raised when an older node could not understand a newer one.
 pub const PROTOCOL_VERSION: u16 = 1;
 
-/// Names in the header of a message.
+/// Maximum number of names in the header of a message.
 pub const FIELDS_MAX: usize = 4;
 
-/// The longest opening message, in bytes.
+/// Maximum length of an opening message, in bytes.
 pub const OPENING_BYTES_MAX: usize = 4 * 1024;
 
-/// Addresses that a node tells about itself.
+/// Maximum number of addresses that a node tells about itself.
 pub const ADDRESSES_MAX: usize = 16;
 
-/// 32 random bytes, used once.
+/// 32 random bytes that are used once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Nonce(#[serde(with = "fixed_bytes")] pub [u8; 32]);
 
-/// 16 random bytes of one life of a node, from which its
-/// [incarnation](super::identity::incarnation) follows.
+/// 16 random bytes drawn at each start, from which the [incarnation](super::identity::incarnation)
+/// is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct IncarnationNonce(#[serde(with = "fixed_bytes")] pub [u8; 16]);
@@ -41,45 +41,45 @@ pub struct IncarnationNonce(#[serde(with = "fixed_bytes")] pub [u8; 16]);
 #[serde(transparent)]
 pub struct Proof(#[serde(with = "fixed_bytes")] pub [u8; 32]);
 
-/// The first word on a lane, from the node that is to receive.
+/// First message on a lane, sent by the acceptor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Greeting {
-    /// The highest protocol version that it speaks.
+    /// Highest protocol version that the acceptor supports.
     #[serde(rename = "v")]
     pub version: u16,
-    /// To be covered by the opener's proof.
+    /// Nonce that the opener's proof covers.
     #[serde(rename = "n")]
     pub nonce: Nonce,
 }
 
-/// What a node tells about itself, in [`Hello`] and [`Welcome`].
+/// Facts that a node tells about itself in [`Hello`] and [`Welcome`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
-    /// The version that it speaks.
+    /// Protocol version of this lane.
     #[serde(rename = "v")]
     pub version: u16,
-    /// Only nodes of the same cluster name talk to each other.
+    /// Name of the node's cluster. Nodes with different names refuse each other.
     #[serde(rename = "c")]
     pub cluster: String,
-    /// Which cluster of that name; absent before it has joined one.
+    /// Id of the cluster with that name; absent before the node has joined one.
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub cluster_id: Option<u64>,
-    /// This life.
+    /// Incarnation of the node.
     #[serde(rename = "r")]
     pub incarnation: ReplicaId,
-    /// Shows that the incarnation is the peer's own. A node that tells none is refused.
+    /// Proves that the incarnation belongs to the peer. A node without it is refused.
     #[serde(rename = "j", default, skip_serializing_if = "Option::is_none")]
     pub incarnation_nonce: Option<IncarnationNonce>,
-    /// The boot of the host that it runs on.
+    /// Boot id of the node's host.
     #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<String>,
-    /// Device and inode of the lock that it holds on its data directory: the same lock on the same
-    /// boot proves that an earlier incarnation is dead.
+    /// Device and inode of the lock that the node holds on its data directory. The same lock on the
+    /// same boot proves that an earlier incarnation is dead.
     #[serde(rename = "l", default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<(u64, u64)>,
-    /// The addresses under which it may be known: multiaddrs; at most [`ADDRESSES_MAX`], more are
-    /// left out. They tell a seed from others, and are not dialled: nothing shows that they are its
-    /// own.
+    /// Multiaddrs under which the node may be known, at most [`ADDRESSES_MAX`]; further ones are
+    /// ignored. They distinguish seeds from other nodes. They are never dialled, because nothing
+    /// proves that they are the node's own.
     #[serde(
         rename = "a",
         default,
@@ -87,10 +87,10 @@ pub struct Facts {
         deserialize_with = "few_addresses"
     )]
     pub addresses: Vec<String>,
-    /// The longest message that it takes, in bytes.
+    /// Maximum length of a message that the node accepts, in bytes.
     #[serde(rename = "m")]
     pub message_bytes_max: u32,
-    /// The longest frame that it takes, in bytes, its length included; absent:
+    /// Maximum length of a frame that the node accepts, in bytes, length field included; absent:
     /// [`FRAME_BYTES`](super::frame::FRAME_BYTES).
     #[serde(rename = "x", default, skip_serializing_if = "Option::is_none")]
     pub frame_bytes_max: Option<u32>,
@@ -98,7 +98,7 @@ pub struct Facts {
 
 #[cfg(test)]
 impl Facts {
-    /// Of a life in the cluster `shop` that takes messages of 1,000 bytes.
+    /// Facts of an incarnation in the cluster `shop` that accepts messages of 1,000 bytes.
     pub(crate) fn of(incarnation: ReplicaId) -> Self {
         Self {
             version: 1,
@@ -115,117 +115,118 @@ impl Facts {
     }
 }
 
-/// The opener's request.
+/// Request of the opener.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Who it is.
+    /// Facts about the opener.
     #[serde(rename = "f")]
     pub facts: Facts,
-    /// To be covered by the receiver's proof.
+    /// Nonce that the acceptor's proof covers.
     #[serde(rename = "n")]
     pub nonce: Nonce,
-    /// Of knowing the secret; absent without one.
+    /// Proof of the secret; absent without one.
     #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<Proof>,
-    /// The incarnation that the lane is meant for; absent at first contact.
+    /// Incarnation to which the lane is opened; absent at first contact.
     #[serde(rename = "t", default, skip_serializing_if = "Option::is_none")]
     pub to: Option<ReplicaId>,
-    /// What the lane is to carry.
+    /// Traffic class of the lane.
     #[serde(rename = "k")]
     pub class: Class,
-    /// Counts the substreams of this lane; the highest one is the lane.
+    /// Generation of the substream: the highest one carries the lane.
     #[serde(rename = "g")]
     pub generation: u64,
-    /// The number of the first message that the opener still keeps; the first ever is 1.
+    /// Number of the first message that the opener still buffers, counted from 1.
     #[serde(rename = "u")]
     pub first_unacknowledged: u64,
 }
 
-/// The receiver's answer.
+/// Answer of the acceptor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// Go on.
+    /// The lane is accepted.
     #[serde(rename = "w")]
     Welcome(Welcome),
-    /// No.
+    /// The lane is refused.
     #[serde(rename = "r")]
     Refused(Refusal),
 }
 
-/// The lane is open.
+/// The acceptor's part of an accepted opening.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
-    /// Who it is.
+    /// Facts about the acceptor.
     #[serde(rename = "f")]
     pub facts: Facts,
-    /// Of knowing the secret.
+    /// Proof of the secret; absent without one.
     #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<Proof>,
-    /// The number of the last message that was accepted; the next one to send is one higher.
+    /// Number of the last accepted message; the opener continues with the next one.
     #[serde(rename = "a")]
     pub accepted: u64,
 }
 
-/// A client's request: it tells no incarnation and no address, since it is nobody's peer.
+/// Request of a client. It contains no incarnation and no address, because a client is not a peer
+/// of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientHello {
-    /// The version that it speaks.
+    /// Protocol version of the call.
     #[serde(rename = "v")]
     pub version: u16,
-    /// The cluster that it is meant for.
+    /// Name of the cluster that the client calls.
     #[serde(rename = "c")]
     pub cluster: String,
-    /// To be covered by the node's proof.
+    /// Nonce that the node's proof covers.
     #[serde(rename = "n")]
     pub nonce: Nonce,
-    /// Of knowing the secret; absent without one.
+    /// Proof of the secret; absent without one.
     #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<Proof>,
 }
 
-/// The node's answer to a client.
+/// Answer of the node to a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClientAnswer {
-    /// Go on.
+    /// The client is admitted.
     #[serde(rename = "w")]
     Welcome(ClientWelcome),
-    /// No.
+    /// The client is refused.
     #[serde(rename = "r")]
     Refused(Refusal),
 }
 
-/// The client is let in: what follows is no more the transport's.
+/// The node's part of an accepted call. The following bytes belong to the application.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientWelcome {
-    /// The version that it speaks.
+    /// Protocol version of the call.
     #[serde(rename = "v")]
     pub version: u16,
-    /// The node's cluster.
+    /// Name of the node's cluster.
     #[serde(rename = "c")]
     pub cluster: String,
-    /// Of knowing the secret.
+    /// Proof of the secret; absent without one.
     #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<Proof>,
 }
 
-/// Why a lane is not opened, or a client not let in. The sentences are for the log of the node that
-/// is refused.
+/// Why a lane was not opened, or a client not admitted. The texts are for the log of the refused
+/// node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Another protocol version.
+    /// The protocol versions are incompatible.
     #[serde(rename = "v")]
     #[error("it speaks protocol version {theirs}, this node {PROTOCOL_VERSION}: upgrade the older")]
     Version {
-        /// The refusing node's.
+        /// Version of the refusing node.
         #[serde(rename = "t")]
         theirs: u16,
     },
-    /// Another cluster.
+    /// The nodes belong to different clusters.
     #[serde(rename = "c")]
     #[error("it belongs to cluster {theirs:?}: set cluster-name to that, or remove the address")]
     ClusterName {
-        /// The refusing node's.
+        /// Cluster name of the refusing node.
         #[serde(rename = "t")]
         theirs: String,
     },
@@ -233,34 +234,35 @@ pub enum Refusal {
     #[serde(rename = "s")]
     #[error("the cluster secrets differ: give all nodes the same cluster-secret-file")]
     Secret,
-    /// Not in the list.
+    /// The peer is not on the allow-list.
     #[serde(rename = "a")]
     #[error("this node is not in its allowed-peers")]
     NotAllowed,
-    /// The lane was meant for an earlier life of that node.
+    /// The lane was opened to an earlier incarnation of the refusing node.
     #[serde(rename = "i")]
     #[error("it has restarted: its incarnation is {current} now")]
     WrongIncarnation {
-        /// The one that is alive.
+        /// Current incarnation of the refusing node.
         #[serde(rename = "c")]
         current: ReplicaId,
     },
-    /// The opener was removed from the cluster; it must restart to join anew.
+    /// The opener was removed from the cluster and must restart to join again.
     #[serde(rename = "q")]
     #[error("this incarnation was removed from the cluster: restart the node")]
     Quarantined,
-    /// A later substream carries this lane already.
+    /// A later substream already carries this lane.
     #[serde(rename = "o")]
     #[error("a later connection carries this lane already")]
     Superseded,
-    /// Messages that the opener no longer keeps are missing here: the lane cannot go on.
+    /// Messages that the opener no longer buffers are missing at the acceptor, so the lane cannot
+    /// continue.
     #[serde(rename = "g")]
     #[error("messages {accepted} to {first} are lost: the lane starts anew")]
     Gap {
-        /// The last that was accepted.
+        /// Last message that the acceptor has accepted.
         #[serde(rename = "a")]
         accepted: u64,
-        /// The first that the opener has.
+        /// First message that the opener buffers.
         #[serde(rename = "f")]
         first: u64,
     },
@@ -268,35 +270,35 @@ pub enum Refusal {
     #[serde(rename = "l")]
     #[error("it is at a limit ({what:?}): try again later, or raise it there")]
     Limit {
-        /// Which.
+        /// Name of the limit.
         #[serde(rename = "w")]
         what: String,
     },
-    /// It is about to stop.
+    /// The refusing node is shutting down.
     #[serde(rename = "z")]
     #[error("it is stopping")]
     Stopping,
-    /// The program there takes no clients.
+    /// The application on the refusing node accepts no clients.
     #[serde(rename = "n")]
     #[error("its program takes no clients: ask another node, such as one run by `ostraca node`")]
     Unserved,
-    /// A client has the identity of a node that is known.
+    /// The client has the identity of a known node.
     #[serde(rename = "k")]
     #[error("a node of the cluster has this identity: give the client another, or none")]
     Twin,
-    /// The incarnation does not follow from the peer id and the nonce, or no nonce was told.
+    /// The incarnation is not the hash of peer id and nonce, or no nonce was told.
     #[serde(rename = "j")]
     #[error(
         "this incarnation does not follow from the node's peer id and nonce: upgrade the node that \
          tells it"
     )]
     FalseIncarnation,
-    /// Another node has this incarnation, or the refusing one itself: two hashes of 64 bits are
-    /// equal, which is no chance.
+    /// Another node, or the refusing one itself, has this incarnation: two hashes of 64 bits are
+    /// equal, which does not happen by chance.
     #[serde(rename = "d")]
     #[error("another node has this incarnation: restart this one, from its own data directory")]
     Claimed,
-    /// A reason of a later release. Never sent.
+    /// A reason that only a later release knows. Never sent.
     #[serde(skip)]
     #[error("it refuses for a reason that this release does not know: look at its log")]
     Unknown,
@@ -314,7 +316,8 @@ impl From<Refusal> for ClientAnswer {
     }
 }
 
-/// Reads a list without believing the length that it claims, and keeps the first few.
+/// Decodes a list without trusting its announced length, and keeps the first [`ADDRESSES_MAX`]
+/// entries.
 fn few_addresses<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
     struct Few;
 
@@ -340,8 +343,8 @@ fn few_addresses<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::E
     from.deserialize_seq(Few)
 }
 
-/// N bytes as MessagePack's byte string: always 2 bytes more, where a list of numbers takes up to
-/// twice as many.
+/// Encodes N bytes as MessagePack's byte string: always 2 bytes longer, where a list of numbers
+/// would take up to twice as many.
 mod fixed_bytes {
     use std::fmt;
 

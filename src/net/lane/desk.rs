@@ -43,7 +43,8 @@ impl<W> Drop for Desk<W> {
 
 impl<W> Beside<W> {
     /// Runs `write` if nobody else has the writer, and returns its result; otherwise `false`. Never
-    /// blocks: whoever has the writer finds the appended message, or the caller wakes the task.
+    /// blocks: either the task or sender that has the writer finds the appended message, or the
+    /// caller wakes the task.
     pub(super) fn write(&self, write: impl FnOnce(&mut W) -> bool) -> bool {
         self.0.try_lock().is_ok_and(|mut desk| desk.as_mut().is_some_and(write))
     }

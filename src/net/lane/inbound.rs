@@ -128,7 +128,7 @@ impl InboundLane {
         }
     }
 
-    /// Current statistics.
+    /// Returns the current statistics.
     #[must_use]
     pub fn stats(&self) -> InboundStats {
         let counters = &self.0.counters;

@@ -61,7 +61,7 @@ pub enum SendError {
     Full {
         /// Bytes in the buffer.
         kept: usize,
-        /// Maximum.
+        /// Maximum number of bytes in the buffer.
         max: usize,
     },
     /// The message is longer than both ends allow. Split it, or raise `message-bytes-max` on all
@@ -166,13 +166,13 @@ impl Lane {
         }))
     }
 
-    /// Receiving node.
+    /// Node to which the lane leads.
     #[must_use]
     pub fn to(&self) -> NodeId {
         self.0.to
     }
 
-    /// Traffic class.
+    /// Traffic class of the lane.
     #[must_use]
     pub fn class(&self) -> Class {
         self.0.class
@@ -244,7 +244,7 @@ impl Lane {
         self.0.handoff.break_off()
     }
 
-    /// Current statistics.
+    /// Returns the current statistics.
     #[must_use]
     pub fn stats(&self) -> LaneStats {
         self.0.handoff.stats()

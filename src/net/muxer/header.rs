@@ -1,45 +1,45 @@
-//! Headers of yamux: twelve bytes before whatever a connection carries, all of it big-endian.
-//! Source: the [specification](https://github.com/hashicorp/yamux/blob/master/spec.md).
+//! Frame header of yamux: twelve bytes in front of each frame, all fields big-endian. Source: the
+//! [specification](https://github.com/hashicorp/yamux/blob/master/spec.md).
 
 use super::Violation;
 
 pub(super) const HEADER_BYTES: usize = 12;
 
-/// What a stream may send at first, each way, bytes.
+/// Initial window of a stream, in each direction, in bytes.
 pub(super) const WINDOW_FIRST: u32 = 256 * 1024;
 
-/// The code of an orderly goodbye.
+/// Go-away code of a normal termination.
 pub(super) const GOODBYE: u32 = 0;
 
-/// The code of one because of what the peer did.
+/// Go-away code of a protocol error of the peer.
 pub(super) const GOODBYE_VIOLATION: u32 = 1;
 
 const VERSION: u8 = 0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// `len` bytes follow.
+    /// Data frame: `len` bytes follow.
     Data,
-    /// The stream's peer may send `len` bytes more.
+    /// Window update: the receiver may send `len` more bytes on the stream.
     Window,
-    /// `len` is the sender's own, to be sent back.
+    /// Ping: `len` is an opaque value that the answer repeats.
     Ping,
-    /// The connection is over; `len` says why.
+    /// Go away: the connection ends; `len` is the reason.
     Goodbye,
 }
 
-/// Says what happens to a stream besides, or which half of a ping it is.
+/// Flags of a frame: state changes of its stream, or the direction of a ping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Flags(u16);
 
 impl Flags {
-    /// Opens the stream; asks, in a ping.
+    /// Opens the stream; in a ping, requests an answer.
     pub(super) const SYN: Self = Self(1);
-    /// Takes the stream that was opened; answers, in a ping.
+    /// Accepts the stream; in a ping, marks the answer.
     pub(super) const ACK: Self = Self(2);
-    /// No more data comes from here.
+    /// Ends the sender's half of the stream.
     pub(super) const FIN: Self = Self(4);
-    /// The stream is over at once, both ways.
+    /// Resets the stream in both directions.
     pub(super) const RST: Self = Self(8);
 
     pub(super) const fn has(self, flag: Self) -> bool {

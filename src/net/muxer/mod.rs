@@ -1,17 +1,16 @@
-//! The muxer: streams over one connection, in the wire protocol of yamux, which others speak too.
+//! Muxer: many streams over one connection, with the wire protocol of yamux.
 //!
-//! Why our own: the `yamux` crate writes each frame by itself (a cipher message, a call of the system
-//! and a wake-up for every acknowledgement and every credit), needs its connection's task for each
-//! of them, and reads nothing while the answer to a ping waits to be written, so that two nodes that
-//! are saturated both ways can wait for each other. Here what waits goes out together; who writes
-//! little on a quiet connection writes it on the spot; and nothing that is written keeps anything
-//! from being read. A window grows only while what it lets through waits for its reader, not for the
-//! connection: a busy stream that had 2 MiB in the sockets would delay the others by as much
-//! (spec/reference/libp2p.md §3.4).
+//! Why not the `yamux` crate: it writes each frame by itself (an encrypted message, a system call
+//! and a wake-up for every acknowledgement and every credit), needs the connection's task for each
+//! of them, and reads nothing while the answer to a ping waits to be written, so that two nodes
+//! with saturated connections can block each other. This muxer writes all waiting frames together.
+//! On an idle connection a sender writes inline, and reading never waits for writing. A window
+//! grows only while its data waits for the stream's reader, not for the connection: a busy stream
+//! with 2 MiB in the socket buffers would delay all other streams by that much.
 //!
-//! A `Session` has the socket and takes one caller at a time: the connection's task or, while that
-//! is elsewhere, somebody who writes. A `Pipe` is one stream's state, under a lock that nobody
-//! holds while anything is read, written or enciphered.
+//! A `Session` owns the socket. One caller at a time uses it: the connection's task or, while that
+//! is idle, a task that writes to a stream. A `Pipe` is the state of one stream. Its lock is never
+//! held during reading, writing or encryption.
 
 mod half_closed;
 mod header;
@@ -42,21 +41,21 @@ use self::seat::{Found, Seat};
 use self::session::Session;
 pub use self::stream::Stream;
 
-/// What [`seat`] synchronises with; its tests have loom's.
+/// Synchronisation primitives of [`seat`], replaced by loom's in its tests.
 mod sync {
     pub(super) use std::sync::Mutex;
     pub(super) use std::sync::atomic::{AtomicBool, Ordering, fence};
 }
 
-/// Makes muxers.
+/// Creates muxers with a limit of streams.
 #[derive(Clone, Debug)]
 pub struct Yamux {
     streams_max: usize,
 }
 
 impl Yamux {
-    /// At most `streams_max` at once on a connection, both directions together: the peer's next one
-    /// is reset, and ours waits.
+    /// Creates an upgrade with at most `streams_max` concurrent streams per connection, both
+    /// directions together. Beyond it, a stream opened by the peer is reset, and opening one waits.
     #[must_use]
     pub const fn new(streams_max: usize) -> Self {
         Self { streams_max }
@@ -92,66 +91,69 @@ impl<C: AsyncRead + AsyncWrite + Unpin> OutboundConnectionUpgrade<C> for Yamux {
     }
 }
 
-/// Which end of the connection this is.
+/// Side of the connection, which decides the stream ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// Who dialled: its streams have odd numbers.
+    /// Dialled the connection; its streams have odd ids.
     Client,
-    /// Who was dialled: even ones.
+    /// Accepted the connection; its streams have even ids.
     Server,
 }
 
-/// Why a connection is over.
+/// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// In order: the peer has said goodbye, or has closed the socket between two frames.
+    /// Normal end: the peer has sent go-away, or has closed the socket between two frames.
     #[error("the peer has closed the connection")]
     Closed,
     /// The socket failed, or ended within a frame.
     #[error("the connection broke")]
     Io(#[from] io::Error),
-    /// The peer did what no peer may; it was told goodbye.
+    /// The peer violated the protocol, and was sent go-away.
     #[error("the peer breaks the rules of yamux")]
     Violation(#[from] Violation),
-    /// This end has opened 2³¹ streams.
+    /// This side has used all 2³¹ stream ids.
     #[error("the connection's numbers of streams are used up: dial anew")]
     NoMoreStreams,
 }
 
-/// What a peer may not do.
+/// Violation of the protocol by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Violation {
-    /// The version of a frame.
+    /// A frame has an unknown version.
     #[error("it speaks version {0}, not 0")]
     Version(u8),
-    /// The kind of a frame.
+    /// A frame is of an unknown kind.
     #[error("a frame is of the unknown kind {0}")]
     Kind(u8),
-    /// Even numbers are for who was dialled, odd ones for who dialled, and none is 0.
+    /// A stream id that the peer may not use: even ids belong to the accepting side, odd ids to the
+    /// dialling side, and 0 to neither.
     #[error("it opens stream {0}, a number that is not its own to give")]
     Id(u32),
-    /// A stream of this number lives.
+    /// The stream id is in use.
     #[error("it opens stream {0} a second time")]
     OpenedTwice(u32),
-    /// More data than it has credit for.
+    /// The peer sends more data than its window allows.
     #[error("it sends {sent} bytes on a stream that takes {granted}")]
     Window {
-        /// Bytes that it might have sent.
+        /// Bytes that the window allows.
         granted: u32,
-        /// Bytes that it says it sends.
+        /// Bytes that the frame announces.
         sent: u32,
     },
-    /// 2³² bytes or more.
+    /// The window would grow to 2³² bytes or more.
     #[error("it gives more credit than there can be")]
     Credit,
-    /// Hundreds of refusals wait to be written.
+    /// The peer opens streams beyond the limit faster than their refusals are written: 256 are
+    /// waiting.
     #[error("it opens streams beyond the limit faster than they are refused")]
     Insists,
 }
 
-/// Streams that have something to say, in the order of their turns; each is in it once.
+/// Queue of the streams that have something to send, in the order of their turns. Each is in it at
+/// most once.
 #[derive(Debug, Default)]
 struct Waiting(Mutex<VecDeque<Arc<Pipe>>>);
 
@@ -165,7 +167,7 @@ impl Waiting {
     }
 }
 
-/// What a connection shares with its streams.
+/// State of a connection that its streams share.
 #[derive(Debug)]
 struct Shared<C> {
     seat: Seat<Session<C>>,
@@ -174,7 +176,7 @@ struct Shared<C> {
 }
 
 impl<C> Shared<C> {
-    /// The connection's task goes on.
+    /// Wakes the connection's task.
     fn wake(&self) {
         if let Some(task) = &*self.task.lock() {
             task.wake_by_ref();
@@ -183,10 +185,11 @@ impl<C> Shared<C> {
 }
 
 impl<C: AsyncRead + AsyncWrite + Unpin> Shared<C> {
-    /// Writes what waits on the spot, if the connection's task is elsewhere; else it is told.
+    /// Writes waiting frames inline if the connection's task does not use the session; otherwise
+    /// wakes the task.
     fn push(&self) {
         let _ended_by_a_panic = Alarm(self);
-        // A task whose budget is used up could write nothing.
+        // A task without remaining coop budget could write nothing.
         let is_left = !coop::has_budget_remaining()
             || self.seat.stand_in(|session| {
                 let task = self.task.lock().clone();
@@ -199,7 +202,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Shared<C> {
         }
     }
 
-    /// From here on this task is the one that is woken.
+    /// Registers this task to be woken.
     fn enlist(&self, cx: &Context<'_>) {
         keep(&mut self.task.lock(), cx.waker());
     }
@@ -214,7 +217,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Shared<C> {
     }
 }
 
-/// Who panics while it writes in the task's place leaves the end of the connection to the task.
+/// Wakes the connection's task if an inline write panics, so that the task ends the connection.
 struct Alarm<'a, C>(&'a Shared<C>);
 
 impl<C> Drop for Alarm<'_, C> {
@@ -233,7 +236,7 @@ fn said<T>(found: Found<Poll<Result<T, Error>>>) -> Poll<Result<T, Error>> {
     }
 }
 
-/// One end of a connection. It moves bytes while it is polled; dropped, it ends its streams.
+/// One end of a connection. It moves data only while it is polled. Dropping it ends its streams.
 #[derive(Debug)]
 pub struct Muxer<C> {
     shared: Arc<Shared<C>>,
@@ -272,7 +275,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for Muxer<C> {
         self.shared.ask(cx, |session, cx| session.poll_close(cx, &self.shared.waiting))
     }
 
-    /// The one call that moves anything; libp2p calls it each time, before the others.
+    /// The only method that moves data. libp2p calls it on every poll, before the others.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<StreamMuxerEvent, Error>> {
         self.shared.enlist(cx);
         said(self.shared.seat.work(|session| {

@@ -1,6 +1,7 @@
-//! One stream of a connection, both ways: what waits to be sent, and what has arrived unread.
+//! State of one stream, in both directions: data waiting to be sent, and received data that is
+//! unread.
 //!
-//! Pure: says what to do, and does nothing itself.
+//! Without I/O: the session and the user's handle call it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,29 +14,29 @@ use super::Violation;
 use super::header::{Flags, HEADER_BYTES, Header, Kind, WINDOW_FIRST};
 use crate::net::noise::PLAIN_MAX;
 
-/// What waits to be sent on a stream, bytes at most: with its headers, and if nothing went before, one
-/// message of the cipher.
+/// Maximum number of bytes waiting to be sent on a stream: with its headers they fit into one
+/// message of the cipher, if nothing precedes them.
 pub(super) const PIECE: usize = PLAIN_MAX - 2 * HEADER_BYTES;
 
-/// What a stream may have under way and unread, bytes, at most: so much where its reader is slow.
+/// Maximum window of a stream, in bytes: unread and in flight. Reached only if the reader is slow.
 const WINDOW_MAX: u32 = 1024 * 1024;
 
-/// `easy` credits after which a window shrinks.
+/// Number of consecutive credits to a fast reader after which the window shrinks.
 const EASY: u8 = 32;
 
-/// Fewer bytes are copied, more change hands with what they lie in.
+/// Length from which received bytes are moved with their buffer instead of copied.
 const SMALL: usize = 4 * 1024;
 
-/// The smallest room for what arrives.
+/// Minimum size of a receive buffer.
 const ROOM_MIN: usize = 1024;
 
-/// Emptied pieces that are kept for what comes next.
+/// Maximum number of empty buffers kept for reuse.
 const SPARE_MAX: usize = 2;
 
-/// Small arrivals in a row after which none are.
+/// Number of consecutive small arrivals after which no empty buffers are kept.
 const QUIET: u8 = 64;
 
-/// Bytes, from `from` to `to`; what follows is room.
+/// Receive buffer: unread bytes from `from` to `to`, followed by free space.
 #[derive(Debug, Default)]
 pub(super) struct Bin {
     bytes: Vec<u8>,
@@ -50,10 +51,10 @@ impl Bin {
 
     pub(super) fn consume(&mut self, len: usize) {
         self.from += len;
-        assert!(self.from <= self.to, "no more is used than there is");
+        assert!(self.from <= self.to, "at most the unread bytes are consumed");
     }
 
-    /// Room for `len` bytes; whatever was in it is gone.
+    /// Free space of `len` bytes. The previous contents are dropped.
     pub(super) fn space(&mut self, len: usize) -> &mut [u8] {
         (self.from, self.to) = (0, 0);
         if self.bytes.len() < len {
@@ -62,10 +63,10 @@ impl Bin {
         &mut self.bytes[..len]
     }
 
-    /// So many bytes of the room are filled.
+    /// Marks the first `len` bytes of the space as filled.
     pub(super) fn fill(&mut self, len: usize) {
         self.to = len;
-        assert!(len <= self.bytes.len(), "no more is read than there is room for");
+        assert!(len <= self.bytes.len(), "a read is no longer than the space");
     }
 
     fn append(&mut self, bytes: &[u8]) -> bool {
@@ -76,7 +77,7 @@ impl Bin {
     }
 }
 
-/// The headers that a stream sends at one turn: credit, data.
+/// Encoded headers that a stream sends in one turn: at most a window update and data.
 #[derive(Debug, Default)]
 pub(super) struct Heads {
     bytes: [u8; 2 * HEADER_BYTES],
@@ -99,19 +100,19 @@ impl Heads {
     }
 }
 
-/// What a stream says at its turn.
+/// Output of a stream's turn.
 #[derive(Debug, Default)]
 pub(super) struct Said {
     pub(super) heads: Heads,
-    /// Nobody needs the stream any more.
+    /// The stream is no longer used on this side.
     pub(super) is_over: bool,
-    /// It has more to say: it waits for another turn.
+    /// The stream needs another turn.
     pub(super) goes_on: bool,
-    /// Whoever waits to write.
+    /// Waker of a task that waits to write.
     pub(super) writer: Option<Waker>,
 }
 
-/// Whether a half has ended.
+/// State of ending this side's half: not ended, FIN waits to be sent, FIN was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     No,
@@ -119,14 +120,14 @@ enum End {
     Said,
 }
 
-/// The peer's half of a stream that is removed here.
+/// State of the peer's half when the stream is removed on this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerHalf {
-    /// The peer has ended it, or either end has reset the stream.
+    /// Ended by the peer, or reset by either side.
     Closed,
     /// Open, and the peer has credit.
     Open,
-    /// Open, and the peer has no credit: it may wait for some.
+    /// Open, and the peer has no credit, so that it may be waiting for some.
     Exhausted,
 }
 
@@ -139,40 +140,40 @@ pub(super) struct Pipe {
 
 #[derive(Debug)]
 pub(super) struct State {
-    // Forth.
-    opening: Flags, // goes with what is said first
+    // Sending.
+    opening: Flags, // flag of the first frame
     out: Vec<u8>,   // ≤ PIECE; within the peer's window
-    credit: u32,    // what the peer takes beyond that
+    credit: u32,    // further bytes that the peer's window allows
     fin: End,
     writer: Option<Waker>,
-    listed: bool, // waits for its turn
-    told: bool,   // and the connection's task knows
-    // Back.
+    listed: bool, // in the queue of waiting streams
+    told: bool,   // and the connection's task was told
+    // Receiving.
     inbox: VecDeque<Bin>, // ≤ window
     spare: Vec<Bin>,      // ≤ SPARE_MAX, of SMALL and more
-    small: Bin,           // spare, of less
+    small: Bin,           // spare, smaller than SMALL
     quiet: u8,
-    window: u32,   // granted + consumed + what is unread, if all has arrived
-    easy: u8,      // credits in a row given to a reader that keeps up
-    granted: u32,  // what the peer may send
-    unread: u32,   // in the inbox
-    consumed: u32, // of which it has not heard
-    lag: u32,      // what was unread after the last read
+    window: u32,   // granted + consumed + unread, if nothing is in flight
+    easy: u8,      // consecutive credits to a fast reader
+    granted: u32,  // bytes that the peer may send
+    unread: u32,   // bytes in the inbox
+    consumed: u32, // bytes read, not yet credited to the peer
+    lag: u32,      // bytes unread after the last read
     ended: bool,
     reader: Option<Waker>,
     // Both.
-    failure: Option<io::ErrorKind>, // of reading, once all is read
-    dead: bool,                     // nothing goes or comes any more
-    dropped: bool,                  // by its user
+    failure: Option<io::ErrorKind>, // error of reads, once the inbox is empty
+    dead: bool,                     // neither sends nor receives
+    dropped: bool,                  // dropped by its user
 }
 
 impl Pipe {
-    /// A stream that is opened here: says so with what it sends first.
+    /// Creates a stream that this side opens. Its first frame carries SYN.
     pub(super) fn outbound(id: u32) -> Self {
         Self::new(id, Flags::SYN, WINDOW_FIRST)
     }
 
-    /// One that the peer has opened, and takes so much.
+    /// Creates a stream that the peer has opened, with a window of `credit` bytes.
     pub(super) fn inbound(id: u32, credit: u32) -> Self {
         Self::new(id, Flags::ACK, credit)
     }
@@ -210,9 +211,10 @@ impl Pipe {
     }
 }
 
-// What its user does.
+// Methods for the user of the stream.
 impl State {
-    /// Takes bytes to be sent; how many, or none if there is no room: then `waker` is woken later.
+    /// Queues bytes for sending and returns their number, or `None` if there is no room. Then
+    /// `waker` is woken later.
     pub(super) fn write(&mut self, bytes: &[u8], waker: &Waker) -> io::Result<Option<usize>> {
         if self.dead || self.fin != End::No {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -228,23 +230,24 @@ impl State {
         Ok(Some(len))
     }
 
-    /// Whether so much waits that it goes out without a flush.
+    /// Whether so much is queued that it is sent without a flush.
     pub(super) fn is_large(&self) -> bool {
         self.out.len() >= PIECE / 4
     }
 
-    /// `true`, once until its turn: the connection's task is to be told that the stream waits.
+    /// Whether the connection's task must be told that the stream waits; `true` only once per turn.
     pub(super) fn tell(&mut self) -> bool {
         self.listed && !mem::replace(&mut self.told, true)
     }
 
-    /// `true`: it waits for its turn from now on, and is to be listed.
+    /// Whether the stream must be added to the queue of waiting streams; marks it as added.
     pub(super) fn list(&mut self) -> bool {
         let is_needed = !self.dead || self.dropped;
         is_needed && !mem::replace(&mut self.listed, true)
     }
 
-    /// No more is written; what was is sent, and then that it ends. `false`: so it was before.
+    /// Ends this side's half: queued data is still sent, followed by FIN. `false` if it was ended
+    /// before.
     pub(super) fn finish(&mut self) -> io::Result<bool> {
         match self.fin {
             End::No if self.dead => Err(io::ErrorKind::BrokenPipe.into()),
@@ -256,8 +259,8 @@ impl State {
         }
     }
 
-    /// What has arrived next, in exchange for what is used up; none if nothing has, and then
-    /// `waker` is woken later. Empty at the end.
+    /// Exchanges a consumed buffer for the next received one; an empty one at the end of the
+    /// stream. `None` if nothing has arrived; then `waker` is woken later.
     pub(super) fn read(&mut self, used: Bin, waker: &Waker) -> io::Result<Option<Bin>> {
         if used.bytes.len() < SMALL {
             self.small = used;
@@ -281,25 +284,25 @@ impl State {
         Ok(Some(bin))
     }
 
-    /// The peer is to hear of what was read.
+    /// Whether so much was read that the peer must be given credit.
     pub(super) fn owes_credit(&self) -> bool {
         self.consumed >= self.window / 2 && !self.ended && !self.dead
     }
 
-    /// Its user is gone. What was written is still sent.
+    /// Marks the stream as dropped by its user. Queued data is still sent.
     pub(super) fn abandon(&mut self) {
         self.dropped = true;
         if self.ended && self.fin == End::No {
-            self.fin = End::Wanted; // both have said what they had to say
+            self.fin = End::Wanted; // both halves end: no reset is needed
         }
         self.inbox = VecDeque::new();
         (self.reader, self.writer) = (None, None);
     }
 }
 
-// What its connection does.
+// Methods for the connection.
 impl State {
-    /// What it has to say; the data is moved into `body`, which is empty before.
+    /// Encodes the next frames of the stream. Its data is moved into `body`, which must be empty.
     pub(super) fn turn(&mut self, id: u32, body: &mut Vec<u8>) -> Said {
         let mut said = Said { is_over: self.dropped, ..Said::default() };
         (self.listed, self.told) = (false, false);
@@ -331,7 +334,7 @@ impl State {
             said.heads.push(header(Kind::Data, flags, len));
             said.writer = self.writer.take();
             if resets {
-                // What was written goes first.
+                // Queued data is sent before the reset.
                 (said.is_over, said.goes_on) = (false, true);
                 self.listed = true;
             }
@@ -340,17 +343,17 @@ impl State {
             if self.opening != Flags::SYN {
                 let flags = mem::take(&mut self.opening).and(Flags::RST);
                 said.heads.push(header(Kind::Data, flags, 0));
-            } // else the peer has never heard of it
+            } // otherwise the peer does not know the stream
         }
         said
     }
 
-    /// What was read is given back as credit: more of it while the reader is what is slow, less
-    /// where it keeps up.
+    /// Returns the credit for the consumed bytes: more than that while the reader is slow, less
+    /// while it keeps up.
     ///
-    /// What waits for a slow reader lies in this stream's inbox, behind which nobody else waits: a
-    /// larger window lets both ends work longer at a time. Where the reader keeps up, what is under
-    /// way lies in the sockets, and all streams of the connection wait behind it.
+    /// Unread data of a slow reader lies in this stream's inbox, where it delays no other stream,
+    /// and a larger window lets both ends work longer at a time. With a fast reader the data in
+    /// flight lies in the socket buffers, where it delays all streams of the connection.
     fn fit_window(&mut self) -> u32 {
         let read = mem::take(&mut self.consumed);
         let keeps_up = self.lag < self.window / 8;
@@ -363,7 +366,7 @@ impl State {
         if self.easy >= EASY && self.window > WINDOW_FIRST {
             self.easy = 0;
             self.window /= 2;
-            return read - self.window; // half of it, and no less was read
+            return read - self.window; // not negative: at least half the window was read
         }
         read
     }
@@ -376,7 +379,7 @@ impl State {
         }
     }
 
-    /// Data of the peer: all of it is within the window.
+    /// Checks data of the peer against its window, and reduces the window.
     pub(super) fn expect(&mut self, len: u32) -> Result<(), Violation> {
         let Some(granted) = self.granted.checked_sub(len) else {
             return Err(Violation::Window { granted: self.granted, sent: len });
@@ -385,10 +388,10 @@ impl State {
         Ok(())
     }
 
-    /// What was read of it; what nobody reads is dropped.
+    /// Takes received data. Data without a reader is dropped.
     ///
-    /// Only what fills most of what it lies in changes hands with it: a peer that sends little at a
-    /// time occupies no more than twice what it may send.
+    /// Only a buffer that is mostly filled is moved into the inbox; other data is copied. So a peer
+    /// that sends small frames occupies at most twice the memory of its window.
     pub(super) fn arrive(&mut self, read: &mut Bin) -> Option<Waker> {
         if self.dropped || self.dead || self.ended {
             return None;
@@ -412,19 +415,19 @@ impl State {
         self.reader.take()
     }
 
-    /// The peer takes more.
+    /// Adds to the credit that the peer has granted.
     pub(super) fn credit(&mut self, more: u32) -> Result<Option<Waker>, Violation> {
         self.credit = self.credit.checked_add(more).ok_or(Violation::Credit)?;
         Ok(if more > 0 { self.writer.take() } else { None })
     }
 
-    /// The peer has said all that it will.
+    /// Marks the peer's half as ended.
     pub(super) fn end(&mut self) -> Option<Waker> {
         self.ended = true;
         self.reader.take()
     }
 
-    /// Nothing more goes or comes. What has arrived may still be read.
+    /// Ends the stream in both directions. Received data can still be read.
     pub(super) fn die(&mut self, why: io::ErrorKind) -> [Option<Waker>; 2] {
         self.dead = true;
         self.out = Vec::new();
@@ -432,17 +435,17 @@ impl State {
         [self.reader.take(), self.writer.take()]
     }
 
-    /// No more is written or read, but what was written is still sent.
+    /// Ends the stream for its user when the connection is closed. Queued data is still sent.
     pub(super) fn close(&mut self) -> [Option<Waker>; 2] {
         self.failure.get_or_insert(io::ErrorKind::ConnectionAborted);
         if self.fin == End::No {
-            self.fin = End::Said; // the connection's goodbye says it
+            self.fin = End::Said; // go-away implies it
         }
         [self.reader.take(), self.writer.take()]
     }
 }
 
-/// Wakes this one next.
+/// Stores a waker in the slot.
 pub(super) fn keep(slot: &mut Option<Waker>, waker: &Waker) {
     match slot {
         Some(kept) => kept.clone_from(waker),

@@ -1,7 +1,7 @@
-//! Who has the session: the connection's task, or somebody who writes in its place. Nobody waits.
+//! Shared access to the session: the connection's task uses it, or a writer inline. Neither blocks.
 //!
-//! What synchronises the two, and nothing else; its tests compile this file a second time, with loom's
-//! types, as those of the lanes' [`desk`](crate::net::lane) do.
+//! Only the synchronisation is here. Tests compile this file a second time with loom's types, like
+//! the lanes' [`desk`](crate::net::lane).
 
 use std::sync::{PoisonError, TryLockError};
 
@@ -9,18 +9,18 @@ use super::sync::{AtomicBool, Mutex, Ordering, fence};
 
 #[derive(Debug)]
 pub(super) struct Seat<S> {
-    session: Mutex<Option<S>>, // none: it is gone
-    missed: AtomicBool, // the task has found somebody there, and has not worked since; its own
+    session: Mutex<Option<S>>, // `None` after `leave`
+    missed: AtomicBool,        // the task found it in use, and has not worked since
 }
 
-/// What the task has found.
+/// Result of an attempt of the task to use the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found<T> {
-    /// Nobody, and this is what came of it.
+    /// The session was free; the result of the call.
     Free(T),
-    /// Somebody, who has the task woken.
+    /// A writer uses the session, and will have the task woken.
     Busy,
-    /// No session, or one that somebody has panicked with.
+    /// The session was removed, or a user of it has panicked.
     Gone,
 }
 
@@ -29,7 +29,7 @@ impl<S> Seat<S> {
         Self { session: Mutex::new(Some(session)), missed: AtomicBool::new(false) }
     }
 
-    /// The task does all that there is to do.
+    /// Runs all pending work, for the task.
     pub(super) fn work<T>(&self, work: impl FnOnce(&mut S) -> T) -> Found<T> {
         self.ask(|session| {
             self.missed.store(false, Ordering::Relaxed);
@@ -37,7 +37,7 @@ impl<S> Seat<S> {
         })
     }
 
-    /// The task wants to know something, and leaves its work where it is.
+    /// Runs a query for the task, which does not count as its work.
     pub(super) fn ask<T>(&self, ask: impl FnOnce(&mut S) -> T) -> Found<T> {
         let mut session = self.session.try_lock();
         if matches!(session, Err(TryLockError::WouldBlock)) {
@@ -52,8 +52,8 @@ impl<S> Seat<S> {
         }
     }
 
-    /// Somebody writes in the task's place, unless it is there or wants to be. `true`: the task is to
-    /// be woken.
+    /// Runs an inline write, unless the task uses the session or waits for it. Returns whether the
+    /// task must be woken.
     #[must_use]
     pub(super) fn stand_in(&self, write: impl FnOnce(&mut S)) -> bool {
         if self.missed.load(Ordering::Relaxed) {
@@ -64,11 +64,11 @@ impl<S> Seat<S> {
             write(session);
         }
         drop(session);
-        fence(Ordering::SeqCst); // either the task finds nobody here, or it is found to have looked
+        fence(Ordering::SeqCst); // either the task gets the lock, or its `missed` is seen here
         self.missed.load(Ordering::Relaxed)
     }
 
-    /// The connection is gone: there is nothing to do any more.
+    /// Removes the session, because the connection has ended.
     pub(super) fn leave(&self) -> Option<S> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -1,8 +1,9 @@
-//! A connection: reads frames and gives their data to streams; writes what streams have to say.
+//! Session of a connection: reads frames and passes their data to the streams, and writes the
+//! frames of the streams.
 //!
-//! Streams take turns; each says at its turn what it has, up to a [`PIECE`]. The connection flushes
-//! once nothing more waits, or after so much that the peer has something to do meanwhile: acks,
-//! credit and data of several streams go out in one cipher message and one call of the system.
+//! Streams take turns, each with up to a [`PIECE`] of data. The session flushes once no stream
+//! waits, or after so much data that the peer has something to do meanwhile. So acknowledgements,
+//! credit and data of several streams share one encrypted message and one system call.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -19,16 +20,17 @@ use super::header::{Flags, GOODBYE, GOODBYE_VIOLATION, HEADER_BYTES, Header, Kin
 use super::pipe::{Bin, Heads, PIECE, PeerHalf, Pipe};
 use super::{Error, Mode, Violation, Waiting};
 
-/// Bytes written before the reader of this connection gets a turn.
+/// Bytes written before the session reads again.
 const BYTES_PER_TURN: usize = 256 * 1024;
 
-/// Bytes written by somebody in its place before it goes on itself.
+/// Bytes written inline before the rest is left to the connection's task.
 const BYTES_PUSHED: usize = 16 * 1024;
 
-/// Answers that wait to be written: to pings, of which the newest are answered, ...
+/// Maximum number of queued answers to pings. Beyond it, the oldest are dropped.
 const PONGS_MAX: usize = 8;
 
-/// ... and to streams beyond the limit; who asks for more at a time is cut off.
+/// Maximum number of queued refusals of streams beyond the limit. A peer that exceeds it violates
+/// the protocol.
 const REFUSED_MAX: usize = 256;
 
 #[derive(Debug)]
@@ -39,8 +41,8 @@ pub(super) struct Session<C> {
     streams: HashMap<u32, Arc<Pipe>>, // ≤ streams_max
     half_closed: HalfClosed,
     next_id: u32,
-    arrived: VecDeque<Arc<Pipe>>, // of `streams`, not taken yet
-    end: Option<Error>,           // of writing
+    arrived: VecDeque<Arc<Pipe>>, // of `streams`, not yet accepted
+    end: Option<Error>,           // error of writing
     has_read: bool,               // in this poll
     // Reading.
     expected: Expected,
@@ -59,9 +61,9 @@ pub(super) struct Session<C> {
 
 #[derive(Debug)]
 enum Expected {
-    /// A header, of which so much is there.
+    /// A header, with the number of bytes received so far.
     Header([u8; HEADER_BYTES], usize),
-    /// Data of a stream, or for nobody.
+    /// Data of a stream; `None`: data to discard.
     Data { pipe: Option<Arc<Pipe>>, left: u32, is_last: bool },
 }
 
@@ -75,7 +77,7 @@ enum Goodbye {
 const HEADER: Expected = Expected::Header([0; HEADER_BYTES], 0);
 
 impl<C> Session<C> {
-    /// Nothing goes or comes any more.
+    /// Ends all streams of the connection.
     pub(super) fn end(&mut self) {
         self.wake_all(|pipe| pipe.lock().die(io::ErrorKind::ConnectionAborted));
         self.streams.clear();
@@ -116,7 +118,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
         }
     }
 
-    /// Reads and writes as far as that goes; ready only at the connection's end.
+    /// Reads and writes as far as possible. Ready only when the connection ends.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -137,7 +139,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
         }
         match self.end.take() {
             Some(end) if self.has_read => {
-                // What the peer has said before it broke off is read first.
+                // Read what the peer sent before it closed the connection.
                 self.end = Some(end);
                 cx.waker().wake_by_ref();
                 Poll::Pending
@@ -147,7 +149,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
         }
     }
 
-    /// Writes what waits, in the place of the connection's task, which is woken by what follows.
+    /// Writes waiting frames inline. Later events of the socket wake the connection's task.
     pub(super) fn push(&mut self, task: &Waker, waiting: &Waiting) {
         if self.end.is_some() {
             return;
@@ -159,7 +161,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
         }
     }
 
-    /// Opens a stream, once there are fewer than may be.
+    /// Opens a stream once there are fewer than the maximum.
     pub(super) fn poll_open(&mut self) -> Poll<Result<Arc<Pipe>, Error>> {
         if self.streams.len() >= self.streams_max {
             return Poll::Pending;
@@ -170,12 +172,12 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
         Poll::Ready(Ok(pipe))
     }
 
-    /// A stream that the peer has opened.
+    /// Returns the next stream that the peer has opened.
     pub(super) fn poll_arrived(&mut self) -> Poll<Arc<Pipe>> {
         self.arrived.pop_front().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Writes what streams have written, says goodbye, and closes.
+    /// Writes queued data and go-away, and closes the socket.
     pub(super) fn poll_close(
         &mut self,
         cx: &mut Context<'_>,
@@ -284,11 +286,11 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
         }
     }
 
-    /// A stream is removed. RST follows if its peer may wait for credit: at once where the peer
-    /// can send nothing that would be answered, otherwise on its next data.
+    /// Removes a stream. RST follows if the peer may wait for credit: at once if the peer can send
+    /// nothing that would be answered, otherwise on its next data.
     fn remove(&mut self, pipe: &Arc<Pipe>) {
         self.streams.remove(&pipe.id);
-        // The peer has sent FIN, with data that is still being read.
+        // The peer has sent FIN together with data that is still being read.
         let is_ending = matches!(&self.expected,
             Expected::Data { pipe: Some(ending), is_last: true, .. } if Arc::ptr_eq(ending, pipe));
         let half = pipe.lock().peer_half();
@@ -303,9 +305,9 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
         self.resets.extend(reset);
     }
 
-    /// `false`: there is no room for another stream.
+    /// Accepts or refuses a stream of the peer. `false`: there is no room for it.
     fn on_open(&mut self, id: u32, credit: u32) -> Result<bool, Error> {
-        let odd = self.mode == Mode::Server; // those of clients
+        let odd = self.mode == Mode::Server; // clients use odd ids
         if id == 0 || (id % 2 == 1) != odd {
             return Err(Violation::Id(id).into());
         }
@@ -322,7 +324,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
             return Ok(false);
         }
         let credit = credit.checked_add(WINDOW_FIRST).ok_or(Violation::Credit)?;
-        self.half_closed.remove(id); // a peer that reuses the id has given up the former stream
+        self.half_closed.remove(id); // a peer that reuses the id no longer uses the former stream
         let pipe = Arc::new(Pipe::inbound(id, credit));
         self.streams.insert(id, Arc::clone(&pipe));
         self.arrived.push_back(pipe);
@@ -331,8 +333,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
 
     // ── Writing ──
 
-    /// Writes what waits, some `most` bytes of it; ready once there is nothing left and, if that is
-    /// wanted, goodbye was said.
+    /// Writes about `most` bytes of waiting data. Ready once nothing is left and, if wanted,
+    /// go-away was written.
     fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -373,7 +375,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
         Poll::Ready(Ok(()))
     }
 
-    /// What is written next; `false`: nothing waits.
+    /// Prepares the next frames to write. `false`: nothing waits.
     fn next(&mut self, waiting: &Waiting) -> bool {
         self.heads = Heads::default();
         self.body.clear();

@@ -1,4 +1,4 @@
-//! A stream, as its user holds it.
+//! Stream handle for the user.
 
 use std::fmt;
 use std::io;
@@ -13,11 +13,11 @@ use parking_lot::MutexGuard;
 use super::Shared;
 use super::pipe::{Bin, Pipe, State};
 
-/// Bytes both ways. Reading ends with what the peer has said until it closed its half, and fails
-/// where the stream was reset or its connection is gone; what had arrived before is read first.
-/// What is written goes out with a flush, or once it is much. Dropped without being closed, it
-/// resets the other end after what was written. Closed and then dropped, it resets the other end
-/// once that sends data or has no credit left, unless the other end closes its half before.
+/// A duplex byte stream. Reading yields the peer's data until the peer closes its half, and fails
+/// after a reset or the end of the connection; data received before is read first. Written data is
+/// sent with a flush, or once there is much of it. Dropping the stream without closing it resets
+/// the peer after the written data. Dropping a closed stream resets the peer once that sends data
+/// or has no credit left, unless the peer closes its half before.
 pub struct Stream<C> {
     shared: Arc<Shared<C>>,
     pipe: Arc<Pipe>,
@@ -31,8 +31,8 @@ impl<C> Stream<C> {
 }
 
 impl<C> Stream<C> {
-    /// Lets the stream wait for its turn, if it `lists`, and wakes the connection's task, if that is
-    /// to be told and has not been.
+    /// Adds the stream to the waiting ones if `lists`, and wakes the connection's task if `tells`
+    /// and it was not told before.
     fn hand_on(&self, mut state: MutexGuard<'_, State>, lists: bool, tells: bool) {
         let lists = lists && state.list();
         let tells = tells && state.tell();
@@ -107,6 +107,6 @@ impl<C> Drop for Stream<C> {
         let mut state = self.pipe.lock();
         state.abandon();
         self.hand_on(state, true, false);
-        self.shared.wake(); // somebody may wait for its place
+        self.shared.wake(); // opening a stream may wait for this one's slot
     }
 }

@@ -1,5 +1,5 @@
-//! The seat, by loom: the file that runs in production, compiled once more with loom's types, in every
-//! interleaving. A task that nobody wakes any more is a deadlock, which loom reports.
+//! Tests of the seat with loom: the production file, compiled a second time against loom's types,
+//! is run in every interleaving. A lost wake-up shows as a deadlock, which loom reports.
 
 use std::panic::catch_unwind;
 use std::sync::Arc;
@@ -20,17 +20,17 @@ mod sync {
     pub(super) use loom::sync::atomic::{AtomicBool, Ordering, fence};
 }
 
-/// A step that is left out.
+/// Injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
-    /// Who stands in wakes nobody.
+    /// An inline writer does not wake the task.
     NobodyWoken,
-    /// A question is taken for work.
+    /// A query is counted as work.
     AskedAsWork,
 }
 
-/// Something arrives while somebody writes: the task reads it in the end.
+/// Data arrives during an inline write: the task must read it eventually.
 fn something_arrives(fault: Fault, writers: usize) {
     let mut model = Builder::new();
     model.preemption_bound = Some(3);
@@ -41,7 +41,8 @@ fn something_arrives(fault: Fault, writers: usize) {
         for _ in 0..writers {
             let (seat, looks, rings) = (Arc::clone(&seat), Arc::clone(&arrived), Arc::clone(&bell));
             threads.push(thread::spawn(move || {
-                // loom changes threads where something is shared: here, while the seat is taken.
+                // loom switches threads only at shared accesses, so access one while the seat is
+                // taken.
                 let writes = |(): &mut ()| {
                     looks.load(sync::Ordering::SeqCst);
                 };

@@ -1,4 +1,4 @@
-//! A socket whose other end is known, and which nobody else reads.
+//! Encrypted channel with an authenticated peer over a socket.
 
 use std::fmt;
 use std::io;
@@ -10,23 +10,24 @@ use futures::{AsyncRead, AsyncWrite};
 use super::sealed::{Incoming, Outgoing};
 use super::session::Session;
 
-/// Bytes read after which others get a turn: a piece of a lane. (The last read may bring more.)
+/// Bytes read after which the connection's task yields: a piece of a lane. (The last read may
+/// exceed it.)
 ///
-/// Who reads what they have brought is woken by the connection's task, and tokio runs the task that
-/// was woken last on that thread alone: as long as the connection went on, its lanes' readers
-/// waited, and then it for them.
+/// The connection's task wakes the readers of that data. tokio runs the most recently woken task
+/// only on the thread that woke it, so the lanes' readers would wait as long as the connection kept
+/// reading, and then the connection for them.
 const BYTES_PER_TURN: usize = 64 * 1024;
 
-/// Bytes both ways over a socket, enciphered. What is written goes out once a message is full
-/// ([`PLAIN_MAX`](super::PLAIN_MAX)) and the socket takes it, and with a flush. It holds up to five
-/// messages: two on their way out, two that have arrived, and the content of one; a few KiB where
-/// little is said at a time.
+/// Encrypted duplex byte stream. Written data is sent once a message is full
+/// ([`PLAIN_MAX`](super::PLAIN_MAX)) and the socket accepts it, and with a flush. A channel buffers
+/// up to five messages: two outgoing, two incoming, and the content of one; a few KiB if messages
+/// are short.
 pub struct Channel<S> {
     socket: S,
     session: Session,
     outgoing: Outgoing,
     incoming: Incoming,
-    this_turn: usize, // bytes read since others had theirs
+    this_turn: usize, // bytes read since the last yield
 }
 
 impl<S> Channel<S> {
@@ -43,7 +44,7 @@ impl<S> fmt::Debug for Channel<S> {
 }
 
 impl<S: AsyncRead + Unpin> Channel<S> {
-    /// Reads from the socket; how much, and nothing at its end.
+    /// Reads from the socket. Returns the number of bytes, 0 at its end.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if self.this_turn >= BYTES_PER_TURN {
             self.this_turn = 0;
@@ -57,7 +58,7 @@ impl<S: AsyncRead + Unpin> Channel<S> {
                 self.incoming.fill(*len);
             }
             Poll::Ready(Err(_)) => {}
-            Poll::Pending => self.this_turn = 0, // others have theirs
+            Poll::Pending => self.this_turn = 0, // other tasks run now
         }
         read
     }
@@ -88,7 +89,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Channel<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Channel<S> {
-    /// Sends what is sealed.
+    /// Writes the sealed message to the socket.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let unsent @ [_, ..] = self.outgoing.unsent() {
             let len = ready!(Pin::new(&mut self.socket).poll_write(cx, unsent))?;
@@ -100,7 +101,7 @@ impl<S: AsyncWrite + Unpin> Channel<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Seals what was taken, once what was sealed before is sent.
+    /// Seals the buffered data once the previous message was written.
     fn poll_seal(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send(cx))?;
         if self.outgoing.is_begun() {
@@ -109,7 +110,7 @@ impl<S: AsyncWrite + Unpin> Channel<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends all that was taken.
+    /// Sends all buffered data.
     fn poll_send_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_seal(cx))?;
         self.poll_send(cx)
@@ -129,7 +130,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Channel<S> {
         }
         let len = this.outgoing.take(bytes);
         if this.outgoing.is_full() {
-            // These bytes are taken. If they cannot go out now, the next call finds that, too.
+            // These bytes are already taken. If they cannot be sent now, the next call reports the
+            // error.
             let _ = this.poll_send_all(cx);
         }
         Poll::Ready(Ok(len))
@@ -163,7 +165,7 @@ mod tests {
         sessions(Suite::ChaChaPoly, None)
     }
 
-    /// Gives a few bytes a call.
+    /// A reader that returns a few bytes per call.
     struct Slow(Cursor<Vec<u8>>);
 
     impl AsyncRead for Slow {
@@ -177,7 +179,7 @@ mod tests {
         }
     }
 
-    /// Takes a few bytes a call, and each third call fails.
+    /// A writer that accepts a few bytes per call, and fails on each third call.
     #[derive(Default)]
     struct Shaky {
         taken: Vec<u8>,
@@ -217,7 +219,7 @@ mod tests {
         }
     }
 
-    /// What travels when this is said, in messages of so much, and the end that can read it.
+    /// Encrypted bytes of `all` in messages of `each` bytes, and the session that can read them.
     fn said(all: &[u8], each: usize) -> (Vec<u8>, Session) {
         let [near, far] = ends();
         let mut channel = Channel::new(Cursor::new(Vec::new()), near);
@@ -282,7 +284,7 @@ mod tests {
         assert!(heard == all);
     }
 
-    /// One that says nothing ends nothing.
+    /// A message without content does not end the stream.
     #[test]
     fn an_empty_message_is_passed_over() {
         let [mut near, far] = states(Suite::ChaChaPoly);

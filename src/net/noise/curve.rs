@@ -1,4 +1,4 @@
-//! Snow's handshake with x25519-dalek's curve, and all else of ring.
+//! Cryptographic primitives for snow: x25519-dalek for the curve, ring for all others.
 
 use snow::Error;
 use snow::params::{CipherChoice, DHChoice, HashChoice};
@@ -7,11 +7,11 @@ use snow::types::{Cipher, Dh, Hash, Random};
 use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::Zeroizing;
 
-/// Bytes of a key, secret or public.
+/// Length of a secret or public key, in bytes.
 const KEY_BYTES: usize = 32;
 
-/// Snow's primitives. With the static key pair of this process, snow does not derive the public key
-/// anew for each handshake.
+/// Resolver for snow. It holds the static key pair of this process, so that snow need not derive
+/// the public key again for each handshake.
 #[derive(Default)]
 pub(super) struct Resolver(pub(super) Option<Pair>);
 
@@ -34,14 +34,14 @@ impl CryptoResolver for Resolver {
 }
 
 impl Resolver {
-    /// A curve without a key: snow sets or generates one later.
+    /// Creates the curve without a key: snow sets or generates one later.
     fn curve(&self) -> Box<dyn Dh> {
         let (secret, public) = ([0; KEY_BYTES].into(), [0; KEY_BYTES].into());
         Box::new(Curve { pair: Pair { secret, public }, known: self.0.clone() })
     }
 }
 
-/// A key pair.
+/// Key pair of the curve.
 #[derive(Clone)]
 pub(super) struct Pair {
     secret: StaticSecret,
@@ -105,7 +105,7 @@ impl Dh for Curve {
         self.pair.secret()
     }
 
-    /// Refuses the few public keys with which anybody knows what is shared.
+    /// Refuses the few public keys of low order, with which the shared secret is publicly known.
     fn dh(&self, public: &[u8], out: &mut [u8]) -> Result<(), Error> {
         #[cfg(test)]
         multiplications::count();
@@ -119,7 +119,7 @@ impl Dh for Curve {
     }
 }
 
-/// Multiplications on the curve by this thread, which are what a handshake costs.
+/// Counts multiplications on the curve by this thread, which are the main cost of a handshake.
 #[cfg(test)]
 pub(super) mod multiplications {
     use std::cell::Cell;

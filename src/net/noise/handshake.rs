@@ -1,16 +1,18 @@
-//! The handshake: three messages, after which both ends know each other and share two keys.
+//! Noise handshake of a connection: three messages that authenticate both peers and derive two
+//! session keys.
 //!
-//! Noise proves that the other end has a certain static key; the payload of the second and the third
-//! message says whose that is, signed by the identity.
+//! Noise proves that the peer has a certain static key. The payloads of the second and third
+//! message hold the peer's identity, which has signed that key.
 //!
-//! With a secret the pattern is XXpsk0. The first message then carries an authentication tag under the
-//! preshared key, which the responder verifies before any multiplication on the curve: a stranger
-//! costs a few hashes, and learns neither identity nor static key. The responder tries each accepted
-//! secret, so that no name of a secret travels in the clear. Whoever records a first message can test
-//! guesses of the secret with it, which random secrets of 256 bits make useless.
+//! With a secret the pattern is XXpsk0. The first message then carries an authentication tag under
+//! the preshared key, which the responder verifies before any multiplication on the curve: a
+//! stranger costs a few hashes, and learns neither identity nor static key. The responder tries
+//! each accepted secret, so that no id of a secret is sent in the clear. An attacker that records a
+//! first message can test guesses of the secret with it, which is futile for random secrets of 256
+//! bits.
 //!
-//! Without a secret the pattern is XX, as in every libp2p. The dialler then shows its identity only to
-//! a responder that has proven its own; the responder shows its identity to every dialler.
+//! Without a secret the pattern is XX, as in every libp2p. The dialler then shows its identity only
+//! to a responder that has proven its own; the responder shows its identity to every dialler.
 
 use std::sync::Arc;
 
@@ -28,22 +30,22 @@ use super::{Channel, Error};
 use crate::net::identity::random;
 use crate::net::secrets::{Secrets, preshared};
 
-/// What an identity signs is this, and the static key.
+/// Prefix of the static key in the message that an identity signs.
 const SIGNED: &[u8] = b"noise-libp2p-static-key:";
 
-/// A message of the handshake, bytes at most: with an Ed25519 identity the longest has 200.
+/// Maximum length of a handshake message, in bytes. With an ed25519 identity the longest has 200.
 pub(super) const BYTES_MAX: usize = 4 * 1024;
 
-/// Which end of the connection this is.
+/// Side of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Who dialled: speaks first.
+    /// The dialler, which sends the first message.
     Initiator,
-    /// Who was dialled.
+    /// The accepting side.
     Responder,
 }
 
-/// What an end says of itself.
+/// Handshake payload: the peer's identity, and its signature of the static key.
 #[derive(Clone, PartialEq, Message)]
 struct Payload {
     #[prost(bytes = "vec", tag = "1")]
@@ -52,17 +54,17 @@ struct Payload {
     signature: Vec<u8>,
 }
 
-/// The static key of this life, and what is said of it.
+/// Static key of this process, and the payload that vouches for it.
 pub(super) struct Keys {
     pair: Pair,
     payload: Vec<u8>,
 }
 
-/// The kind of handshake that both ends have agreed on.
+/// Negotiated parameters of the handshake.
 pub(super) struct Agreed {
     pub(super) suite: Suite,
     pub(super) prologue: Arc<[u8]>,
-    /// The preshared keys: the first for an initiator, all for a responder.
+    /// Preshared keys: an initiator uses the first, a responder tries all.
     pub(super) secrets: Option<Arc<Secrets>>,
 }
 
@@ -76,7 +78,7 @@ impl Keys {
     }
 }
 
-/// Snow's state before the first message. A responder's preshared key is replaced as it tries others.
+/// Creates snow's handshake state. A responder replaces the preshared key while it tries others.
 fn begin(keys: &Keys, agreed: &Agreed, role: Role) -> Result<HandshakeState, Error> {
     let pattern = agreed.suite.pattern(agreed.secrets.is_some());
     let pattern = pattern.parse().expect("a name that Noise knows");
@@ -126,7 +128,7 @@ where
     Ok((peer, Channel::new(socket, session)))
 }
 
-/// Hears who the other end is.
+/// Receives and verifies the peer's identity.
 async fn meet<S>(socket: &mut S, noise: &mut HandshakeState) -> Result<PeerId, Error>
 where
     S: AsyncRead + Unpin,
@@ -162,7 +164,7 @@ where
     open(noise, &message)
 }
 
-/// Opens the first message by the first accepted secret that fits.
+/// Decrypts the first message with the first accepted secret that matches.
 fn open_first(
     noise: &mut HandshakeState,
     message: &[u8],
@@ -235,8 +237,8 @@ mod tests {
         Secret::new([byte; 32]).expect("32 bytes")
     }
 
-    /// A handshake of ends with these secrets: the results, and the multiplications on the curve of
-    /// both ends together.
+    /// Runs a handshake with these secrets. Returns both results, and the number of multiplications
+    /// on the curve at both ends together.
     fn shake_with(dials: Option<Secrets>, accepts: Secrets) -> ([Result<PeerId, Error>; 2], usize) {
         let (near, far) = sockets();
         let (near_keys, far_keys) = (Arc::new(keys()), Arc::new(keys()));
@@ -283,8 +285,8 @@ mod tests {
         shake(socket, keys(), Role::Responder).await
     }
 
-    /// What becomes of a node that says this of itself, instead of what is true: of one that was
-    /// dialled, and of one that dials.
+    /// Errors of a peer of a node with this false payload: of the dialling peer, and of the dialled
+    /// one.
     fn refusals(payload: &[u8]) -> [Error; 2] {
         [(Role::Initiator, Role::Responder), (Role::Responder, Role::Initiator)].map(
             |(us, them)| {
@@ -306,7 +308,7 @@ mod tests {
     fn who_did_not_sign_the_key_is_not_who_it_says() {
         let victim = Keypair::generate_ed25519();
         let identity = victim.public().encode_protobuf();
-        // What the victim has signed elsewhere: a key of its own.
+        // A signature of the victim for another key, its own.
         let elsewhere = Payload::decode(&Keys::new(&victim).expect("it signs").payload[..]);
         for signature in [Vec::new(), vec![0; 64], elsewhere.expect("ours").signature] {
             let payload = Payload { identity: identity.clone(), signature }.encode_to_vec();
@@ -345,7 +347,7 @@ mod tests {
         assert!(matches!(us.expect_err("early"), Error::EarlyData(5)));
     }
 
-    /// Anybody knows what is shared with such a public key.
+    /// With such a public key the shared secret is publicly known.
     #[test]
     fn a_key_that_shares_nothing_secret_is_refused() {
         for low in [0, 1] {

@@ -1,14 +1,14 @@
-//! The cipher: Noise as libp2p speaks it, XX with Curve25519, ChaCha20-Poly1305 and SHA-256
-//! (<https://github.com/libp2p/specs/blob/master/noise/README.md>); and, between two of us whose
-//! processors do it, the same with AES-256-GCM, under a name of its own; with a secret, XXpsk0 in place
-//! of XX, under further names. (A node that proposes more than one name waits for the answer: its dials
-//! take one more round trip.)
+//! Encryption of connections: Noise as in libp2p, XX with Curve25519, ChaCha20-Poly1305 and SHA-256
+//! (<https://github.com/libp2p/specs/blob/master/noise/README.md>). Two Ostraca nodes whose
+//! processors support AES use AES-256-GCM instead, under a protocol name of its own; with a secret,
+//! XXpsk0 replaces XX, under further names. (A node that proposes more than one name must wait for
+//! the answer, so its dials take one more round trip.)
 //!
-//! Why our own: `libp2p-noise` copies each byte three times on its way out and three times on its
-//! way in, clears the room for it anew each time, and wants a buffer below it. Here a byte is copied
-//! twice each way, once into or out of a buffer and once by snow, into buffers that are cleared only
-//! as they grow. The handshake, keys, nonces and rekeying are snow's, the curve x25519-dalek's, the
-//! ciphers ring's, as there. The tests have `libp2p-noise` as the other end.
+//! Why not `libp2p-noise`: it copies each byte three times for sending and three times for
+//! receiving, clears the buffer each time, and needs a buffer below it. Here a byte is copied twice
+//! each way, once into or out of a buffer and once by snow, and buffers are cleared only when they
+//! grow. As in that crate, snow implements the handshake, keys, nonces and rekeying, x25519-dalek
+//! the curve, and ring the ciphers. The tests run against `libp2p-noise`.
 
 mod channel;
 mod curve;
@@ -35,7 +35,7 @@ use self::suite::Suite;
 use super::identity::Entropy;
 use super::secrets::{self, Keyring};
 
-/// Makes channels that nobody else reads, with ends that know each other.
+/// Upgrade of a connection to an encrypted channel between authenticated peers.
 #[derive(Clone)]
 pub struct Noise {
     keys: Arc<Keys>,
@@ -45,36 +45,36 @@ pub struct Noise {
 }
 
 impl Noise {
-    /// As the node of this identity, with everybody.
+    /// Creates an upgrade with the identity of this node, for all peers.
     ///
     /// # Errors
-    /// If the identity cannot sign, or the system gives no randomness.
+    /// [`Error`] if the identity cannot sign, or the system provides no randomness.
     pub fn new(identity: &Keypair) -> Result<Self, Error> {
         let keys = Arc::new(Keys::new(identity)?);
         let keyring = Keyring::default();
         Ok(Self { keys, prologue: Arc::new([]), keyring, has_stock_peers: false })
     }
 
-    /// Only with peers that have the same prologue: to all others the handshake fails.
+    /// Restricts it to peers with the same prologue: with others the handshake fails.
     #[must_use]
     pub fn with_prologue(self, prologue: &[u8]) -> Self {
         Self { prologue: prologue.into(), ..self }
     }
 
-    /// Only with peers that know one of these secrets, if there are any.
+    /// Restricts it to peers that know one of these secrets, if there are any.
     #[must_use]
     pub fn with_secrets(self, keyring: Keyring) -> Self {
         Self { keyring, ..self }
     }
 
-    /// Also with peers whose Noise is libp2p's and knows no preshared key: the secret is their
-    /// prologue. That handshake shows the identity of this node to strangers.
+    /// Also accepts peers that use libp2p's Noise without a preshared key, with a prologue derived
+    /// from the secret. That handshake shows the identity of this node to strangers.
     #[must_use]
     pub fn with_stock_peers(self) -> Self {
         Self { has_stock_peers: true, ..self }
     }
 
-    /// The handshake that a protocol name stands for.
+    /// Parameters of the handshake with this protocol name.
     fn agreed(&self, name: &str) -> Result<Agreed, Error> {
         let unknown = || Error::Unknown(name.to_owned());
         let prologue = self.prologue.clone();
@@ -150,41 +150,41 @@ where
     }
 }
 
-/// Why there is no channel.
+/// Why no channel was established.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The negotiation has not agreed upon one of [`Noise::protocol_info`](UpgradeInfo::protocol_info).
+    /// The negotiated name is none of [`Noise::protocol_info`](UpgradeInfo::protocol_info).
     #[error("{0:?} is no name of a cipher")]
     Unknown(String),
-    /// libp2p's Noise ([`Stack::Stock`](super::config::Stack::Stock)) has no key.
+    /// libp2p's Noise ([`Stack::Stock`](super::config::Stack::Stock)) could not be set up.
     #[error("libp2p's Noise can't be set up")]
     Stock(#[from] libp2p::noise::Error),
     /// The socket failed or ended.
     #[error("the connection broke in the handshake")]
     Io(#[from] io::Error),
-    /// What the other end says cannot be deciphered, or proves nothing.
+    /// A message of the peer could not be decrypted or verified.
     #[error("the handshake fails: has the other end the same secret?")]
     Handshake(#[from] snow::Error),
-    /// More than any handshake needs.
+    /// A handshake message is longer than any needs to be.
     #[error("a message of the handshake has {0} bytes, and none needs more than {max}", max = BYTES_MAX)]
     TooLong(usize),
-    /// What opens the handshake is not secret yet, and carries nothing.
+    /// The first handshake message, which is not yet secret, must not carry data.
     #[error("the first message of the handshake carries {0} bytes of data")]
     EarlyData(usize),
-    /// Not what Noise in libp2p carries.
+    /// The payload is not that of Noise in libp2p.
     #[error("what the other end says of itself cannot be read")]
     Payload(#[from] prost::DecodeError),
-    /// No key of a kind that is known here.
+    /// The peer's identity is no key of a known type.
     #[error("the other end's identity is no key that is known here")]
     Identity(#[from] DecodingError),
-    /// Its identity did not sign the key that it has used.
+    /// The peer's identity did not sign the static key that the peer uses.
     #[error("the other end is not who it says it is: its signature is wrong")]
     Signature,
-    /// No randomness for the key of this life.
+    /// No randomness for the static key.
     #[error(transparent)]
     Entropy(#[from] Entropy),
-    /// Our identity cannot sign.
+    /// This node's identity cannot sign.
     #[error(
         "the identity key cannot sign: restore identity.key, or go on without it as a new node"
     )]

@@ -1,40 +1,41 @@
-//! Messages after the handshake: a length of two bytes, what is said, enciphered, and its tag.
+//! Buffers for messages after the handshake, each a length of two bytes and the ciphertext with its
+//! tag.
 //!
-//! Pure: says what travels, and moves nothing itself.
+//! Without I/O: [`Channel`](super::Channel) moves the bytes.
 
 use std::io;
 use std::ops::Range;
 
 use super::session::{Session, TAG_LEN};
 
-/// What one message says, bytes at most.
+/// Maximum length of the content of a message, in bytes.
 pub const PLAIN_MAX: usize = CIPHER_MAX - TAG_LEN;
 
-/// The same, enciphered.
+/// Maximum length of its ciphertext, tag included.
 const CIPHER_MAX: usize = 65_535;
 
-/// The length before it.
+/// Length of the length field.
 const PREFIX: usize = 2;
 
-/// A message as it travels.
+/// Maximum length of a message on the wire.
 const MESSAGE_MAX: usize = PREFIX + CIPHER_MAX;
 
-/// The room for what arrives: at first, ...
+/// Initial size of the receive buffer.
 const ROOM_MIN: usize = 4 * 1024;
 
-/// ... and on a busy connection.
+/// Size of the receive buffer on a busy connection.
 const ROOM_MAX: usize = 2 * MESSAGE_MAX;
 
 /// Outgoing messages: the sealed one that is being sent, and the content of the next one.
 #[derive(Default)]
 pub(super) struct Outgoing {
     sealed: Vec<u8>, // ≤ MESSAGE_MAX
-    sent: usize,     // of it
+    sent: usize,     // bytes of `sealed` that were sent
     open: Vec<u8>,   // ≤ PLAIN_MAX
 }
 
 impl Outgoing {
-    /// Takes of these bytes what fits into the next message.
+    /// Buffers as many bytes as fit into the next message. Returns their number.
     pub(super) fn take(&mut self, bytes: &[u8]) -> usize {
         let len = bytes.len().min(PLAIN_MAX - self.open.len());
         self.reserve(self.open.len() + len);
@@ -42,7 +43,7 @@ impl Outgoing {
         len
     }
 
-    /// Doubles, as a `Vec` does, but never beyond a message.
+    /// Doubles the capacity, like a `Vec`, but never beyond one message.
     fn reserve(&mut self, len: usize) {
         let has = self.open.capacity();
         if has < len {
@@ -55,12 +56,12 @@ impl Outgoing {
         self.open.len() == PLAIN_MAX
     }
 
-    /// Something has been taken that is not sealed.
+    /// Whether there is buffered data that is not yet sealed.
     pub(super) fn is_begun(&self) -> bool {
         !self.open.is_empty()
     }
 
-    /// Seals what has been taken. The message before must have been sent.
+    /// Seals the buffered data. The previous message must have been sent.
     pub(super) fn seal(&mut self, session: &mut Session) -> io::Result<()> {
         assert!(self.unsent().is_empty(), "one message travels at a time");
         self.sent = 0;
@@ -84,7 +85,7 @@ impl Outgoing {
 
     pub(super) fn sent(&mut self, len: usize) {
         self.sent += len;
-        assert!(self.sent <= self.sealed.len(), "no more is sent than there is");
+        assert!(self.sent <= self.sealed.len(), "at most the unsent bytes are sent");
     }
 }
 
@@ -92,14 +93,14 @@ impl Outgoing {
 #[derive(Default)]
 pub(super) struct Incoming {
     bytes: Vec<u8>,       // ≤ ROOM_MAX
-    raw: Range<usize>,    // of `bytes`: not opened
+    raw: Range<usize>,    // of `bytes`: not yet opened
     content: Vec<u8>,     // ≤ CIPHER_MAX
     unread: Range<usize>, // of `content`
-    is_broken: bool,      // a message was modified on its way: no other is opened
+    is_broken: bool,      // a message was modified in transit: no other is opened
 }
 
 impl Incoming {
-    /// Reads what was deciphered.
+    /// Reads decrypted data.
     pub(super) fn read(&mut self, out: &mut [u8]) -> usize {
         let len = out.len().min(self.unread.len());
         out[..len].copy_from_slice(&self.content[self.unread.start..][..len]);
@@ -136,14 +137,14 @@ impl Incoming {
         Ok(true)
     }
 
-    /// The next message's length, as it travels, if that much of it is there.
+    /// Length of the next message on the wire, if its length field has arrived.
     fn expected(&self) -> Option<usize> {
         let prefix = self.bytes[self.raw.clone()].first_chunk()?;
         Some(PREFIX + usize::from(u16::from_be_bytes(*prefix)))
     }
 
-    /// Room for what arrives next, once all that is here was read: for the rest of a message at
-    /// least.
+    /// Free space for arriving bytes, at least for the rest of a message. Call it only after all
+    /// complete messages were opened.
     pub(super) fn room(&mut self) -> &mut [u8] {
         let needed = self.expected().unwrap_or(PREFIX).max(ROOM_MIN);
         if self.raw.is_empty() {
@@ -156,16 +157,16 @@ impl Incoming {
         &mut self.bytes[self.raw.end..]
     }
 
-    /// So much of the room was filled. If it is all, there is more next time.
+    /// Marks bytes of the space as filled. If all of it is, the buffer grows.
     pub(super) fn fill(&mut self, len: usize) {
         self.raw.end += len;
-        assert!(self.raw.end <= self.bytes.len(), "no more arrives than there is room for");
+        assert!(self.raw.end <= self.bytes.len(), "a read is no longer than the space");
         if self.raw.end == self.bytes.len() && self.bytes.len() < ROOM_MAX {
             self.grow((2 * self.bytes.len()).min(ROOM_MAX));
         }
     }
 
-    /// To this length, if it is less, and no further.
+    /// Grows the buffer to this length.
     fn grow(&mut self, len: usize) {
         if len > self.bytes.len() {
             self.bytes.reserve_exact(len - self.bytes.len());
@@ -173,7 +174,7 @@ impl Incoming {
         }
     }
 
-    /// Some of a message is here, and the rest is not.
+    /// Whether a part of a message has arrived.
     pub(super) fn is_amid(&self) -> bool {
         !self.raw.is_empty()
     }
@@ -190,7 +191,7 @@ mod tests {
         near
     }
 
-    /// Sends `all` in messages of `each` bytes, which arrive in portions of another size.
+    /// Sends `all` in messages of `each` bytes, which are received in portions of another size.
     fn pass(all: &[u8], each: usize, portion: usize) -> Incoming {
         pass_with(sessions(Suite::ChaChaPoly, None), all, each, portion)
     }

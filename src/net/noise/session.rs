@@ -59,7 +59,7 @@ impl Session {
     }
 }
 
-/// The nonces are used up, after 2^64 - 1 messages.
+/// Error of snow: the nonces are used up, after 2^64 - 1 messages.
 fn unusable(error: Error) -> io::Error {
     io::Error::other(error)
 }
@@ -96,8 +96,8 @@ pub(super) mod tests {
         states(suite).map(|state| Session { state, messages_per_key })
     }
 
-    /// An end that can only open: snow refuses to seal at the receiving end of a one-way pattern,
-    /// as it does after the last nonce.
+    /// A session that can only open. snow refuses to seal at the receiving end of a one-way
+    /// pattern, as it does after the last nonce.
     pub(in super::super) fn unable_to_seal() -> Session {
         let pattern = "Noise_N_25519_ChaChaPoly_SHA256".parse().expect("a pattern");
         let builder =
@@ -122,7 +122,7 @@ pub(super) mod tests {
         }
     }
 
-    // The far end is snow's alone and replaces its key only when told.
+    // The far end is plain snow, which replaces its key only when told.
     #[test]
     fn aes_key_is_replaced_after_each_2_to_the_20_messages() {
         for (suite, rekeys) in [(Suite::ChaChaPoly, false), (Suite::AesGcm, true)] {

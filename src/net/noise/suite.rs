@@ -1,22 +1,22 @@
-//! The ciphers, and the names under which two ends agree on one.
+//! Cipher suites, and the protocol names under which two ends negotiate one.
 
-/// A cipher, under the name by which two ends agree on it before the handshake.
+/// A cipher suite of Noise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Suite {
-    /// That of every libp2p.
+    /// ChaCha20-Poly1305, which every libp2p supports.
     ChaChaPoly,
-    /// Four times as fast where the processor does it, and slower elsewhere.
+    /// AES-256-GCM: four times as fast if the processor supports it, and slower otherwise.
     AesGcm,
 }
 
 impl Suite {
-    /// Those that are for this machine, the fastest first.
+    /// Suites that this machine offers, the fastest first.
     pub(super) fn offered() -> &'static [Self] {
         const ALL: [Suite; 2] = [Suite::AesGcm, Suite::ChaChaPoly];
         if has_aes() { &ALL } else { &ALL[1..] }
     }
 
-    /// For the negotiation of libp2p: the handshake without a secret, or with one.
+    /// Protocol name in the negotiation of libp2p, without or with a secret.
     pub(super) const fn name(self, has_secret: bool) -> &'static str {
         match (self, has_secret) {
             (Self::ChaChaPoly, false) => "/noise",
@@ -26,12 +26,12 @@ impl Suite {
         }
     }
 
-    /// The one that was agreed upon.
+    /// The suite with this protocol name.
     pub(super) fn named(name: &str, has_secret: bool) -> Option<Self> {
         [Self::AesGcm, Self::ChaChaPoly].into_iter().find(|suite| suite.name(has_secret) == name)
     }
 
-    /// The handshake's name in Noise, without and with a preshared key.
+    /// Name of the Noise pattern, without or with a preshared key.
     pub(super) const fn pattern(self, has_secret: bool) -> &'static str {
         match (self, has_secret) {
             (Self::ChaChaPoly, false) => "Noise_XX_25519_ChaChaPoly_SHA256",
@@ -42,7 +42,7 @@ impl Suite {
     }
 }
 
-/// Whether this processor has the instructions for AES-GCM that ring asks for.
+/// Whether this processor has the instructions that ring requires for AES-GCM.
 fn has_aes() -> bool {
     #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
     return std::is_x86_feature_detected!("aes")

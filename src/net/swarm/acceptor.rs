@@ -1,9 +1,9 @@
-//! Acceptor: a transport whose inbound handshakes are limited, evicted and watched.
+//! Acceptor: a transport that limits inbound handshakes in number and time.
 //!
-//! libp2p cannot abort an inbound connection whose handshake is unfinished; the future that a
-//! listener hands out can be dropped, and with it the socket. [`Acceptor`] wraps that future. It
-//! ends early if the [table](UnfinishedHandshakes) evicts it, or if the first message of the cipher
-//! has not arrived in time. Handshakes of dialled connections have a time limit only.
+//! libp2p cannot abort an inbound connection with an unfinished handshake, but dropping the future
+//! that a listener yields closes the socket. [`Acceptor`] wraps that future. It ends early if the
+//! [table](UnfinishedHandshakes) evicts it, or if the first message of the cipher has not arrived
+//! in time. Handshakes of dialled connections only have a time limit.
 
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
@@ -24,23 +24,23 @@ use tokio::sync::Notify;
 use super::unfinished::{Number, Progress, UnfinishedHandshakes};
 use crate::net::address;
 
-/// What a dialler sends at least until the first message of the cipher is complete: the header of
-/// multistream-select (20 bytes), the shortest name of a cipher (8), and the message itself with
-/// its length (34).
+/// Minimum number of bytes that a dialler sends until the first message of the cipher is complete:
+/// the header of multistream-select (20 bytes), the shortest name of a cipher (8), and the message
+/// itself with its length (34).
 const FIRST_MESSAGE_BYTES: usize = 62;
 
-/// Connections that are accepted in one go, and the pause after them. Without it a flood could fill
-/// the table before the runtime has read the first bytes of any connection, so that honest ones
-/// would look as silent as the flood.
+/// Number of connections accepted in a row, and the pause after them. Without the pause a flood
+/// could fill the table before the runtime has read the first bytes of any connection, so that
+/// honest connections would look as silent as the flood.
 const ACCEPTED_AT_ONCE: usize = 16;
 const PAUSE: Duration = Duration::from_millis(1);
 
 tokio::task_local! {
-    /// The signal of the handshake that is being polled.
+    /// Signal of the handshake that is being polled.
     static CURRENT: Arc<Signal>;
 }
 
-/// What is known of a handshake while it runs.
+/// Progress of a running handshake, and the signal to evict it.
 #[derive(Debug, Default)]
 pub(in crate::net) struct Signal {
     received: AtomicUsize, // bytes, counted up to FIRST_MESSAGE_BYTES
@@ -62,14 +62,14 @@ impl Signal {
     }
 
     pub(super) fn evict(&self) {
-        self.evicted.notify_one(); // kept for one that does not wait yet
+        self.evicted.notify_one(); // stored if the task does not wait yet
     }
 }
 
 /// Why the acceptor ended a handshake. It is the innermost cause of the swarm's error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::net) enum Ended {
-    /// Another handshake took its place.
+    /// A newer handshake took its slot.
     #[error("the connection limit is reached (limits.handshakes): evicted for a newer connection")]
     Evicted,
     /// Too many evicted handshakes are still open.
@@ -77,15 +77,15 @@ pub(in crate::net) enum Ended {
         "refused: the connection limit is reached (limits.handshakes), and evicted ones are still open"
     )]
     Refused,
-    /// The first message has not arrived in time.
+    /// The first message did not arrive in time.
     #[error("no message within {0:?} (limits.first-message-within)")]
     NoFirstMessage(Duration),
-    /// The handshake as a whole has taken too long.
+    /// The handshake did not finish in time.
     #[error("the handshake was not finished within {0:?} (limits.handshake-within)")]
     TimedOut(Duration),
 }
 
-/// Finds an error of that type among the causes of another, also inside of `io::Error`s.
+/// Finds an error of that type among the causes of another, also within `io::Error`s.
 pub(in crate::net) fn find_cause<'a, E: std::error::Error + 'static>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> Option<&'a E> {
@@ -103,10 +103,10 @@ pub(in crate::net) fn find_cause<'a, E: std::error::Error + 'static>(
     None
 }
 
-/// The table as the acceptor and the behaviour share it.
+/// The table, shared by the acceptor and the behaviour.
 pub(super) type Shared = Arc<Mutex<UnfinishedHandshakes>>;
 
-/// A place in the table, free again when this is dropped.
+/// A slot in the table, released on drop.
 struct Place {
     number: Number,
     table: Shared,
@@ -118,7 +118,7 @@ impl Drop for Place {
     }
 }
 
-/// See the module's page.
+/// Transport wrapper that applies the limits to the handshakes of `inner`.
 pub(super) struct Acceptor<O> {
     inner: Boxed<O>,
     table: Shared,
@@ -127,12 +127,12 @@ pub(super) struct Acceptor<O> {
     pause: Option<Pin<Box<tokio::time::Sleep>>>,
 }
 
-/// How long handshakes may take.
+/// Time limits of handshakes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
-    /// Until the first message of an inbound one is there.
+    /// For the first message of an inbound handshake.
     pub(super) first_message: Duration,
-    /// In all, inbound or outbound.
+    /// For the whole handshake, inbound or outbound.
     pub(super) handshake: Duration,
 }
 
@@ -241,11 +241,11 @@ impl<O: Send + 'static> Transport for Acceptor<O> {
 #[derive(Debug)]
 pub(in crate::net) struct Observed<S> {
     socket: S,
-    signal: Option<Arc<Signal>>, // none once enough has arrived, and on what this node dials
+    signal: Option<Arc<Signal>>, // `None` once enough has arrived, and if dialled
 }
 
 impl<S> Observed<S> {
-    /// Must be called while the handshake is polled.
+    /// Wraps a socket. Must be called while the handshake is polled, in order to find its signal.
     pub(in crate::net) fn new(socket: S) -> Self {
         Self { socket, signal: CURRENT.try_with(Arc::clone).ok() }
     }

@@ -1,4 +1,4 @@
-//! A connection's handler: negotiates substreams of lanes and of clients, within the peer's limit.
+//! Connection handler: negotiates substreams of lanes and clients, within the limits of the peer.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -27,17 +27,17 @@ use crate::net::{CLIENT_PROTOCOL, Class};
 
 pub(super) type Answer = Result<Line, OpenFailed>;
 
-/// What a substream speaks.
+/// Protocol of a substream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// That of the lanes of a class.
+    /// Protocol of the lanes of this class.
     Lane(Class),
-    /// That of clients.
+    /// The protocol of clients.
     Client,
 }
 
 impl Protocol {
-    /// What a node takes.
+    /// Protocols that a node accepts.
     pub(super) const ALL: &'static [Self] = &[
         Self::Lane(Class::Control),
         Self::Lane(Class::Data),
@@ -56,64 +56,64 @@ impl AsRef<str> for Protocol {
     }
 }
 
-/// A request for a substream.
+/// Request to open a substream.
 #[derive(Debug)]
 pub struct Open {
     pub(super) protocol: Protocol,
     pub(super) reply: oneshot::Sender<Answer>,
 }
 
-/// Where the answer to an [`Open`] goes, and the place that the substream takes.
+/// Recipient of the result of an [`Open`], and the slot of the substream.
 #[derive(Debug)]
 pub struct Reply {
     to: oneshot::Sender<Answer>,
     slot: Slot,
 }
 
-/// What a handler tells the behaviour.
+/// Event of the handler for the behaviour.
 #[derive(Debug)]
 pub enum FromHandler {
     /// The peer has opened a substream.
     Inbound {
-        /// What it speaks.
+        /// Protocol that was negotiated.
         protocol: Protocol,
-        /// The substream.
+        /// Substream that was opened.
         stream: Line,
     },
-    /// The peer opened one too many; it was reset.
+    /// The peer exceeded its limit of substreams; this one was reset.
     TooMany,
 }
 
-/// Why there is no substream.
+/// Why a substream could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenFailed {
-    /// The connection is gone: use another.
+    /// The connection is closed: use another one.
     #[error("the connection is closed")]
     Closed,
-    /// This side has as many open as it may: end some first.
+    /// This side has reached its limit of substreams: end some first.
     #[error("{0} lanes to this peer are open already (limits.lanes-per-peer)")]
     TooMany(usize),
-    /// The peer did not answer.
+    /// The peer did not answer in time.
     #[error("the peer did not answer in time")]
     TimedOut,
-    /// The peer does not speak this protocol.
+    /// The peer does not support the protocol.
     #[error("the peer does not speak this protocol: another version, or no node of Ostraca")]
     Unsupported,
-    /// The connection broke.
+    /// The connection broke during the negotiation.
     #[error("the connection broke")]
     Io(#[from] io::Error),
 }
 
-/// One end of a substream. It holds a place in the peer's limit until it is dropped; dropped
-/// without being closed, it resets the other end.
+/// One end of a substream. It occupies a slot of the peer's limit until it is dropped. Dropping it
+/// without closing it resets the other end.
 #[derive(Debug)]
 pub struct Line {
     stream: Stream,
     _slot: Slot,
 }
 
-/// Handles one connection.
+/// Handler of one connection.
 #[derive(Debug)]
 pub struct Handler {
     slots: Arc<PeerSlots>,
@@ -122,7 +122,7 @@ pub struct Handler {
     queue: VecDeque<ConnectionHandlerEvent<Outbound, Reply, FromHandler>>, // ≤ slots, and refusals
 }
 
-/// The places of one peer, shared by its connections.
+/// Slots of one peer, shared by its connections.
 #[derive(Debug)]
 pub(super) struct PeerSlots {
     pub(super) inbound: Slots,
@@ -168,7 +168,7 @@ impl ConnectionHandler for Handler {
 
     fn on_behaviour_event(&mut self, Open { protocol, reply: to }: Open) {
         let Some(slot) = self.slots.outbound.take() else {
-            let _ = to.send(Err(OpenFailed::TooMany(self.slots.outbound.max()))); // or gone
+            let _ = to.send(Err(OpenFailed::TooMany(self.slots.outbound.max()))); // or dropped
             return;
         };
         let protocol = SubstreamProtocol::new(Outbound(protocol), Reply { to, slot });
@@ -187,10 +187,10 @@ impl ConnectionHandler for Handler {
                 protocol: stream,
                 info: Reply { to, slot },
             }) => {
-                let _ = to.send(Ok(Line { stream, _slot: slot })); // reset if nobody wants it
+                let _ = to.send(Ok(Line { stream, _slot: slot })); // an error drops and resets it
             }
             ConnectionEvent::DialUpgradeError(DialUpgradeError { info, error }) => {
-                let _ = info.to.send(Err(failed(error))); // or nobody wants to know
+                let _ = info.to.send(Err(failed(error))); // an error: the caller has gone
             }
             _ => {}
         }
@@ -205,7 +205,7 @@ fn failed(error: StreamUpgradeError<Infallible>) -> OpenFailed {
     }
 }
 
-/// Takes substreams that speak one of these.
+/// Upgrade that accepts substreams of these protocols.
 #[derive(Clone, Copy, Debug)]
 pub struct Inbound(&'static [Protocol]);
 
@@ -228,7 +228,7 @@ impl InboundUpgrade<Stream> for Inbound {
     }
 }
 
-/// Asks for a substream that speaks this.
+/// Upgrade that requests a substream of this protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Outbound(Protocol);
 

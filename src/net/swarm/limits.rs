@@ -1,7 +1,7 @@
-//! How many connections and substreams there may be, who may have them, and what was refused.
+//! Limits of connections and substreams, and counters of what they refused.
 //!
-//! Counted here and not by libp2p's own limiter, which refuses the *new* connection of a peer that
-//! restarted and keeps the dead one. Pure: no I/O, no clock. (spec/reference/libp2p.md §3.5)
+//! libp2p's own limiter is not used, because it refuses the *new* connection of a peer that
+//! restarted and keeps the dead one. Without I/O and clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,11 +16,11 @@ use super::handler::PeerSlots;
 use super::unfinished::{AddressGroup, Busiest};
 use crate::net::config::Limits;
 
-/// The limit that was reached, or the list that a peer is not on.
+/// Exceeded limit, or missing entry in the allow-list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Exceeded {
-    /// Not in `allowed-peers`.
+    /// The peer is not in `allowed-peers`.
     #[error("the peer is not in allowed-peers: add it there if it belongs to the cluster")]
     NotAllowed,
     /// Too many unfinished inbound handshakes: one was evicted.
@@ -30,10 +30,10 @@ pub enum Exceeded {
          the limit; otherwise block that address"
     )]
     Handshakes,
-    /// Too many connections in all.
+    /// Too many connections in total.
     #[error("connection limit reached: limits.connections are open, raise it")]
     Connections,
-    /// Too many inbound connections on which nobody was admitted: one was closed.
+    /// Too many inbound connections without an admitted peer: one was closed.
     #[error(
         "connection limit reached: more than limits.unadmitted inbound connections have opened \
          neither a lane nor a client's stream, the oldest one of the address with the most is \
@@ -49,7 +49,7 @@ pub enum Exceeded {
     /// Too many inbound substreams of one peer.
     #[error("a peer opens more lanes than limits.lanes-per-peer: it is of another make, or broken")]
     Lanes,
-    /// A client calls again before its first call is answered.
+    /// A client called again before its first call on the connection was answered.
     #[error("a client calls a second time before its first call on this connection is answered")]
     Clients,
 }
@@ -68,14 +68,14 @@ impl Exceeded {
     }
 }
 
-/// What was refused so far, by reason.
+/// Number of refusals since the start, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refusals {
-    /// Connections of peers that are not in the list.
+    /// Connections of peers that are not on the allow-list.
     pub not_allowed: u64,
     /// Inbound handshakes that were evicted because too many were unfinished.
     pub handshakes: u64,
-    /// Connections beyond the limit in all.
+    /// Connections beyond the total limit.
     pub connections: u64,
     /// Inbound connections without an admitted peer that were closed because there were too many.
     pub unadmitted: u64,
@@ -87,31 +87,31 @@ pub struct Refusals {
     pub clients: u64,
 }
 
-/// All connections of this node.
+/// Table of this node's connections.
 #[derive(Debug)]
 pub(super) struct Connections {
     limits: Limits,
-    allowed: BTreeSet<PeerId>,          // empty: everybody
+    allowed: BTreeSet<PeerId>,          // empty: all peers
     open: BTreeMap<ConnectionId, Open>, // ≤ limits.connections
     peers: BTreeMap<PeerId, Peer>,      // ≤ limits.connections
-    established: u64,                   // connections, ever
+    established: u64,                   // connections since the start
     refusals: Refusals,
 }
 
 #[derive(Debug)]
 struct Open {
     peer: PeerId,
-    host: Option<IpAddr>, // of the dialler; none: this node has dialled
+    host: Option<IpAddr>, // address of the dialler; `None` if this node dialled
     rank: u64,
-    calls: Slots, // of a client, not answered yet: ≤ 1
+    calls: Slots, // unanswered calls of a client: ≤ 1
     closing: bool,
 }
 
 #[derive(Debug)]
 struct Peer {
-    connections: BTreeSet<ConnectionId>, // those being closed, too; ids grow with time
+    connections: BTreeSet<ConnectionId>, // including closing ones; ids increase
     slots: Arc<PeerSlots>,
-    /// A lane or a client's stream was opened on one of them.
+    /// Whether a lane or a client's stream was opened on one of them.
     is_admitted: bool,
 }
 
@@ -135,11 +135,11 @@ impl Connections {
         self.refusals
     }
 
-    /// Judges a connection whose peer is known, before any protocol is negotiated.
+    /// Judges a connection whose peer is authenticated, before any protocol is negotiated.
     ///
-    /// A peer's connection beyond its limit is admitted, since the old ones may be those of its
-    /// last life; [`crowded_out`](Self::crowded_out) then names the one to close. Only a peer that
-    /// has as many again in closing is refused.
+    /// A connection beyond the peer's limit is admitted, because the older ones may belong to the
+    /// peer's former incarnation; [`crowded_out`](Self::crowded_out) then returns the one to close.
+    /// The peer is refused only if as many connections again are still closing.
     pub(super) fn admit(
         &mut self,
         id: ConnectionId,
@@ -154,7 +154,7 @@ impl Connections {
         }
         let is_unadmitted = host.is_some() && !self.is_admitted(peer);
         if is_unadmitted && self.unadmitted().count() >= self.limits.unadmitted.saturating_mul(2) {
-            return Err(self.count(Exceeded::Unadmitted)); // as many again are being closed
+            return Err(self.count(Exceeded::Unadmitted)); // as many again are closing
         }
         let lanes = self.limits.lanes_per_peer;
         let known = self.peers.get(&peer).map_or(0, |known| known.connections.len());
@@ -173,7 +173,7 @@ impl Connections {
         Ok(Arc::clone(&known.slots))
     }
 
-    /// The peer's oldest connection, if it has more than it may.
+    /// Returns the peer's oldest connection if the peer exceeds its limit.
     pub(super) fn crowded_out(&mut self, peer: PeerId) -> Option<ConnectionId> {
         let mut live = self
             .peers
@@ -190,7 +190,7 @@ impl Connections {
         Some(oldest)
     }
 
-    /// A lane or a client's stream was opened on this connection.
+    /// Marks the peer as admitted: a lane or a client's stream was opened on this connection.
     pub(super) fn admitted(&mut self, id: ConnectionId) {
         let peer = self.open.get(&id).and_then(|open| self.peers.get_mut(&open.peer));
         if let Some(peer) = peer {
@@ -202,15 +202,16 @@ impl Connections {
         self.peers.get(&peer).is_some_and(|peer| peer.is_admitted)
     }
 
-    /// Inbound connections of peers that were not admitted, the oldest first; those that are being
-    /// closed included.
+    /// Inbound connections of peers that were not admitted, the oldest first, including closing
+    /// ones.
     fn unadmitted(&self) -> impl Iterator<Item = (ConnectionId, &Open)> {
         let all = self.open.iter().map(|(id, open)| (*id, open));
         all.filter(|(_, open)| open.host.is_some() && !self.is_admitted(open.peer))
     }
 
-    /// The inbound connection to close because too many peers are not admitted: the oldest one of
-    /// the address group with the most of them. Also the number of connections of that group.
+    /// Returns the inbound connection to close if too many peers are not admitted: the oldest one
+    /// of the address group with the most of them, together with the number of connections of that
+    /// group.
     pub(super) fn unadmitted_excess(&mut self) -> Option<(ConnectionId, Busiest)> {
         let group = |open: &Open| open.host.map(AddressGroup::of);
         let mut places = BTreeMap::<_, usize>::new(); // ≤ twice limits.unadmitted
@@ -227,14 +228,14 @@ impl Connections {
         Some((id, busiest))
     }
 
-    /// Marks a connection as being closed by us; its peer, unless that was so already.
+    /// Marks a connection as closing. Returns its peer, unless it was marked before.
     pub(super) fn close(&mut self, id: ConnectionId) -> Option<PeerId> {
         let open = self.open.get_mut(&id).filter(|open| !open.closing)?;
         open.closing = true;
         Some(open.peer)
     }
 
-    /// A connection is gone.
+    /// Removes a closed connection.
     pub(super) fn closed(&mut self, id: ConnectionId) {
         let Some(Open { peer, .. }) = self.open.remove(&id) else { return };
         let Some(known) = self.peers.get_mut(&peer) else { return };
@@ -244,24 +245,25 @@ impl Connections {
         }
     }
 
-    /// A client calls on that connection. The place is taken until the call is answered; one call
-    /// of a connection may be unanswered, so that all of them are bounded by the connections.
+    /// Takes the slot for a client's call on that connection, until the call is answered. A
+    /// connection may have one unanswered call, so that all of them are bounded by the number of
+    /// connections.
     pub(super) fn call(&mut self, id: ConnectionId) -> Result<Slot, Exceeded> {
         let place = self.open.get(&id).and_then(|open| open.calls.take());
         place.ok_or_else(|| self.count(Exceeded::Clients))
     }
 
-    /// The peer of a connection that lanes may be opened on.
+    /// Peer of a connection on which lanes may be opened.
     pub(super) fn peer_of(&self, id: ConnectionId) -> Option<PeerId> {
         self.open.get(&id).filter(|open| !open.closing).map(|open| open.peer)
     }
 
-    /// The address that a connection comes from; none if this node has dialled.
+    /// Address of a connection's dialler; `None` if this node dialled.
     pub(super) fn host(&self, id: ConnectionId) -> Option<IpAddr> {
         self.open.get(&id).and_then(|open| open.host)
     }
 
-    /// Which connection it was, counted in the order of their establishment.
+    /// Rank of a connection in the order of establishment.
     pub(super) fn rank(&self, id: ConnectionId) -> Option<u64> {
         self.open.get(&id).map(|open| open.rank)
     }
@@ -280,14 +282,14 @@ impl Connections {
     }
 }
 
-/// A number of places, given out one by one. A clone gives out the same ones.
+/// A limited number of slots. Clones share them.
 #[derive(Clone, Debug)]
 pub(in crate::net) struct Slots {
     taken: Arc<AtomicUsize>,
     max: usize,
 }
 
-/// A place, free again when this is dropped.
+/// A slot, released on drop.
 #[derive(Debug)]
 pub(in crate::net) struct Slot(Arc<AtomicUsize>);
 
@@ -347,7 +349,7 @@ mod tests {
         assert_eq!(all.refusals().clients, 1);
     }
 
-    /// What the swarm does with a connection of a new peer.
+    /// Admits a connection of a new peer like the swarm does.
     fn establish(all: &mut Connections, number: usize, host: Option<IpAddr>) -> PeerId {
         let peer = PeerId::random();
         all.admit(id(number), peer, host).expect("within the limit");

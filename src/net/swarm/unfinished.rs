@@ -210,7 +210,7 @@ impl UnfinishedHandshakes {
 mod tests {
     use super::*;
 
-    /// A table with the signals of its handshakes.
+    /// A table, with the signals of its handshakes.
     struct Table {
         handshakes: UnfinishedHandshakes,
         signals: BTreeMap<Number, Arc<Signal>>,
@@ -237,7 +237,7 @@ mod tests {
             self.handshakes.entries.get(&number).is_none_or(|entry| entry.is_evicted)
         }
 
-        /// A flood from an address whose evicted connections are dropped at once.
+        /// Simulates a flood from these addresses whose evicted connections are dropped at once.
         fn flood(&mut self, count: usize, address: impl Fn(usize) -> String) {
             for n in 0..count {
                 self.begin(&address(n));
