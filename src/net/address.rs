@@ -151,7 +151,7 @@ pub enum ResolveError {
         source: io::Error,
     },
     /// The name has no address of the requested family.
-    #[error("the name in {seed} has no such address: try /dns/ for both families")]
+    #[error("the name in {seed} has no address of that family: try /dns/ for both families")]
     Nothing {
         /// The seed as configured.
         seed: Multiaddr,

@@ -306,7 +306,7 @@ pub enum ConnectError {
     #[error(
         "the node at {address} closed the connection in the encrypted handshake: give this client \
          the cluster-secret-file of that node and set net.private-network as there; or it is at a \
-         limit of connections. Its log says which"
+         limit of connections. Its log tells which"
     )]
     Closed {
         /// Address that was dialled.
@@ -316,9 +316,9 @@ pub enum ConnectError {
     },
     /// A process answers, but the encrypted handshake fails.
     #[error(
-        "somebody listens at {address}, but the encrypted handshake fails: give this client the \
-         cluster-secret-file of that node, or its client-secret-file, set net.private-network as there, and check that it is \
-         a node of Ostraca"
+        "a process listens at {address}, but the encrypted handshake fails: give this client the \
+         cluster-secret-file of that node, or its client-secret-file, set net.private-network as \
+         there, and check that it is a node of Ostraca"
     )]
     Handshake {
         /// Address that was dialled.
@@ -327,7 +327,7 @@ pub enum ConnectError {
         source: Box<DialError>,
     },
     /// The address names another peer than the one that answers.
-    #[error("at {address} another peer answers, {found}: drop what follows /p2p/, or correct it")]
+    #[error("another peer answers at {address}, {found}: remove or correct the /p2p/ part")]
     AnotherPeer {
         /// Address that was dialled.
         address: Multiaddr,
@@ -350,9 +350,9 @@ pub enum ConnectError {
     },
     /// The node closed the connection without sending anything.
     #[error(
-        "the node at {address} closed the connection before it said a word: if it has \
+        "the node at {address} closed the connection before it sent anything: if it has \
          net.allowed-peers, call with an identity and add its peer id there (this one is {us}); \
-         else it is at a limit of connections. Its log says which"
+         otherwise it is at a limit of connections. Its log tells which"
     )]
     Cut {
         /// Address that was dialled.
@@ -379,7 +379,7 @@ pub enum ConnectError {
         refusal: Refusal,
     },
     /// The client does not accept the node, for example because it belongs to another cluster.
-    #[error("the node at {address} is none for this client: {refusal}")]
+    #[error("this client does not accept the node at {address}: {refusal}")]
     Unacceptable {
         /// Address that was dialled.
         address: Multiaddr,
@@ -387,7 +387,7 @@ pub enum ConnectError {
         refusal: Refusal,
     },
     /// The answer is not a message of this protocol.
-    #[error("what answers at {address} does not speak as a node does: another release?")]
+    #[error("the answer from {address} is not that of a node: is it another release?")]
     Malformed {
         /// Address that was dialled.
         address: Multiaddr,

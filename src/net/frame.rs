@@ -118,9 +118,7 @@ pub enum Cut<'a> {
 #[non_exhaustive]
 pub enum Violation {
     /// The length is zero or beyond the limit.
-    #[error(
-        "a frame that says it has {claimed} bytes, with 1 to {max} allowed, as this node has told"
-    )]
+    #[error("frame length {claimed}: this node has announced 1 to {max} as allowed")]
     FrameLength {
         /// Length in the frame.
         claimed: usize,
@@ -128,17 +126,17 @@ pub enum Violation {
         max: usize,
     },
     /// The kind is unknown and must not be skipped.
-    #[error("a frame of the unknown kind {0}")]
+    #[error("unknown frame kind {0}")]
     Kind(u8),
     /// The contents are shorter or longer than the frame.
-    #[error("a frame of kind {0} whose contents do not fit its length")]
+    #[error("the contents of a frame of kind {0} do not match its length")]
     Contents(u8),
     /// The header is malformed.
-    #[error("a header that is none: {0}")]
+    #[error("malformed frame header: {0}")]
     Header(&'static str),
     /// The message is longer than the limit.
     #[error(
-        "a message of {claimed} bytes, at most {max} allowed: set the same message-bytes-max on all nodes"
+        "message length {claimed}, at most {max} allowed: set message-bytes-max alike on all nodes"
     )]
     MessageLength {
         /// Length that the message announces, or has reached.
@@ -147,7 +145,7 @@ pub enum Violation {
         max: usize,
     },
     /// The sequence of pieces does not form a message.
-    #[error("pieces that are no message: {0}")]
+    #[error("malformed sequence of pieces: {0}")]
     Pieces(&'static str),
     /// A frame that only the other side may send.
     #[error("a frame of kind {0} in the wrong direction")]
@@ -297,7 +295,7 @@ fn split_name(bytes: &[u8]) -> Result<(&str, &[u8]), Violation> {
     }
     let (name, rest) =
         rest.split_at_checked(length.into()).ok_or(Violation::Header("it ends early"))?;
-    let name = std::str::from_utf8(name).map_err(|_| Violation::Header("a name is no text"))?;
+    let name = std::str::from_utf8(name).map_err(|_| Violation::Header("a name is not UTF-8"))?;
     Ok((name, rest))
 }
 

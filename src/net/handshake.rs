@@ -260,7 +260,7 @@ async fn say_no<S: AsyncWrite + Unpin>(
     stream: &mut S,
     refusal: &Refusal,
 ) -> Result<(), HandshakeError> {
-    send(stream, &Answer::Refused(refusal.clone())).await?; // a `ClientAnswer` has the same encoding
+    send(stream, &Answer::Refused(refusal.clone())).await?; // `ClientAnswer` encodes alike
     Ok(stream.close().await?)
 }
 
@@ -355,10 +355,10 @@ fn decode_yes_or_no<A: DeserializeOwned + From<Refusal>>(
 #[non_exhaustive]
 pub enum HandshakeError {
     /// The peer refused the lane or the stream.
-    #[error("the peer refuses the lane: {0}")]
+    #[error("the peer refused: {0}")]
     Refused(Refusal),
     /// This node refused, for this reason. An acceptor has sent it to the peer.
-    #[error("this node refuses the peer's lane, and says to it: {0}")]
+    #[error("this node refused the peer: {0}")]
     Unacceptable(Refusal),
     /// The handshake did not finish in time.
     #[error("the peer did not finish the handshake within {within:?}")]
@@ -367,16 +367,16 @@ pub enum HandshakeError {
         within: Duration,
     },
     /// The message is longer than an opening message may be.
-    #[error("an opening message of {len} bytes; {OPENING_BYTES_MAX} are allowed")]
+    #[error("the opening message has {len} bytes, at most {OPENING_BYTES_MAX} are allowed")]
     TooLong {
         /// Length that the peer announced, or of this node's own message.
         len: usize,
     },
     /// The message could not be decoded.
-    #[error("an opening message does not decode: another version, or no node of Ostraca")]
+    #[error("malformed opening message: the peer has another version, or is no node of Ostraca")]
     Malformed(#[from] ValueError),
     /// The class in the hello differs from the one of the negotiated protocol.
-    #[error("the lane was negotiated as {negotiated:?}, and its opener says {said:?}")]
+    #[error("the lane was negotiated as {negotiated:?}, but its hello has class {said:?}")]
     OtherClass {
         /// Class in the hello.
         said: Class,
@@ -384,10 +384,10 @@ pub enum HandshakeError {
         negotiated: Class,
     },
     /// The substream broke during the handshake.
-    #[error("the substream broke in the handshake")]
+    #[error("the substream broke during the handshake")]
     Io(#[from] io::Error),
     /// A message of this side could not be encoded.
-    #[error("this node's own opening does not encode")]
+    #[error("this node's opening message could not be encoded")]
     Encode(#[from] rmp_serde::encode::Error),
     /// No nonce could be drawn.
     #[error(transparent)]

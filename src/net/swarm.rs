@@ -427,7 +427,7 @@ pub enum StartError {
         source: io::Error,
     },
     /// No thread for connections could be started.
-    #[error("the system gives no thread for connections: raise the limit of this user or cgroup")]
+    #[error("no thread for connections could be started: raise the limit of this user or cgroup")]
     Thread(#[source] io::Error),
     /// The key for connections could not be made: the identity cannot sign, or there is no
     /// randomness.

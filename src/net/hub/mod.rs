@@ -539,7 +539,7 @@ impl Hub {
         if self.complaints.due(std::time::Instant::now(), None, "client") {
             tracing::warn!(
                 peer = %id, told = %refusal,
-                "net.client_refused: a client wants to talk that may not; it was told why"
+                "net.client_refused: a client was refused and told the reason"
             );
         }
         if *refusal == Refusal::Twin {
@@ -589,7 +589,10 @@ impl Hub {
         if lane.stats().appended > accepted
             && self.peer(peer).strike(class, connection, accepted) >= STRIKES_MAX
         {
-            tracing::warn!(%peer, ?class, accepted, "net.lane_hopeless: the peer breaks it off");
+            tracing::warn!(
+                %peer, ?class, accepted,
+                "net.lane_hopeless: the peer keeps closing the lane: its messages count as lost"
+            );
             return self.give_up(peer, class);
         }
         self.swarm.behaviour_mut().node_admitted(connection);
@@ -666,8 +669,8 @@ impl Hub {
         if self.complaints.due(std::time::Instant::now(), Some(node.peer), "claimed") {
             tracing::warn!(
                 %node, peer = %node.peer, %other,
-                "net.claimed: two nodes say that they are the same life, which is no chance: one of \
-                 them lies; the other one came first, and is believed until it is removed"
+                "net.claimed: two peers claim the same incarnation, so one of them lies; the other \
+                 one came first and keeps it until it is removed"
             );
         }
         Err(Refusal::Claimed)
@@ -732,7 +735,7 @@ impl Hub {
             Why::Violation(ended) => {
                 self.counted.violations += 1;
                 if self.complaints.due(std::time::Instant::now(), Some(id), "violation") {
-                    tracing::warn!(peer = %id, ?class, %ended, "net.violation: the lane was cut off");
+                    tracing::warn!(peer = %id, ?class, %ended, "net.violation: the lane was closed");
                 }
             }
         }
@@ -743,7 +746,7 @@ impl Hub {
         if self.complaints.due(std::time::Instant::now(), Some(id), "refused") {
             tracing::warn!(
                 peer = %id, told = %refusal,
-                "net.refused: a node wants to talk that may not; it was told why"
+                "net.refused: a peer was refused and told the reason"
             );
         }
     }

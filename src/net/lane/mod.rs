@@ -57,7 +57,7 @@ static LANES: AtomicU32 = AtomicU32::new(1);
 pub enum SendError {
     /// The lane's buffer is full. Wait for [`room`](Lane::room), drop the message, or raise
     /// `lane-bytes-max`.
-    #[error("the lane keeps {kept} bytes that are not acknowledged, of at most {max}; not sent")]
+    #[error("not sent: the lane is full with {kept} unacknowledged bytes of at most {max}")]
     Full {
         /// Bytes in the buffer.
         kept: usize,
@@ -66,7 +66,7 @@ pub enum SendError {
     },
     /// The message is longer than both ends allow. Split it, or raise `message-bytes-max` on all
     /// nodes.
-    #[error("the message has {len} bytes, at most {max} are allowed; not sent")]
+    #[error("not sent: the message has {len} bytes, at most {max} are allowed")]
     TooLong {
         /// Length of the body, in bytes.
         len: usize,
@@ -74,10 +74,10 @@ pub enum SendError {
         max: usize,
     },
     /// The header has too many names, or one that is too long.
-    #[error("a header has at most {FIELDS_MAX} names of {NAME_BYTES_MAX} bytes; not sent")]
+    #[error("not sent: a header has at most {FIELDS_MAX} names of {NAME_BYTES_MAX} bytes")]
     Header,
     /// The lane was finished or abandoned, and accepts no further messages.
-    #[error("the lane is over; not sent")]
+    #[error("not sent: the lane was closed")]
     Broken,
 }
 
@@ -88,13 +88,13 @@ pub enum Ended {
     #[error("the lane was finished in order")]
     Finished,
     /// A later substream carries the lane, or this side has abandoned it.
-    #[error("a later connection carries the lane, or it was given up")]
+    #[error("a later connection carries the lane, or it was abandoned")]
     Superseded,
     /// The connection broke; the lane can continue on another one.
     #[error("the connection broke")]
     Broken(#[from] io::Error),
     /// The peer violated the protocol. This may happen again on the next connection.
-    #[error("the peer broke the protocol")]
+    #[error("the peer violated the protocol")]
     Violation(#[from] Violation),
 }
 

@@ -111,10 +111,10 @@ pub enum Error {
     #[error("the connection broke")]
     Io(#[from] io::Error),
     /// The peer violated the protocol, and was sent go-away.
-    #[error("the peer breaks the rules of yamux")]
+    #[error("the peer violated the yamux protocol")]
     Violation(#[from] Violation),
     /// This side has used all 2³¹ stream ids.
-    #[error("the connection's numbers of streams are used up: dial anew")]
+    #[error("the stream ids of the connection are used up: dial again")]
     NoMoreStreams,
 }
 
@@ -123,20 +123,20 @@ pub enum Error {
 #[non_exhaustive]
 pub enum Violation {
     /// A frame has an unknown version.
-    #[error("it speaks version {0}, not 0")]
+    #[error("a frame has version {0}, expected 0")]
     Version(u8),
     /// A frame is of an unknown kind.
-    #[error("a frame is of the unknown kind {0}")]
+    #[error("unknown frame kind {0}")]
     Kind(u8),
     /// A stream id that the peer may not use: even ids belong to the accepting side, odd ids to the
     /// dialling side, and 0 to neither.
-    #[error("it opens stream {0}, a number that is not its own to give")]
+    #[error("it opened stream {0}, whose id it may not use")]
     Id(u32),
     /// The stream id is in use.
-    #[error("it opens stream {0} a second time")]
+    #[error("it opened stream {0}, which is already open")]
     OpenedTwice(u32),
     /// The peer sends more data than its window allows.
-    #[error("it sends {sent} bytes on a stream that takes {granted}")]
+    #[error("it sent {sent} bytes on a stream whose window has {granted}")]
     Window {
         /// Bytes that the window allows.
         granted: u32,
@@ -144,11 +144,11 @@ pub enum Violation {
         sent: u32,
     },
     /// The window would grow to 2³² bytes or more.
-    #[error("it gives more credit than there can be")]
+    #[error("it raised a window beyond 2^32 - 1 bytes")]
     Credit,
     /// The peer opens streams beyond the limit faster than their refusals are written: 256 are
     /// waiting.
-    #[error("it opens streams beyond the limit faster than they are refused")]
+    #[error("it opened streams beyond the limit faster than they could be refused")]
     Insists,
 }
 

@@ -155,31 +155,31 @@ where
 #[non_exhaustive]
 pub enum Error {
     /// The negotiated name is none of [`Noise::protocol_info`](UpgradeInfo::protocol_info).
-    #[error("{0:?} is no name of a cipher")]
+    #[error("unknown protocol name of a cipher: {0:?}")]
     Unknown(String),
     /// libp2p's Noise ([`Stack::Stock`](super::config::Stack::Stock)) could not be set up.
-    #[error("libp2p's Noise can't be set up")]
+    #[error("libp2p's Noise could not be set up")]
     Stock(#[from] libp2p::noise::Error),
     /// The socket failed or ended.
-    #[error("the connection broke in the handshake")]
+    #[error("the connection broke during the handshake")]
     Io(#[from] io::Error),
     /// A message of the peer could not be decrypted or verified.
     #[error("the handshake fails: has the other end the same secret?")]
     Handshake(#[from] snow::Error),
     /// A handshake message is longer than any needs to be.
-    #[error("a message of the handshake has {0} bytes, and none needs more than {max}", max = BYTES_MAX)]
+    #[error("the handshake message has {0} bytes, at most {max} are allowed", max = BYTES_MAX)]
     TooLong(usize),
     /// The first handshake message, which is not yet secret, must not carry data.
     #[error("the first message of the handshake carries {0} bytes of data")]
     EarlyData(usize),
     /// The payload is not that of Noise in libp2p.
-    #[error("what the other end says of itself cannot be read")]
+    #[error("malformed payload with the peer's identity")]
     Payload(#[from] prost::DecodeError),
     /// The peer's identity is no key of a known type.
-    #[error("the other end's identity is no key that is known here")]
+    #[error("the peer's identity is no key of a known type")]
     Identity(#[from] DecodingError),
     /// The peer's identity did not sign the static key that the peer uses.
-    #[error("the other end is not who it says it is: its signature is wrong")]
+    #[error("the peer's identity did not sign its static key")]
     Signature,
     /// No randomness for the static key.
     #[error(transparent)]

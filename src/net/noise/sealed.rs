@@ -129,7 +129,7 @@ impl Incoming {
         };
         let Some(len) = opened else {
             self.is_broken = true; // and the message stays the next one
-            let what = "what arrived is not what the other end sent: somebody has changed it";
+            let what = "a message was modified in transit";
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         };
         self.unread = 0..len;

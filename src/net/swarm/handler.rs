@@ -92,7 +92,7 @@ pub enum OpenFailed {
     #[error("the connection is closed")]
     Closed,
     /// This side has reached its limit of substreams: end some first.
-    #[error("{0} lanes to this peer are open already (limits.lanes-per-peer)")]
+    #[error("{0} lanes to this peer are already open (limits.lanes-per-peer)")]
     TooMany(usize),
     /// The peer did not answer in time.
     #[error("the peer did not answer in time")]

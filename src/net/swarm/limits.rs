@@ -47,10 +47,12 @@ pub enum Exceeded {
     )]
     ConnectionsPerPeer,
     /// Too many inbound substreams of one peer.
-    #[error("a peer opens more lanes than limits.lanes-per-peer: it is of another make, or broken")]
+    #[error(
+        "a peer opened more lanes than limits.lanes-per-peer: it is another program, or faulty"
+    )]
     Lanes,
     /// A client called again before its first call on the connection was answered.
-    #[error("a client calls a second time before its first call on this connection is answered")]
+    #[error("a client called again before its first call on this connection was answered")]
     Clients,
 }
 

@@ -154,7 +154,7 @@ async fn frames_that_break_a_rule_cost_the_substream_and_nothing_that_came_befor
         (framed(kind::MESSAGE, &[1, 0xff, 0xff, 0, 9, b'a']), Violation::Header("it ends early")),
         (
             framed(kind::MESSAGE, &[1, 0xff, 0xff, 0, 1, 0xff]),
-            Violation::Header("a name is no text"),
+            Violation::Header("a name is not UTF-8"),
         ),
         (framed(kind::MESSAGE, &long_name), Violation::Header("a name is too long")),
         (framed(kind::FIRST, &[0, 0, 0]), Violation::Contents(kind::FIRST)),
