@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_resolves_through_the_system_and_keeps_what_follows_it() {
+    async fn dns_name_resolves_and_keeps_trailing_parts() {
         let peer = libp2p::PeerId::random();
         let seed = address(&format!("/dns4/localhost/tcp/7001/p2p/{peer}"));
         let found = resolve(&seed).await.expect("every host knows localhost");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_address_of_a_name_comes_once() {
+    async fn name_resolves_to_distinct_addresses() {
         let found = resolve(&address("/dns/localhost/tcp/7001")).await.expect("localhost");
         let once: BTreeSet<_> = found.iter().cloned().collect();
         assert_eq!(once.len(), found.len());
@@ -203,13 +203,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_stands_for_itself_without_asking_anybody() {
+    async fn ip_address_resolves_to_itself() {
         let seed = address("/ip6/::1/tcp/7001");
         assert_eq!(resolve(&seed).await.expect("itself"), [seed]);
     }
 
     #[tokio::test]
-    async fn what_only_multicast_a_dht_or_another_transport_could_find_is_refused_in_words() {
+    async fn unsupported_multiaddrs_are_refused() {
         let peer = libp2p::PeerId::random();
         for text in [
             format!("/p2p/{peer}"),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_does_not_exist_is_an_error_and_no_hang() {
+    async fn unknown_name_fails_without_hanging() {
         // `.invalid` never exists (RFC 2606) and no label has 64 bytes: no DNS server need be
         // asked.
         let name = format!("/dns4/{}.invalid/tcp/1", "x".repeat(64));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_is_told_from_the_rest() {
+    fn loopback_addresses_are_recognised() {
         for inside in ["/ip4/127.0.0.1/tcp/1", "/ip4/127.9.9.9/tcp/1", "/ip6/::1/tcp/1"] {
             assert!(is_loopback(&address(inside)), "{inside}");
         }

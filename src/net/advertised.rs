@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_everywhere_is_told_about_on_the_default_route_with_the_port_it_got() {
+    fn wildcard_listener_is_advertised_on_the_default_route() {
         let all =
             listener("/ip4/0.0.0.0/tcp/0", &["/ip4/127.0.0.1/tcp/7", "/ip4/172.17.0.1/tcp/7"]);
         let by = |address: &str| Routed::By(address.parse().expect("valid"));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_route_it_is_where_it_listens_and_what_is_set_is_left_alone() {
+    fn set_address_is_kept_and_missing_route_is_detected() {
         let all = listener("/ip4/0.0.0.0/tcp/0", &["/ip4/127.0.0.1/tcp/7"]);
         assert_eq!(routed(&all, |_| None), Routed::Nowhere);
         for one in ["/ip4/127.0.0.1/tcp/7", "/ip4/10.0.0.5/tcp/7", "/ip6/::1/tcp/7"] {

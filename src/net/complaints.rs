@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_is_complained_about_once_a_minute_for_each_thing() {
+    fn one_warning_a_minute_per_peer_and_kind() {
         let mut complaints = Complaints::default();
         let (start, peer) = (Instant::now(), Some(PeerId::random()));
         assert!(complaints.due(start, peer, "secret"));
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn many_names_neither_fill_nor_silence_the_log() {
+    fn many_peer_ids_neither_fill_nor_silence_the_log() {
         let mut complaints = Complaints::default();
         let start = Instant::now();
         let stranger = || Some(PeerId::random());

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_is_asked_for_once_and_is_the_same_for_all() {
+    fn lane_is_requested_once_and_shared() {
         let (directory, mut wanted) = Directory::new(Limits::default());
         let node = node(1);
         assert!(directory.lane(node.incarnation, Class::Data).is_none(), "not known yet");
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_was_given_up_is_followed_by_a_new_one() {
+    fn abandoned_lane_is_replaced_by_a_new_one() {
         let (directory, _wanted) = Directory::new(Limits::default());
         let node = node(1);
         directory.add(node, &Facts::of(node.incarnation));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn after_the_close_the_hub_finds_what_was_used_and_nobody_gets_anything_new() {
+    fn closed_directory_has_old_lanes_for_the_hub_only() {
         let (directory, mut wanted) = Directory::new(Limits::default());
         let (node, later) = (node(1), node(2));
         directory.add(node, &Facts::of(node.incarnation));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gets_lanes_to_a_node_that_was_taken_out() {
+    fn removed_node_has_no_lanes() {
         let (directory, _wanted) = Directory::new(Limits::default());
         let node = node(1);
         directory.add(node, &Facts::of(node.incarnation));

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_apart() {
+    fn handshake_failures_are_classified() {
         let second = Duration::from_secs(1);
         for (error, failure) in [
             (io::Error::other(Ended::Evicted), HandshakeFailure::Refused),

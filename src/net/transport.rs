@@ -131,7 +131,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_socket_gives_up_on_a_silent_peer_and_queues_little() {
+    fn socket_options_bound_silence_and_queue() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
         let limits = Limits { tcp_user_timeout: Duration::from_secs(30), ..Limits::default() };
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_free_only_while_nobody_listens_on_it_however_they_do() {
+    fn port_with_a_listener_is_detected_despite_reuseport() {
         let listener = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).expect("new");
         listener.set_reuse_address(true).expect("set");
         listener.set_reuse_port(true).expect("set"); // like libp2p

@@ -76,13 +76,13 @@ fn verdict(
 }
 
 #[test]
-fn a_node_of_the_same_cluster_with_the_same_secret_is_let_in() {
+fn node_with_same_cluster_and_secret_is_admitted() {
     assert_eq!(verdict(|_| {}, |_| {}, |_| {}), Ok(()));
     assert_eq!(verdict(|us| us.secret = None, |them| them.secret = None, |_| {}), Ok(()));
 }
 
 #[test]
-fn a_proof_that_is_wrong_missing_or_of_another_opening_is_refused() {
+fn wrong_missing_or_foreign_proof_is_refused() {
     let no = Err(Refusal::Secret);
     assert_eq!(verdict(|_| {}, |them| them.secret = Some(secret(2)), |_| {}), no);
     assert_eq!(verdict(|_| {}, |them| them.secret = None, |_| {}), no);
@@ -95,7 +95,7 @@ fn a_proof_that_is_wrong_missing_or_of_another_opening_is_refused() {
 }
 
 #[test]
-fn a_proof_is_worth_nothing_from_another_peer_or_after_another_greeting() {
+fn proof_is_bound_to_peer_and_greeting() {
     let (us, them) = (standing(|_| {}), standing(|_| {}));
     let hello = hello(&them, &us);
     assert!(us.judge_hello(them.peer, &OURS, &hello).is_ok());
@@ -106,7 +106,7 @@ fn a_proof_is_worth_nothing_from_another_peer_or_after_another_greeting() {
 }
 
 #[test]
-fn who_has_not_proven_itself_learns_neither_name_nor_incarnation() {
+fn unproven_peer_learns_no_name_or_incarnation() {
     let wrong_in_all = |them: &mut Standing| {
         them.secret = Some(secret(2));
         them.facts.cluster = "another".to_owned();
@@ -116,7 +116,7 @@ fn who_has_not_proven_itself_learns_neither_name_nor_incarnation() {
 }
 
 #[test]
-fn another_cluster_an_old_life_and_a_removed_one_are_refused() {
+fn wrong_cluster_or_incarnation_is_refused() {
     let theirs = "ostraca".to_owned();
     let verdicts = [
         verdict(|_| {}, |them| them.facts.cluster = "another".to_owned(), |_| {}),
@@ -143,7 +143,7 @@ fn another_cluster_an_old_life_and_a_removed_one_are_refused() {
 
 /// It has only its number in common with the one that was removed.
 #[test]
-fn nobody_is_refused_for_a_life_of_another_peer_that_was_removed() {
+fn quarantine_applies_to_its_own_peer_only() {
     let them = standing(|_| {});
     let same_number = NodeId { incarnation: them.facts.incarnation, ..removed() };
     let us = standing(|us| us.quarantined = only(same_number));
@@ -176,7 +176,7 @@ fn incarnation_that_is_not_the_peers_own_is_refused() {
 }
 
 #[test]
-fn a_version_that_is_too_old_or_too_new_is_refused_before_all_else() {
+fn unsupported_version_is_refused_first() {
     for version in [0, 2, u16::MAX] {
         let verdict = verdict(
             |_| {},
@@ -272,7 +272,7 @@ fn client_verdict(
 }
 
 #[test]
-fn a_client_is_let_in_and_refused_as_a_node_is() {
+fn client_is_judged_like_a_node() {
     assert_eq!(client_verdict(|_| {}, |_| {}, |_| {}), Ok(()));
     assert_eq!(client_verdict(|us| us.secret = None, |them| them.secret = None, |_| {}), Ok(()));
     let other_name = |them: &mut Standing| them.facts.cluster = "another".to_owned();
@@ -306,7 +306,7 @@ fn a_client_is_let_in_and_refused_as_a_node_is() {
 }
 
 #[test]
-fn a_client_judges_the_node_that_lets_it_in() {
+fn client_judges_the_welcome_of_a_node() {
     let opinion = |them: fn(&mut Standing), said: fn(&mut ClientWelcome)| {
         let (us, them) = (standing(|_| {}), standing(them));
         let hello = client_hello(&us, &them);
@@ -336,7 +336,7 @@ fn a_client_judges_the_node_that_lets_it_in() {
 }
 
 #[test]
-fn what_one_role_proves_is_no_proof_in_any_other() {
+fn proof_of_one_role_fails_for_every_other_role() {
     let (us, them) = (standing(|_| {}), standing(|_| {}));
     let opening = opening(&them, &us);
     let call = call(&them, &us);
@@ -361,7 +361,7 @@ fn what_one_role_proves_is_no_proof_in_any_other() {
 }
 
 #[test]
-fn a_clients_proof_is_worth_nothing_from_another_peer_to_another_node_or_after_another_greeting() {
+fn client_proof_is_bound_to_both_peers_and_greeting() {
     let (us, them) = (standing(|_| {}), standing(|_| {}));
     let hello = client_hello(&them, &us);
     assert!(us.judge_client(them.peer, &OURS, &hello).is_ok());
@@ -372,7 +372,7 @@ fn a_clients_proof_is_worth_nothing_from_another_peer_to_another_node_or_after_a
 }
 
 #[test]
-fn an_open_door_needs_a_secret_a_list_or_a_word() {
+fn listening_beyond_loopback_needs_protection() {
     let on = |listen: &str| Config {
         listen: vec![
             "/ip4/127.0.0.1/tcp/0".parse().expect("valid"),
@@ -484,7 +484,7 @@ async fn another_cluster_name_is_refused() {
 }
 
 #[tokio::test]
-async fn a_lane_for_an_earlier_life_is_refused() {
+async fn lane_to_an_earlier_incarnation_is_refused() {
     let us = Node::start(config()).await;
     let current = us.standing.facts.incarnation;
     let earlier = Some(ReplicaId::new(current.get() ^ 1));
@@ -502,7 +502,7 @@ async fn a_quarantined_incarnation_is_refused() {
 }
 
 #[tokio::test]
-async fn who_is_not_in_the_list_is_cut_before_any_protocol() {
+async fn unlisted_peer_is_cut_before_any_protocol() {
     let mut stranger = Node::start(config()).await;
     let mut friend = Node::start(config()).await;
     let listed = Config { allowed_peers: vec![friend.peer()], ..config() };
@@ -519,7 +519,7 @@ async fn who_is_not_in_the_list_is_cut_before_any_protocol() {
 }
 
 #[tokio::test]
-async fn a_list_holds_for_those_that_are_dialled_too() {
+async fn allow_list_applies_to_dialled_peers() {
     let us = Node::start(config()).await;
     let listed = Config { allowed_peers: vec![PeerId::random()], ..config() };
     let mut picky = Node::start(listed).await;

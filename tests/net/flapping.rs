@@ -35,7 +35,7 @@ fn dials(outputs: &[Output]) -> usize {
 }
 
 #[test]
-fn a_peer_that_closes_every_connection_at_once_is_not_dialled_in_a_hot_loop() {
+fn closing_peer_is_dialled_with_back_off() {
     let mut bench = Bench::new();
     let mut dialled = dials(&bench.give(Input::Keep));
     for id in 0..1_000 {
@@ -49,7 +49,7 @@ fn a_peer_that_closes_every_connection_at_once_is_not_dialled_in_a_hot_loop() {
 }
 
 #[test]
-fn a_flapping_link_is_given_up() {
+fn flapping_link_abandons_its_lanes() {
     let mut bench = Bench::new();
     bench.give(Input::Keep);
     let mut given_up = 0;

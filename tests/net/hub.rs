@@ -258,7 +258,7 @@ async fn bulk_has_a_connection_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_crossing_dials_end_on_one_connection_and_nothing_is_lost_or_reordered() {
+async fn hundred_crossing_dials_keep_one_ordered_lossless_link() {
     for _ in 0..10 {
         futures::future::join_all((0..10).map(|_| crossing_dials())).await;
     }
@@ -291,7 +291,7 @@ async fn crossing_dials() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn broken_connections_lose_repeat_and_reorder_nothing() {
+async fn broken_connections_keep_order_without_loss() {
     const MESSAGES: u64 = 30_000;
     let (mut a, mut b, proxy) = behind_a_proxy(&patient(PATIENCE)).await;
     a.up().await;
@@ -327,7 +327,7 @@ async fn broken_connections_lose_repeat_and_reorder_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_link_cut_for_good_counts_exactly_what_was_not_acknowledged() {
+async fn link_cut_for_good_counts_unacknowledged_exactly() {
     // Time enough to send while the link is down.
     let (mut a, mut b, proxy) = behind_a_proxy(&patient(Duration::from_secs(5))).await;
     a.up().await;
@@ -358,7 +358,7 @@ async fn a_link_cut_for_good_counts_exactly_what_was_not_acknowledged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_restarts_is_another_node_and_gets_nothing_meant_for_the_old_one() {
+async fn restarted_peer_gets_no_messages_for_the_old_one() {
     let directory = tempfile::tempdir().expect("a directory");
     let keeps = Config { data_dir: Some(directory.path().to_owned()), ..quick() };
     let (mut a, b, proxy) = behind_a_proxy(&keeps).await;
@@ -415,7 +415,7 @@ async fn a_removed_incarnation_is_refused_and_told_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_another_secret_or_cluster_name_never_comes_up() {
+async fn peer_with_other_secret_or_cluster_never_comes_up() {
     let secret = |byte| Secret::new(vec![byte; 32]).ok().map(Secrets::from);
     let base = Config { secret: secret(1), ..quick() };
     let other_secret = Config { secret: secret(2), ..quick() };
@@ -439,7 +439,7 @@ async fn who_has_another_secret_or_cluster_name_never_comes_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_queued_at_the_stop_still_arrives() {
+async fn messages_queued_at_the_stop_still_arrive() {
     let (a, b) = pair(&patient(PATIENCE)).await;
     for n in 0..5_000_u64 {
         a.send(b.id().incarnation, Class::User, &n.to_be_bytes());
@@ -487,7 +487,7 @@ async fn two_saturated_nodes_that_answer_each_other_do_not_deadlock() {
 /// 20,000 requests in flight, where 512 substreams at once would end the connection; and nothing
 /// is opened for any of them.
 #[tokio::test(flavor = "multi_thread")]
-async fn known_failure_26_and_30_requests_in_flight_share_a_handful_of_substreams() {
+async fn known_failures_26_and_30_requests_share_few_substreams() {
     const REQUESTS: u64 = 20_000;
     let (a, b) = pair(&quick()).await;
     for n in 0..REQUESTS {

@@ -49,7 +49,7 @@ fn only_the_owner_may_read_the_key() {
 }
 
 #[test]
-fn a_second_node_on_the_same_directory_is_refused_until_the_first_is_gone() {
+fn data_directory_admits_one_node_at_a_time() {
     let dir = fresh_dir("a_second_node");
     let first = Identity::load(Some(&dir)).expect("a first start");
     let error = Identity::load(Some(&dir)).expect_err("held");
@@ -60,7 +60,7 @@ fn a_second_node_on_the_same_directory_is_refused_until_the_first_is_gone() {
 }
 
 #[test]
-fn a_key_that_others_can_read_is_refused_with_the_command_that_mends_it() {
+fn readable_key_is_refused_with_the_fixing_command() {
     let dir = fresh_dir("others_can_read");
     drop(Identity::load(Some(&dir)).expect("a first start"));
     let key = dir.join("identity.key");
@@ -102,7 +102,7 @@ fn key_of_another_user_is_refused() {
 }
 
 #[test]
-fn what_is_no_key_is_never_overwritten() {
+fn malformed_key_file_is_never_overwritten() {
     let dir = fresh_dir("no_key");
     drop(Identity::load(Some(&dir)).expect("a first start"));
     for content in [&b""[..], b"garbage", &[0xff; 5000]] {
@@ -114,7 +114,7 @@ fn what_is_no_key_is_never_overwritten() {
 }
 
 #[test]
-fn a_key_that_is_a_directory_is_unreadable_and_says_so() {
+fn directory_in_place_of_the_key_is_reported() {
     let dir = fresh_dir("a_directory");
     fs::create_dir_all(dir.join("identity.key")).expect("made");
     fs::set_permissions(dir.join("identity.key"), fs::Permissions::from_mode(0o700))
@@ -124,7 +124,7 @@ fn a_key_that_is_a_directory_is_unreadable_and_says_so() {
 }
 
 #[test]
-fn a_start_that_died_while_writing_the_key_does_no_harm() {
+fn crash_while_writing_the_key_is_harmless() {
     let dir = fresh_dir("died_while_writing");
     fs::create_dir_all(&dir).expect("made");
     fs::write(dir.join("identity.key.new"), b"hal").expect("written");
@@ -150,7 +150,7 @@ fn a_data_directory_that_cannot_be_made_is_named_in_the_error() {
 }
 
 #[test]
-fn an_ephemeral_identity_is_new_each_time_and_proves_nothing_about_others() {
+fn ephemeral_identity_is_always_new_and_holds_no_lock() {
     let [one, two] =
         [Identity::load(None), Identity::load(None)].map(|id| id.expect("an identity"));
     assert_ne!(one.node_id().peer, two.node_id().peer);

@@ -142,8 +142,8 @@ fn talk(seed: u64, ends: impl Fn(Held<End>, Held<End>) -> [StreamMuxerBox; 2]) {
 }
 
 #[test]
-fn what_is_said_comes_back_on_every_stream() {
-    seeds("muxer::what_is_said_comes_back_on_every_stream", 60, |seed| {
+fn every_stream_echoes_its_data() {
+    seeds("muxer::every_stream_echoes_its_data", 60, |seed| {
         talk(seed, |near, far| {
             [StreamMuxerBox::new(dialling(near)), StreamMuxerBox::new(dialled(far))]
         });
@@ -151,8 +151,8 @@ fn what_is_said_comes_back_on_every_stream() {
 }
 
 #[test]
-fn who_dials_understands_the_yamux_crate() {
-    seeds("muxer::who_dials_understands_the_yamux_crate", 60, |seed| {
+fn dialler_interoperates_with_the_yamux_crate() {
+    seeds("muxer::dialler_interoperates_with_the_yamux_crate", 60, |seed| {
         talk(seed, |near, far| {
             let theirs = Theirs::new(far, yamux::Mode::Server);
             [StreamMuxerBox::new(dialling(near)), StreamMuxerBox::new(theirs)]
@@ -161,8 +161,8 @@ fn who_dials_understands_the_yamux_crate() {
 }
 
 #[test]
-fn who_is_dialled_understands_the_yamux_crate() {
-    seeds("muxer::who_is_dialled_understands_the_yamux_crate", 60, |seed| {
+fn acceptor_interoperates_with_the_yamux_crate() {
+    seeds("muxer::acceptor_interoperates_with_the_yamux_crate", 60, |seed| {
         talk(seed, |near, far| {
             let theirs = Theirs::new(near, yamux::Mode::Client);
             [StreamMuxerBox::new(theirs), StreamMuxerBox::new(dialled(far))]

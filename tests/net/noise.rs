@@ -97,8 +97,8 @@ fn talk<N, F, C, D>(
 }
 
 #[test]
-fn what_is_said_is_heard_by_who_it_was_said_to() {
-    seeds("noise::what_is_said_is_heard_by_who_it_was_said_to", 60, |seed| {
+fn messages_reach_the_authenticated_peer() {
+    seeds("noise::messages_reach_the_authenticated_peer", 60, |seed| {
         for name in NAMES {
             talk(name, seed, ours, ours);
         }
@@ -106,15 +106,15 @@ fn what_is_said_is_heard_by_who_it_was_said_to() {
 }
 
 #[test]
-fn who_dials_understands_the_noise_of_libp2p() {
-    seeds("noise::who_dials_understands_the_noise_of_libp2p", 60, |seed| {
+fn dialler_interoperates_with_libp2p_noise() {
+    seeds("noise::dialler_interoperates_with_libp2p_noise", 60, |seed| {
         talk(NAMES[0], seed, ours, theirs);
     });
 }
 
 #[test]
-fn who_is_dialled_understands_the_noise_of_libp2p() {
-    seeds("noise::who_is_dialled_understands_the_noise_of_libp2p", 60, |seed| {
+fn acceptor_interoperates_with_libp2p_noise() {
+    seeds("noise::acceptor_interoperates_with_libp2p_noise", 60, |seed| {
         talk(NAMES[0], seed, theirs, ours);
     });
 }
@@ -133,7 +133,7 @@ fn another_prologue_fails_at_both_ends() {
 }
 
 #[test]
-fn two_ends_that_agreed_upon_different_ciphers_do_not_talk() {
+fn ends_with_different_ciphers_fail() {
     for (here, there) in [(NAMES[0], NAMES[1]), (NAMES[1], NAMES[0])] {
         let (near, far) = pipe(Nature::default());
         let identity = Keypair::generate_ed25519();
@@ -171,7 +171,7 @@ fn agree(dials: &[&'static str], listens: &[&'static str]) -> &'static str {
 }
 
 #[test]
-fn the_fastest_cipher_that_both_have_is_agreed_upon() {
+fn fastest_common_cipher_is_negotiated() {
     let identity = Keypair::generate_ed25519();
     let of_libp2p: Vec<_> = theirs(&identity).protocol_info().collect();
     let [chacha, aes] = NAMES;
@@ -187,7 +187,7 @@ fn the_fastest_cipher_that_both_have_is_agreed_upon() {
 }
 
 #[test]
-fn what_was_not_agreed_upon_is_refused() {
+fn unknown_protocol_name_is_refused() {
     let (near, _far) = pipe(Nature::default());
     let refused =
         block_on(ours(&Keypair::generate_ed25519()).upgrade_outbound(near, "/plaintext".into()));
@@ -253,7 +253,7 @@ fn through(
 }
 
 #[test]
-fn what_nobody_changes_is_heard() {
+fn unmodified_messages_are_received() {
     for name in NAMES {
         let (heard, end) = through(name, &[b"one", b"two"], |messages| messages.concat());
         assert_eq!(heard, b"onetwo");
@@ -262,7 +262,7 @@ fn what_nobody_changes_is_heard() {
 }
 
 #[test]
-fn a_changed_bit_anywhere_ends_the_connection_and_is_not_heard() {
+fn any_flipped_bit_ends_the_connection_unread() {
     const SAID: &[u8] = b"ten bytes!";
     let bytes = 0..SAID.len() + 2 + 16;
     for (byte, name) in bytes.flat_map(|byte| NAMES.map(|name| (byte, name))) {
@@ -277,7 +277,7 @@ fn a_changed_bit_anywhere_ends_the_connection_and_is_not_heard() {
 }
 
 #[test]
-fn a_message_comes_once_and_in_its_turn() {
+fn replayed_or_reordered_message_is_refused() {
     let said: [&[u8]; 3] = [b"one", b"two", b"three"];
     let orders: [(&[usize], &[u8]); 4] =
         [(&[0, 0, 1], b"one"), (&[0, 2], b"one"), (&[1, 0, 2], b""), (&[0, 1, 0], b"onetwo")];
@@ -291,7 +291,7 @@ fn a_message_comes_once_and_in_its_turn() {
 }
 
 #[test]
-fn an_end_within_a_message_is_none_between_two() {
+fn end_within_a_message_is_an_error() {
     for name in NAMES {
         let (heard, end) = through(name, &[b"one"], |messages| messages.concat());
         assert_eq!(heard, b"one");
@@ -310,7 +310,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_bytes_in_the_handshake_are_refused(
+    fn arbitrary_bytes_in_the_handshake_are_refused(
         bytes in prop::collection::vec(any::<u8>(), 0..300), framed in any::<bool>(),
         name in prop::sample::select(&NAMES),
     ) {
@@ -335,7 +335,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_after_it_are_not_heard(
+    fn arbitrary_bytes_after_the_handshake_are_refused(
         bytes in prop::collection::vec(any::<u8>(), 1..3_000), name in prop::sample::select(&NAMES),
     ) {
         let (heard, end) = through(name, &[], |_| bytes.clone());
@@ -347,7 +347,7 @@ proptest! {
 // ── How it goes ──
 
 #[test]
-fn a_full_message_goes_out_without_a_flush_and_the_rest_with_it() {
+fn full_message_is_sent_without_a_flush() {
     block_on(async {
         let (near, far) = pipe(Nature { capacity: 1 << 20, ..Nature::default() });
         let (mut near, mut far) = channels(NAMES[1], near, far).await;
@@ -362,7 +362,7 @@ fn a_full_message_goes_out_without_a_flush_and_the_rest_with_it() {
 }
 
 #[test]
-fn who_is_not_read_takes_two_messages_and_no_more() {
+fn unread_channel_buffers_two_messages() {
     block_on(async {
         let (near, far) = pipe(Nature { capacity: 1_000, ..Nature::default() });
         let (mut near, mut far) = channels(NAMES[1], near, far).await;

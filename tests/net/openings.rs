@@ -125,7 +125,7 @@ fn body(message: &impl Serialize) -> Vec<u8> {
 }
 
 #[test]
-fn the_bytes_of_every_opening_stay_what_they_are() {
+fn bytes_of_every_opening_are_stable() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/openings.hex");
     if std::env::var_os("UPDATE_EXPECT").is_some() {
         std::fs::write(path, golden()).expect("written");
@@ -136,7 +136,7 @@ fn the_bytes_of_every_opening_stay_what_they_are() {
 }
 
 #[test]
-fn every_opening_decodes_to_what_was_said() {
+fn every_opening_round_trips() {
     assert_eq!(from_msgpack::<Hello>(&body(&hello())).expect("a hello"), hello());
     assert_eq!(decode_answer(&body(&welcome())).expect("a welcome"), welcome());
     for (name, refusal) in refusals() {
@@ -177,7 +177,7 @@ fn a_field_of_a_later_release_is_skipped() {
 }
 
 #[test]
-fn a_field_that_may_be_absent_is_not_missed() {
+fn optional_fields_may_be_absent() {
     let least = body(&young());
     for absent in [b"\xa1i", b"\xa1j", b"\xa1b", b"\xa1l", b"\xa1a", b"\xa1x"] {
         assert!(!least.windows(2).any(|pair| pair == absent), "{absent:?}");
@@ -202,7 +202,7 @@ struct FactsBefore {
 
 /// With the bytes that the release before really wrote, and with a decoder that knows less.
 #[test]
-fn known_failure_28_an_opening_survives_an_added_field_both_ways() {
+fn known_failure_28_opening_survives_an_added_field() {
     let kept = include_str!("../golden/openings-before-frame-bytes.hex");
     let before = |name: &str| {
         let line = kept.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
@@ -238,7 +238,7 @@ fn a_refusal_for_a_reason_of_a_later_release_is_still_a_refusal() {
 }
 
 #[test]
-fn a_claimed_length_or_depth_is_not_believed() {
+fn announced_length_or_depth_is_not_trusted() {
     let endless = b"\x81\xa1a\xdd\xff\xff\xff\xff".to_vec(); // 4 billion addresses
     assert!(from_msgpack::<Facts>(&endless).is_err());
     let mut deep = b"\x81\xa5later".to_vec();
@@ -328,7 +328,7 @@ const WANTED: fn(PeerId) -> Wanted =
     |peer| Wanted { peer, to: None, class: Class::Data, generation: 1, first_unacknowledged: 1 };
 
 #[tokio::test]
-async fn an_opening_reads_not_a_byte_of_what_follows() {
+async fn opening_reads_no_byte_beyond_its_end() {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let (mut near, mut far) = (near.compat(), far.compat());
     let (us, them) = (standing(Some(1)), standing(Some(1)));
@@ -371,7 +371,7 @@ async fn an_oversized_opening_is_cut_at_its_length() {
 }
 
 #[tokio::test]
-async fn an_opening_of_one_byte_at_a_time_ends_when_its_time_is_over() {
+async fn dripped_opening_ends_at_its_timeout() {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let (mut near, mut far) = (near.compat(), far.compat());
     let us = standing(None);
@@ -395,7 +395,7 @@ async fn an_opening_of_one_byte_at_a_time_ends_when_its_time_is_over() {
 }
 
 #[tokio::test]
-async fn a_node_that_says_nothing_is_given_up_by_both_roles() {
+async fn silent_node_times_out_in_both_roles() {
     let within = std::time::Duration::from_millis(50);
     let (near, _far) = tokio::io::duplex(64 * 1024);
     let us = standing(None);
@@ -425,7 +425,7 @@ async fn a_lane_of_another_class_than_negotiated_is_a_violation() {
 }
 
 #[test]
-fn what_one_role_proves_is_no_proof_in_the_other() {
+fn proof_of_one_role_fails_for_the_other() {
     let us = standing(Some(1));
     let nonce = Nonce([0; 32]);
     let opening = ostraca::net::admission::Opening {

@@ -67,7 +67,7 @@ async fn garbage_costs_only_its_own_connection() {
 }
 
 #[tokio::test]
-async fn a_client_that_drips_bytes_is_cut_when_the_handshakes_time_is_over() {
+async fn dripping_client_is_cut_at_the_handshake_timeout() {
     let node = Node::start(hasty(Duration::from_secs(5))).await;
     for from in [0, PREFACE.len() - 1] {
         let mut stream = knock(&node).await;
@@ -158,22 +158,22 @@ async fn serves_during_flood(listen: &str, from: &[&str], each: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn flood_from_one_address_excludes_nobody() {
+async fn flood_from_one_address_leaves_peers_admitted() {
     serves_during_flood("/ip4/127.0.0.1/tcp/0", &["127.0.0.2"], 100).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn flood_from_two_addresses_excludes_nobody() {
+async fn flood_from_two_addresses_leaves_peers_admitted() {
     serves_during_flood("/ip4/127.0.0.1/tcp/0", &["127.0.0.2", "127.0.0.3"], 50).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn flood_from_a_shared_address_excludes_nobody() {
+async fn flood_from_a_shared_address_leaves_peers_admitted() {
     serves_during_flood("/ip4/127.0.0.1/tcp/0", &["127.0.0.1"], 100).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn flood_over_ipv6_excludes_nobody() {
+async fn flood_over_ipv6_leaves_peers_admitted() {
     serves_during_flood("/ip6/::1/tcp/0", &["::1"], 100).await;
 }
 
@@ -217,8 +217,8 @@ fn resident() -> usize {
 }
 
 #[test]
-fn ten_thousand_half_open_connections_are_bounded_and_shut_nobody_out() {
-    if alone("strangers::ten_thousand_half_open_connections_are_bounded_and_shut_nobody_out") {
+fn ten_thousand_half_open_connections_are_bounded() {
+    if alone("strangers::ten_thousand_half_open_connections_are_bounded") {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         runtime.block_on(half_open_connections(crowd(10_000)));
     }
@@ -290,7 +290,7 @@ async fn is_cut(stream: &mut TcpStream) -> bool {
 }
 
 #[tokio::test]
-async fn an_admitted_peer_that_says_garbage_loses_its_lane_and_not_its_connection() {
+async fn garbage_from_an_admitted_peer_costs_only_its_lane() {
     let mut node = Node::start(config()).await;
     let mut peer = Node::start(config()).await;
     let id = peer.connect(&node).await;
@@ -310,7 +310,7 @@ async fn an_admitted_peer_that_says_garbage_loses_its_lane_and_not_its_connectio
 }
 
 #[tokio::test]
-async fn an_admitted_peer_that_never_says_hello_is_given_up() {
+async fn admitted_peer_without_hello_times_out() {
     let mut node = Node::start(hasty(Duration::from_secs(5))).await;
     let mut peer = Node::start(config()).await;
     let id = peer.connect(&node).await;

@@ -16,7 +16,7 @@ fn within(change: impl FnOnce(&mut Limits)) -> Config {
 }
 
 #[tokio::test]
-async fn a_second_node_on_the_same_port_is_told_so_and_the_first_loses_nothing() {
+async fn second_node_on_a_port_fails_and_the_first_is_unharmed() {
     let first = Node::start(config()).await;
     let taken = Config { listen: vec![first.address.clone()], ..config() };
     let identity = Identity::load(None).expect("an identity");
@@ -31,7 +31,7 @@ async fn a_second_node_on_the_same_port_is_told_so_and_the_first_loses_nothing()
 }
 
 #[tokio::test]
-async fn a_node_may_listen_again_where_its_last_life_did() {
+async fn restarted_node_can_listen_on_the_same_port() {
     let first = Node::start(config()).await;
     serves(&first).await; // leaves connections behind
     let again = Config { listen: vec![first.address.clone()], ..config() };
@@ -42,7 +42,7 @@ async fn a_node_may_listen_again_where_its_last_life_did() {
 }
 
 #[tokio::test]
-async fn settings_that_open_the_door_to_all_do_not_start() {
+async fn unprotected_settings_do_not_start() {
     let identity = Identity::load(None).expect("an identity");
     let open =
         Config { listen: vec!["/ip4/0.0.0.0/tcp/0".parse().expect("valid")], ..Config::default() };
@@ -74,7 +74,7 @@ async fn a_lane_runs_on_the_connection_that_was_named() {
 }
 
 #[tokio::test]
-async fn closing_is_told_at_once_and_nothing_is_opened_on_what_closes() {
+async fn closing_connection_is_reported_and_opens_nothing() {
     let node = Node::start(config()).await;
     let mut peer = Node::start(config()).await;
     let id = peer.connect(&node).await;
@@ -146,7 +146,7 @@ async fn crossing_dials_make_two_connections_and_both_serve() {
 }
 
 #[tokio::test]
-async fn a_lane_beyond_the_peers_limit_is_reset_and_counted_and_the_others_go_on() {
+async fn lane_beyond_the_peers_limit_is_reset_and_counted() {
     let mut node = Node::start(within(|limits| limits.lanes_per_peer = 3)).await;
     let mut peer = Node::start(config()).await;
     let id = peer.connect(&node).await;
@@ -166,7 +166,7 @@ async fn a_lane_beyond_the_peers_limit_is_reset_and_counted_and_the_others_go_on
 }
 
 #[tokio::test]
-async fn a_node_does_not_open_more_lanes_than_a_connection_bears() {
+async fn opening_lanes_respects_the_own_limit() {
     let node = Node::start(config()).await;
     let mut peer = Node::start(within(|limits| limits.lanes_per_peer = 2)).await;
     let id = peer.connect(&node).await;
@@ -178,7 +178,7 @@ async fn a_node_does_not_open_more_lanes_than_a_connection_bears() {
 }
 
 #[tokio::test]
-async fn a_connection_without_a_lane_is_left_to_its_idle_time() {
+async fn connection_without_lanes_closes_when_idle() {
     let node = Node::start(config()).await;
     let idle = std::time::Duration::from_millis(500);
     let mut peer = Node::start(within(|limits| limits.idle_timeout = idle)).await;

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_is_taken_when_it_is_due_and_left_out_after_a_pause() {
+    fn check_runs_when_due_and_is_skipped_after_a_pause() {
         let at = Instant::default() + Duration::from_secs(100);
         let after = |millis| at + Duration::from_millis(millis);
         let early = Instant::default() + Duration::from_secs(99);

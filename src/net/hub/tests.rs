@@ -128,7 +128,7 @@ async fn linked() -> (Bench, Bench) {
 }
 
 #[tokio::test]
-async fn a_stop_that_comes_before_the_report_of_a_broken_lane_does_not_end_without_it() {
+async fn stop_waits_for_the_report_of_a_broken_lane() {
     const MESSAGES: u64 = 100;
     let (mut a, mut b) = linked().await;
     let (from, to) = (a.hub.me, b.hub.me);
@@ -163,7 +163,7 @@ async fn a_stop_that_comes_before_the_report_of_a_broken_lane_does_not_end_witho
 
 /// Two attempts at first contact: the first one is welcomed after the second has replaced it.
 #[tokio::test]
-async fn a_welcome_to_an_attempt_that_another_has_replaced_changes_nothing() {
+async fn welcome_to_a_replaced_attempt_is_ignored() {
     let (mut a, b) = linked().await;
     let (id, class) = (b.hub.me, Class::User);
     let peer = &a.hub.peers[&id.peer];
@@ -190,7 +190,7 @@ async fn a_welcome_to_an_attempt_that_another_has_replaced_changes_nothing() {
 
 /// An incarnation of a kept peer is forgotten while it is being dialled.
 #[tokio::test]
-async fn a_dial_of_a_former_life_that_is_broken_off_says_nothing_about_the_next() {
+async fn aborted_dial_of_a_former_incarnation_is_not_reported() {
     let (mut a, b) = linked().await;
     let former = b.hub.me;
     // This listener accepts connections and never sends anything.

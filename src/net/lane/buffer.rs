@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_with_what_comes_and_never_with_what_is_claimed() {
+    fn buffer_grows_with_received_bytes_only() {
         let mut buffer = Buffer::new(64 * 1024);
         assert_eq!(fill(&mut buffer, &[0xff; 4]), 4);
         assert_eq!(buffer.bytes.len(), BYTES_MIN);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn it_shrinks_after_a_while_of_little() {
+    fn buffer_shrinks_after_many_small_reads() {
         let mut buffer = Buffer::new(64 * 1024);
         while buffer.bytes.len() < BYTES_MAX {
             let len = fill(&mut buffer, &vec![7; BYTES_MAX]);

@@ -302,7 +302,7 @@ mod tests {
     use crate::net::PeerId;
 
     #[test]
-    fn who_panics_with_a_lane_in_hand_gives_it_up() {
+    fn panic_under_the_lock_abandons_the_lane() {
         let to = NodeId { peer: PeerId::random(), incarnation: ReplicaId::new(1) };
         let lane = Lane::new(to, Class::User, &Limits::default());
         lane.send(&[], b"kept").expect("it has room");

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_spelled_once_and_then_a_number() {
+    fn name_is_sent_once_and_then_as_a_number() {
         let (mut numbers, mut names) = (Numbers::default(), Names::default());
         let lengths: Vec<usize> = (0..3)
             .map(|_| {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_refused_message_defined_is_defined_again() {
+    fn definitions_of_a_rejected_message_are_repeated() {
         let mut numbers = Numbers::default();
         let first = numbers.header(&["a", "b"]).expect("short").to_vec();
         numbers.forget();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_table_names_are_spelled_out_every_time() {
+    fn names_beyond_the_table_are_sent_as_literals() {
         let (mut numbers, mut names) = (Numbers::default(), Names::default());
         for at in 0..NAMES_MAX + 10 {
             for _ in 0..2 {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_out_of_turn_or_unknown_and_names_without_end_are_refused() {
+    fn wrong_numbers_and_too_many_names_are_refused() {
         let mut names = Names::default();
         let header = |field| {
             let mut bytes = vec![1];

@@ -505,7 +505,7 @@ fn no_message_waits_for_a_writer_that_sleeps() {
 }
 
 #[test]
-fn who_waits_for_room_gets_it() {
+fn waiting_sender_gets_room() {
     every_interleaving(room_is_found);
     for fault in [Fault::NotifyLost, Fault::EnlistedLate] {
         assert!(is_noticed(fault, room_is_found), "{fault:?}");
@@ -513,19 +513,19 @@ fn who_waits_for_room_gets_it() {
 }
 
 #[test]
-fn what_somebody_else_may_write_is_written_once_by_whoever_is_there() {
+fn message_is_written_once_by_task_or_sender() {
     every_interleaving(somebody_writes);
     assert!(is_noticed(Fault::DeskTrusted, somebody_writes));
 }
 
 #[test]
-fn a_writer_that_has_a_successor_ends_and_that_one_sends_all() {
+fn superseded_writer_ends_and_successor_sends_all() {
     every_interleaving(a_later_writer_goes_on);
     assert!(is_noticed(Fault::WakeLost, a_later_writer_goes_on));
 }
 
 #[test]
-fn who_waits_at_a_lane_that_is_given_up_goes() {
+fn abandoned_lane_releases_all_waiters() {
     every_interleaving(a_broken_lane_keeps_nobody);
     for fault in [Fault::WakeLost, Fault::NotifyLost] {
         assert!(is_noticed(fault, a_broken_lane_keeps_nobody), "{fault:?}");
@@ -533,7 +533,7 @@ fn who_waits_at_a_lane_that_is_given_up_goes() {
 }
 
 #[test]
-fn a_reader_gives_its_turn_to_whoever_comes_last() {
+fn reader_passes_its_turn_to_the_latest_generation() {
     every_interleaving(turns_are_given_on);
     for fault in [Fault::NotifyLost, Fault::EnlistedLate, Fault::NewestLost] {
         assert!(is_noticed(fault, turns_are_given_on), "{fault:?}");

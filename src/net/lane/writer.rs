@@ -313,17 +313,17 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_gives_way_while_that_brings_more_to_write() {
+    fn writer_yields_while_it_finds_more_messages() {
         assert_eq!(given(3), 793, "always, once it was tried");
     }
 
     #[test]
-    fn messages_that_are_alone_are_rarely_kept_waiting() {
+    fn lone_messages_rarely_wait_for_a_yield() {
         assert_eq!(given(0), 94, "one of eight, one of nine, and so on");
     }
 
     #[test]
-    fn it_stops_when_that_brings_nothing_any_more() {
+    fn writer_stops_yielding_without_gain() {
         let mut courtesy = Courtesy::default();
         courtesy.learn(1);
         for _ in 0..4 {

@@ -83,7 +83,7 @@ fn a_kept_peer_is_dialled_and_its_control_lane_opened() {
 }
 
 #[test]
-fn a_refused_dial_is_tried_again_with_growing_pauses_and_the_next_address() {
+fn failed_dials_back_off_and_rotate_addresses() {
     let mut bench = kept();
     let mut pauses = Vec::new();
     for _ in 0..10 {
@@ -126,7 +126,7 @@ fn given_and_answering_addresses_are_dialled_in_turn() {
 
 /// Another address may be outdated, and fail only after the link has been down for too long.
 #[test]
-fn the_address_that_worked_is_dialled_first_for_bulk_and_after_a_break_as_well() {
+fn last_good_address_is_dialled_first() {
     let mut bench = kept();
     bench.give(Input::DialFailed(Purpose::Main));
     let outputs = bench.pass(1_000 * MS);
@@ -148,7 +148,7 @@ fn the_address_that_worked_is_dialled_first_for_bulk_and_after_a_break_as_well()
 }
 
 #[test]
-fn crossing_dials_end_on_the_connection_of_the_smaller_peer_on_both_sides() {
+fn crossing_dials_settle_on_the_smaller_peers_connection() {
     let (small, large) = peers();
     for (me, peer, by_us_wins) in [(small, large, true), (large, small, false)] {
         for ours_first in [true, false] {
@@ -176,7 +176,7 @@ fn crossing_dials_end_on_the_connection_of_the_smaller_peer_on_both_sides() {
 }
 
 #[test]
-fn a_connection_that_comes_much_later_takes_over_whoever_dialled_it() {
+fn much_newer_connection_wins_regardless_of_dialler() {
     let mut bench = kept();
     bench.established(1, Dialler::Us(Purpose::Main));
     bench.pass(CROSSING);
@@ -186,7 +186,7 @@ fn a_connection_that_comes_much_later_takes_over_whoever_dialled_it() {
 }
 
 #[test]
-fn a_peers_connection_carries_nothing_before_the_peer_was_admitted_on_it() {
+fn unadmitted_connection_carries_no_lanes() {
     let (me, peer) = peers();
     let mut bench = Bench::new(me, peer);
     bench.give(Input::Want(Class::Control));
@@ -196,7 +196,7 @@ fn a_peers_connection_carries_nothing_before_the_peer_was_admitted_on_it() {
 }
 
 #[test]
-fn a_connection_that_the_peer_uses_for_bulk_carries_none_of_our_lanes() {
+fn peers_bulk_connection_carries_no_lanes_of_this_node() {
     let (me, peer) = peers();
     let mut bench = Bench::new(me, peer);
     bench.give(Input::Want(Class::Control));
@@ -222,7 +222,7 @@ fn lanes_move_when_their_connection_dies() {
 }
 
 #[test]
-fn a_substream_that_breaks_is_opened_anew_with_a_higher_generation() {
+fn broken_substream_reopens_with_a_higher_attempt() {
     let mut bench = kept();
     let outputs = bench.established(1, Dialler::Us(Purpose::Main));
     let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
@@ -237,7 +237,7 @@ fn a_substream_that_breaks_is_opened_anew_with_a_higher_generation() {
 }
 
 #[test]
-fn a_refused_lane_is_tried_again_late() {
+fn refused_lane_is_retried_after_the_longest_pause() {
     let mut bench = kept();
     let outputs = bench.established(1, Dialler::Us(Purpose::Main));
     let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
@@ -247,7 +247,7 @@ fn a_refused_lane_is_tried_again_late() {
 }
 
 #[test]
-fn a_lane_is_awaited_while_it_is_on_or_a_connection_or_the_first_dial_can_still_carry_it() {
+fn lane_is_awaited_while_it_can_still_be_carried() {
     let mut bench = kept();
     let control = Class::Control;
     assert!(bench.link.awaits(control), "its first dial is under way");
@@ -274,7 +274,7 @@ fn a_lane_is_awaited_while_it_is_on_or_a_connection_or_the_first_dial_can_still_
 }
 
 #[test]
-fn bulk_is_awaited_while_its_own_connection_may_come_or_another_is_there_to_share() {
+fn bulk_is_awaited_while_a_connection_can_carry_it() {
     let mut bench = kept();
     bench.established(1, Dialler::Us(Purpose::Main));
     bench.give(Input::Want(Class::Bulk));
@@ -290,7 +290,7 @@ fn bulk_is_awaited_while_its_own_connection_may_come_or_another_is_there_to_shar
 }
 
 #[test]
-fn what_a_lane_waited_on_another_connection_does_not_count_on_the_next() {
+fn waiting_time_starts_over_on_a_new_connection() {
     let mut bench = kept();
     assert_eq!(bench.link.carried_since(Class::Control), None);
     let outputs = bench.established(1, Dialler::Us(Purpose::Main));
@@ -326,7 +326,7 @@ fn what_a_lane_waited_on_another_connection_does_not_count_on_the_next() {
 }
 
 #[test]
-fn an_attempt_that_fails_is_not_taken_for_the_one_that_held_before_it() {
+fn failed_attempt_does_not_inherit_a_long_uptime() {
     let mut bench = kept();
     let outputs = bench.established(1, Dialler::Us(Purpose::Main));
     let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
@@ -355,7 +355,7 @@ fn an_attempt_that_fails_is_not_taken_for_the_one_that_held_before_it() {
 }
 
 #[test]
-fn a_link_that_stays_down_is_given_up_again_and_again() {
+fn down_link_abandons_lanes_repeatedly() {
     let mut bench = kept();
     bench.give(Input::DialFailed(Purpose::Main));
     let mut given_up = 0;
@@ -398,7 +398,7 @@ fn bulk_gets_a_connection_of_its_own_and_shares_if_that_fails() {
 }
 
 #[test]
-fn a_peer_that_is_reborn_gets_every_lane_anew() {
+fn new_incarnation_reopens_every_lane() {
     let mut bench = kept();
     bench.established(1, Dialler::Us(Purpose::Main));
     bench.give(Input::Want(Class::User));
@@ -408,7 +408,7 @@ fn a_peer_that_is_reborn_gets_every_lane_anew() {
 }
 
 #[test]
-fn a_peer_that_is_not_kept_is_given_up_once() {
+fn lanes_of_an_unkept_peer_are_abandoned_once() {
     let (me, peer) = peers();
     let mut bench = Bench::new(me, peer);
     bench.established(1, Dialler::Peer);
@@ -429,7 +429,7 @@ fn a_released_peer_is_not_dialled() {
 }
 
 #[test]
-fn whatever_happens_every_wanted_lane_is_on_the_carrier_in_the_end() {
+fn every_wanted_lane_ends_up_on_the_carrier() {
     for seed in 0..2_000_u64 {
         let mut chance = SmallRng::seed_from_u64(seed);
         let mut bench = kept();

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_named() {
+    fn malformed_headers_are_named() {
         let mut bytes = [0; HEADER_BYTES];
         bytes[1] = 4;
         assert_eq!(Header::decode(bytes), Err(Violation::Kind(4)));

@@ -458,7 +458,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_unread_occupies_little_more_than_it_is_however_it_comes() {
+    fn unread_data_occupies_at_most_twice_its_size() {
         for portion in [1, 100, SMALL - 1, SMALL, SMALL + 1, PIECE / 2 - 1, PIECE / 2, PIECE] {
             let pipe = Pipe::inbound(1, WINDOW_FIRST);
             let (mut state, mut read) = (pipe.lock(), Bin::default());

@@ -75,13 +75,13 @@ fn something_arrives(fault: Fault, writers: usize) {
 }
 
 #[test]
-fn the_task_is_woken_whoever_was_there_when_something_arrived() {
+fn task_is_woken_for_data_during_an_inline_write() {
     something_arrives(Fault::None, 1);
     something_arrives(Fault::None, 2);
 }
 
 #[test]
-fn steps_that_are_left_out_are_noticed() {
+fn injected_faults_are_detected() {
     for fault in [Fault::NobodyWoken, Fault::AskedAsWork] {
         assert!(catch_unwind(|| something_arrives(fault, 1)).is_err(), "{fault:?}");
     }

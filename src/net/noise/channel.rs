@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn others_have_a_turn_after_each_piece_however_much_there_is() {
+    fn busy_channel_yields_after_each_piece() {
         const BYTES: usize = 1 << 20;
         let (travels, far) = said(&vec![9; BYTES], 4_000);
         let mut channel = Channel::new(Slow(Cursor::new(travels)), far);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_again_after_an_error_goes_on_where_it_was() {
+    fn write_after_an_error_continues() {
         let all: Vec<u8> = (0..300_000_u32).map(|at| (at >> 5) as u8).collect();
         let [near, far] = ends();
         let mut channel = Channel::new(Shaky::default(), near);
@@ -286,7 +286,7 @@ mod tests {
 
     /// A message without content does not end the stream.
     #[test]
-    fn an_empty_message_is_passed_over() {
+    fn empty_message_is_skipped() {
         let [mut near, far] = states(Suite::ChaChaPoly);
         let mut travels = Vec::new();
         for content in [&b""[..], b"hello"] {
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_after_a_message_that_was_changed() {
+    fn modified_message_ends_reading() {
         let (mut travels, far) = said(b"abc", 1);
         travels[2 + 1 + 16 + 2] ^= 1; // the second
         let mut channel = Channel::new(Cursor::new(travels), far);

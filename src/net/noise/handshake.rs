@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn who_did_not_sign_the_key_is_not_who_it_says() {
+    fn unsigned_static_key_is_refused() {
         let victim = Keypair::generate_ed25519();
         let identity = victim.public().encode_protobuf();
         // A signature of the victim for another key, its own.
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_an_identity_must_be_one() {
+    fn malformed_identity_is_refused() {
         let short = Payload { identity: vec![8, 1, 18, 1, 0], signature: vec![0; 64] };
         for payload in [Vec::new(), short.encode_to_vec()] {
             for refusal in refusals(&payload) {
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_needed_is_refused() {
+    fn oversized_message_and_early_data_are_refused() {
         let (mut near, far) = sockets();
         let long = u16::try_from(BYTES_MAX + 1).expect("short").to_be_bytes();
         let (said, us) = block_on(join(near.write_all(&long), answer(far)));
@@ -349,7 +349,7 @@ mod tests {
 
     /// With such a public key the shared secret is publicly known.
     #[test]
-    fn a_key_that_shares_nothing_secret_is_refused() {
+    fn low_order_key_is_refused() {
         for low in [0, 1] {
             let (mut near, far) = sockets();
             let mut hello = [0; 34];
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn no_message_of_ours_comes_near_the_limit() {
+    fn own_handshake_messages_are_far_below_the_limit() {
         assert!(keys().payload.len() < 120, "{}", keys().payload.len());
     }
 }

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_is_opened_however_it_travels() {
+    fn sealed_messages_open_with_any_fragmentation() {
         let all: Vec<u8> = (0..1_000_000_u32).map(|at| (at.wrapping_mul(at) >> 7) as u8).collect();
         for each in [PLAIN_MAX, 40_000, 16_000, 5_000, 1_000] {
             for portion in [usize::MAX, 99_999, 12_345, 1_234] {

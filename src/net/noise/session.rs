@@ -163,7 +163,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn exhausted_nonces_are_an_error_and_no_verdict() {
+    fn exhausted_nonces_are_an_error() {
         let [mut near, _] = sessions(Suite::AesGcm, Some(3));
         near.state.set_receiving_nonce(u64::MAX);
         for _ in 0..2 {

@@ -61,7 +61,7 @@ mod tests {
 
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     #[test]
-    fn a_processor_that_does_aes_is_known_by_its_flags() {
+    fn aes_support_matches_processor_flags() {
         let flags = std::fs::read_to_string("/proc/cpuinfo").expect("every Linux has it");
         let has = |flag| flags.split_whitespace().any(|word| word == flag);
         assert_eq!(has_aes(), has("aes") && has("pclmulqdq") && has("ssse3"));

@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_restarted_gets_in_and_its_oldest_connection_goes() {
+    fn restarted_peer_replaces_its_oldest_connection() {
         let mut all = connections(&Limits { connections_per_peer: 2, ..Limits::default() });
         let peer = PeerId::random();
         for number in 1..=2 {
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_never_takes_the_goodbye_cannot_pile_up_closing_connections() {
+    fn closing_connections_of_a_peer_are_bounded() {
         let mut all = connections(&Limits { connections_per_peer: 2, ..Limits::default() });
         let peer = PeerId::random();
         let admitted = (1..=100).filter(|&number| {
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_in_all_are_bounded_and_nothing_of_a_gone_peer_is_kept() {
+    fn total_connections_are_bounded_and_state_is_freed() {
         let mut all = connections(&Limits { connections: 2, ..Limits::default() });
         let peers = [PeerId::random(), PeerId::random(), PeerId::random()];
         assert!(all.admit(id(1), peers[0], None).is_ok());
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_admits_only_those_on_it() {
+    fn allow_list_admits_only_its_peers() {
         let (friend, stranger) = (PeerId::random(), PeerId::random());
         let mut all = Connections::new(&Limits::default(), &[friend]);
         assert!(all.admit(id(1), friend, None).is_ok());
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_free_again_when_its_line_is_dropped() {
+    fn dropped_slot_is_free_again() {
         let slots = Slots::new(1);
         let taken = slots.take().expect("the first");
         assert!(slots.take().is_none());

@@ -47,7 +47,7 @@ async fn refused(config: &Config, address: &Multiaddr) -> ConnectError {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_is_let_in_with_the_same_settings_and_talks_in_both_directions() {
+async fn client_with_same_settings_talks_both_ways() {
     let private = Config { private_network: true, ..closed_to_strangers() };
     for config in [quick(), closed_to_strangers(), private] {
         let host = Host::start(&config).await;
@@ -70,7 +70,7 @@ async fn a_client_is_let_in_with_the_same_settings_and_talks_in_both_directions(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_beside_running_lanes_disturbs_nothing_and_never_shows_up_as_a_peer() {
+async fn client_never_disturbs_lanes_or_appears_as_a_peer() {
     let config = closed_to_strangers();
     let (mut a, b) = pair(&config).await;
     let echoing = echoes(&a);
@@ -113,7 +113,7 @@ fn secrets(cluster: &[u8], client: &[u8]) -> Option<Secrets> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tools_are_let_in_with_either_secret() {
+async fn clients_are_admitted_with_either_secret() {
     let host = Host::start(&Config { secret: secrets(&[1, 2], &[8, 9]), ..quick() }).await;
     let echoing = echoes(&host);
     // On a node's host a tool finds both secrets in the settings.
@@ -135,7 +135,7 @@ async fn tools_are_let_in_with_either_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_of_another_cluster_or_secret_is_told_so_and_what_to_do() {
+async fn client_of_other_cluster_or_secret_learns_the_cause() {
     let config = closed_to_strangers();
     let host = Host::start(&config).await;
     let echoing = echoes(&host);
@@ -176,7 +176,7 @@ async fn a_client_of_another_cluster_or_secret_is_told_so_and_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_of_peers_holds_for_clients_too_on_either_side() {
+async fn allow_list_applies_to_clients_on_both_sides() {
     let friend = Identity::load(None).expect("an identity");
     let listed = Config { allowed_peers: vec![friend.node_id().peer], ..closed_to_strangers() };
     let host = Host::start(&listed).await;
@@ -195,7 +195,7 @@ async fn a_list_of_peers_holds_for_clients_too_on_either_side() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_without_room_or_without_use_for_clients_says_so() {
+async fn node_without_room_or_taker_refuses_clients() {
     let limits = Limits { clients: 2, ..quick().limits };
     let config = Config { limits, ..closed_to_strangers() };
     let host = Host::start(&config).await;
@@ -222,7 +222,7 @@ async fn a_node_without_room_or_without_use_for_clients_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_finds_no_node_or_another_one_is_told_so() {
+async fn client_error_names_missing_and_unexpected_nodes() {
     let config = closed_to_strangers();
     let host = Host::start(&config).await;
     let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -252,7 +252,7 @@ async fn a_client_that_finds_no_node_or_another_one_is_told_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_tells_a_release_without_clients_from_a_refusal() {
+async fn client_distinguishes_missing_protocol_from_refusal() {
     let config = closed_to_strangers();
     let identity = Identity::load(None).expect("an identity");
     let keyring = Keyring::new(config.secret.clone());
@@ -279,7 +279,7 @@ async fn a_client_tells_a_release_without_clients_from_a_refusal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_calls_with_the_key_of_a_node_is_refused_and_the_nodes_lanes_go_on() {
+async fn client_with_a_nodes_key_is_refused_and_lanes_continue() {
     let config = closed_to_strangers();
     let (a, b) = pair(&config).await;
     let echoing = echoes(&a);
@@ -301,7 +301,7 @@ async fn who_calls_with_the_key_of_a_node_is_refused_and_the_nodes_lanes_go_on()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_that_call_and_say_nothing_are_bounded_and_given_up() {
+async fn silent_clients_are_bounded_and_time_out() {
     let within = Duration::from_secs(2);
     let limits = Limits { handshakes: 4, handshake_within: within, ..quick().limits };
     let config = Config { limits, ..closed_to_strangers() };
@@ -333,7 +333,7 @@ async fn clients_that_call_and_say_nothing_are_bounded_and_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_speaks_as_a_node_and_a_node_as_a_client_get_nowhere() {
+async fn client_and_node_protocols_do_not_mix() {
     let host = Host::start(&closed_to_strangers()).await;
     let echoing = echoes(&host);
     let mut peer = Node::start(nodes::config()).await;
@@ -358,7 +358,7 @@ async fn a_client_that_speaks_as_a_node_and_a_node_as_a_client_get_nowhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_stops_reading_holds_nobody() {
+async fn client_that_stops_reading_does_not_block_the_node() {
     let longest = Duration::from_millis(300);
     let limits = Limits { control_undrained_max: longest, ..quick().limits };
     let config = Config { limits, ..closed_to_strangers() };
@@ -390,7 +390,7 @@ async fn a_client_that_stops_reading_holds_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_ends_with_its_connection_whichever_side_ends_that() {
+async fn stream_ends_with_its_connection_from_either_side() {
     let config = closed_to_strangers();
     let host = Host::start(&config).await;
     let mut clients = host.net.clients();

@@ -13,7 +13,7 @@ impl Host {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dial_is_answered_at_first_contact_and_when_the_link_is_up_already() {
+async fn dial_is_answered_at_first_contact_and_on_a_live_link() {
     let (mut a, mut b) = (Host::start(&quick()).await, Host::start(&quick()).await);
     let address = b.net.listening()[0].clone();
     for _ in 0..2 {
@@ -26,7 +26,7 @@ async fn a_dial_is_answered_at_first_contact_and_when_the_link_is_up_already() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_dials_itself_is_told_so() {
+async fn node_that_dials_itself_gets_its_own_answer() {
     let mut a = Host::start(&quick()).await;
     let own = a.net.listening()[0].clone();
     a.net.dial(own.clone());
@@ -34,7 +34,7 @@ async fn a_node_that_dials_itself_is_told_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dial_that_nobody_answers_is_refused() {
+async fn dial_without_a_listener_is_refused() {
     let mut a = Host::start(&quick()).await;
     let b = Host::start(&quick()).await;
     let nobody = b.net.listening()[0].clone();
@@ -49,7 +49,7 @@ async fn a_dial_that_nobody_answers_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_was_away_is_told_of_again() {
+async fn returning_node_is_reported_up_again() {
     let (mut a, mut b, proxy) = behind_a_proxy(&quick()).await;
     assert_eq!((a.up().await, b.up().await), (b.id(), a.id()));
     proxy.cut();
@@ -61,7 +61,7 @@ async fn a_node_that_was_away_is_told_of_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_meets_a_node_later_hears_of_its_cluster() {
+async fn later_contact_learns_the_cluster_id() {
     let (mut a, b) = (Host::start(&quick()).await, Host::start(&quick()).await);
     b.net.belongs_to(77);
     let known = |event| match event {
@@ -73,7 +73,7 @@ async fn who_meets_a_node_later_hears_of_its_cluster() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_link_that_is_kept_without_an_address_is_dialled_where_the_peer_was_found() {
+async fn kept_link_without_address_dials_where_peer_answered() {
     let proxy = Proxy::start().await;
     // What it tells of itself leads nowhere: the transport resolves no names.
     let told: Multiaddr = "/dns4/b.example/tcp/4001".parse().expect("an address");

@@ -52,7 +52,7 @@ async fn queues_batches_and_bytes_are_counted_by_lane_and_peer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_refused_and_what_is_broken_is_counted() {
+async fn refusals_and_violations_are_counted() {
     let host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
     let address = host.net.listening()[0].clone();
     let mut other = Node::start(nodes::config()).await;

@@ -71,7 +71,7 @@ async fn hello_with(begun: &mut Begun, peer: &Node, facts: Facts, host: &Host) -
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_hello_of_a_dead_life_does_not_turn_the_living_one_out() {
+async fn late_hello_of_old_incarnation_keeps_the_current_one() {
     let host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
     let address = host.net.listening()[0].clone();
     let mut peer = Node::start(nodes::config()).await;
@@ -97,7 +97,7 @@ async fn a_late_hello_of_a_dead_life_does_not_turn_the_living_one_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_life_that_comes_later_is_the_one_that_counts() {
+async fn later_incarnation_wins() {
     let mut host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
     let address = host.net.listening()[0].clone();
     let mut peer = Node::start(nodes::config()).await;
@@ -190,7 +190,7 @@ async fn welcome_with_another_incarnation_is_refused() {
 /// Membership hears of the next life by others, and keeps its link, before the transport has seen
 /// the end of the former one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_link_that_is_kept_for_a_later_life_outlasts_the_former_one() {
+async fn kept_link_survives_the_removal_of_an_incarnation() {
     let directory = tempfile::tempdir().expect("a directory");
     let keeps = Config { data_dir: Some(directory.path().to_owned()), ..quick() };
     let (mut a, b, proxy) = behind_a_proxy(&keeps).await;
@@ -207,7 +207,7 @@ async fn a_link_that_is_kept_for_a_later_life_outlasts_the_former_one() {
 
 /// Nothing is remembered of a peer that was forgotten, whatever is still said of it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_after_the_end_brings_nobody_back() {
+async fn release_after_removal_does_not_restore_the_peer() {
     let (a, b) = pair(&quick()).await;
     a.net.release(b.id().peer);
     a.net.forget(b.id());

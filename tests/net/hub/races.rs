@@ -10,7 +10,7 @@ use ostraca::net::wire::{Greeting, Hello, Nonce};
 
 /// One that says Hello and hangs up.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hello_just_before_the_end_of_its_connection_leaves_no_connection_behind() {
+async fn hello_before_its_connection_closes_leaves_no_connection() {
     let config = Config { secret: Some(nodes::secret(1)), ..quick() };
     let host = Host::start(&config).await;
     let address = host.net.listening()[0].clone();
@@ -59,7 +59,7 @@ async fn a_hello_just_before_the_end_of_its_connection_leaves_no_connection_behi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_not_allowed_does_not_hammer() {
+async fn unlisted_peer_backs_off() {
     let listed = libp2p::PeerId::random();
     let closed = Config { allowed_peers: vec![listed], ..nodes::config() };
     let node = Node::start(closed).await;

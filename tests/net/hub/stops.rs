@@ -37,7 +37,7 @@ async fn with_messages_under_way() -> (Host, Host, Proxy) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lane_that_moves_to_another_connection_during_the_stop_takes_its_messages_along() {
+async fn lane_moves_connections_during_stop_with_its_messages() {
     let (mut a, b, first) = with_messages_under_way().await;
     let second = Proxy::start().await;
     second.lead_to(b.port());
@@ -61,7 +61,7 @@ async fn a_lane_that_moves_to_another_connection_during_the_stop_takes_its_messa
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_breaks_during_the_stop_is_dialled_once_more() {
+async fn connection_broken_during_stop_is_redialled() {
     let (mut a, b, proxy) = with_messages_under_way().await;
     let stopping = tokio::spawn({
         let net = a.net.clone();
@@ -76,7 +76,7 @@ async fn a_connection_that_breaks_during_the_stop_is_dialled_once_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_beside_a_peer_that_is_gone_does_not_wait_for_it() {
+async fn stop_does_not_wait_for_a_gone_peer() {
     let (mut a, b, proxy) = with_messages_under_way().await;
     proxy.close();
     let refused = a.event("it is dialled in vain", |event| match event {
@@ -95,7 +95,7 @@ async fn a_stop_beside_a_peer_that_is_gone_does_not_wait_for_it() {
 
 /// A node has only the time of its last phase, which may be less than a link may be down.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_that_has_less_time_than_links_counts_what_is_left_in_it() {
+async fn short_stop_counts_remaining_messages() {
     let (mut a, b, _proxy) = with_messages_under_way().await;
     let short = a.net.stop_within(Duration::from_millis(100));
     let stopped = tokio::time::timeout(PATIENCE / 2, short).await;

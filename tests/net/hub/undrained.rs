@@ -9,7 +9,7 @@ fn a_control_lane_keeps_16_mib() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_takes_too_little_control_is_disconnected_and_what_it_lost_is_counted() {
+async fn slow_control_reader_is_disconnected_and_loss_counted() {
     let idle_timeout = PATIENCE; // nothing else is to close it
     let limits = Limits { lane_bytes_max: [64 * 1024; 4], idle_timeout, ..quick().limits };
     let config = Config { limits, ..quick() };
@@ -43,7 +43,7 @@ async fn a_peer_that_takes_too_little_control_is_disconnected_and_what_it_lost_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_takes_no_control_at_all_is_disconnected_and_nothing_is_lost() {
+async fn stalled_control_reader_is_disconnected_without_loss() {
     let limits = Limits {
         control_undrained_max: Duration::from_millis(500),
         link_down_max: PATIENCE,
@@ -71,7 +71,7 @@ async fn a_peer_that_takes_no_control_at_all_is_disconnected_and_nothing_is_lost
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_lane_for_data_disconnects_nobody() {
+async fn full_data_lane_does_not_disconnect() {
     let limits = Limits { lane_bytes_max: [64 * 1024; 4], ..quick().limits };
     let config = Config { limits, ..quick() };
     let (mut a, b) = pair_with_room(&config, 0).await;
@@ -92,7 +92,7 @@ async fn a_full_lane_for_data_disconnects_nobody() {
 
 /// A peer that takes a lane, and drops it as soon as it has it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lane_that_the_peer_breaks_off_each_time_is_given_up_and_counted() {
+async fn lane_that_always_breaks_is_abandoned_and_counted() {
     // Between two attempts the connection has no lane at all: it is not to be closed as idle then.
     let limits = Limits { idle_timeout: PATIENCE, ..quick().limits };
     let config = Config { secret: Some(nodes::secret(1)), limits, ..quick() };
@@ -129,7 +129,7 @@ async fn a_lane_that_the_peer_breaks_off_each_time_is_given_up_and_counted() {
 
 /// Whose frames are short is told that those of others are long: what it takes, it says itself.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_takes_short_frames_only_is_sent_short_frames_only() {
+async fn announced_frame_limit_is_respected() {
     let small = Config { limits: Limits { frame_bytes_max: 1, ..quick().limits }, ..quick() };
     let (mut a, mut b) = (Host::start(&quick()).await, Host::start(&small).await);
     a.keep(&b);

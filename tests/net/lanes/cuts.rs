@@ -158,9 +158,9 @@ async fn run(seed: u64, count: u64) -> u64 {
 }
 
 #[test]
-fn nothing_is_lost_repeated_or_reordered_however_often_connections_break_at_any_byte() {
+fn cuts_at_any_byte_keep_order_without_loss() {
     let cuts = AtomicU64::new(0);
-    let test = "nothing_is_lost_repeated_or_reordered";
+    let test = "cuts_at_any_byte_keep_order_without_loss";
     seeds(test, 150, |seed| {
         block_on(async {
             cuts.fetch_add(run(seed, 600).await, Ordering::Relaxed);
@@ -171,8 +171,8 @@ fn nothing_is_lost_repeated_or_reordered_however_often_connections_break_at_any_
 }
 
 #[test]
-fn a_lane_given_up_at_any_moment_counts_exactly_what_was_not_acknowledged() {
-    seeds("a_lane_given_up_at_any_moment", 200, |seed| block_on(give_up(seed)));
+fn abandoned_lane_counts_unacknowledged_exactly() {
+    seeds("abandoned_lane_counts_unacknowledged_exactly", 200, |seed| block_on(give_up(seed)));
 }
 
 async fn give_up(seed: u64) {
@@ -205,7 +205,7 @@ async fn give_up(seed: u64) {
 }
 
 #[tokio::test]
-async fn a_lane_after_one_that_was_given_up_begins_anew_with_all_its_messages() {
+async fn lane_after_an_abandoned_one_delivers_all_messages() {
     let limits = Limits::default();
     let (inbound, inbox) = (InboundLane::new(), Inbox::new());
     let old = lane(&limits);
@@ -249,7 +249,7 @@ async fn names_survive_a_broken_connection() {
 }
 
 #[tokio::test]
-async fn the_later_generation_waits_for_the_earlier_reader_and_the_latest_wins() {
+async fn later_generation_waits_and_the_latest_wins() {
     let limits = Limits::default();
     let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
     inbox.pause();
@@ -276,7 +276,7 @@ async fn the_later_generation_waits_for_the_earlier_reader_and_the_latest_wins()
 }
 
 #[tokio::test]
-async fn a_gap_is_refused_and_a_sender_that_was_told_too_much_or_too_little_ends() {
+async fn gap_is_refused_and_wrong_acks_end_the_sender() {
     let limits = Limits::default();
     let (lane, inbound) = (lane(&limits), InboundLane::new());
     let gap = inbound.take_over(lane.next_generation(), 2).await;

@@ -101,7 +101,7 @@ async fn known_failure_23_the_length_prefix_of_a_frame_is_not_trusted() {
 }
 
 #[tokio::test]
-async fn a_message_whose_continuation_never_ends_is_refused_at_its_length() {
+async fn endless_continuation_is_refused_at_its_length() {
     let limits = Limits { message_bytes_max: 100_000, ..Limits::default() };
     let mut bytes = first(100_000, &[1; 10]);
     for _ in 0..100 {
@@ -118,7 +118,7 @@ async fn a_message_whose_continuation_never_ends_is_refused_at_its_length() {
 }
 
 #[tokio::test]
-async fn pieces_that_make_no_message_are_refused() {
+async fn invalid_piece_sequences_are_refused() {
     let limits = Limits::default();
     let (start, message) = (first(10, &[1; 4]), framed(kind::MESSAGE, &[0]));
     let cases = [
@@ -141,7 +141,7 @@ async fn pieces_that_make_no_message_are_refused() {
 }
 
 #[tokio::test]
-async fn frames_that_break_a_rule_cost_the_substream_and_nothing_that_came_before() {
+async fn invalid_frame_costs_only_the_substream() {
     let limits = Limits::default();
     let long_name = [&[1, 0xff, 0xff, 0x04, 0x01][..], &[b'x'; NAME_BYTES_MAX + 1]].concat();
     let cases = [
@@ -189,7 +189,7 @@ async fn kinds_of_later_releases_are_counted_and_skipped() {
 }
 
 #[tokio::test]
-async fn a_stream_cut_within_any_frame_is_broken_and_keeps_the_whole_messages() {
+async fn cut_within_a_frame_keeps_whole_messages() {
     let parts = [
         framed(kind::MESSAGE, b"\x01\xff\xfe\0\0\0\x03abcone"),
         [first(3, b"t"), framed(kind::LAST, b"wo")].concat(),
@@ -207,7 +207,7 @@ async fn a_stream_cut_within_any_frame_is_broken_and_keeps_the_whole_messages() 
 }
 
 #[tokio::test]
-async fn acks_that_go_backwards_or_beyond_and_frames_in_the_wrong_direction_are_refused() {
+async fn invalid_acks_and_wrong_directions_are_refused() {
     let cases = [
         (
             [frame::ack(1), frame::ack(0)].concat(),
@@ -262,7 +262,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
 
     #[test]
-    fn any_bytes_at_all_end_a_reader_in_an_orderly_way(bytes in anything()) {
+    fn arbitrary_bytes_end_a_reader_without_panic(bytes in anything()) {
         on_a_runtime(async {
             let limits = Limits {
                 message_bytes_max: 100,
@@ -276,7 +276,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_at_all_on_the_way_back_end_a_writer_in_an_orderly_way(bytes in anything()) {
+    fn arbitrary_bytes_end_a_writer_without_panic(bytes in anything()) {
         on_a_runtime(async {
             let lane = lane(&Limits::default());
             lane.send(&["a"], b"one").expect("there is room");
@@ -293,7 +293,7 @@ proptest! {
     }
 
     #[test]
-    fn a_frame_is_cut_alike_from_any_prefix_that_holds_it(bytes in anything()) {
+    fn frame_decodes_alike_from_any_prefix_that_holds_it(bytes in anything()) {
         let whole = frame::cut(&bytes, FRAME_BYTES);
         for len in 0..bytes.len() {
             match frame::cut(&bytes[..len], FRAME_BYTES) {
@@ -307,7 +307,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_put_into_a_header_is_read_from_it(
+    fn encoded_header_decodes_to_the_same_fields(
         names in prop::collection::vec((0..3_u8, 0..1_024_u16, ".{0,20}"), 0..=4),
         body in prop::collection::vec(any::<u8>(), 0..20),
     ) {

@@ -9,7 +9,7 @@ use ostraca::net::lane::SendError;
 use super::*;
 
 #[tokio::test]
-async fn a_paused_reader_fills_the_lane_up_to_its_limit_and_then_everything_arrives_in_order() {
+async fn paused_reader_fills_the_lane_then_all_arrives_in_order() {
     let limits = Limits { lane_bytes_max: [300_000; 4], ..Limits::default() };
     let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
     inbox.pause();
@@ -45,7 +45,7 @@ async fn a_paused_reader_fills_the_lane_up_to_its_limit_and_then_everything_arri
 }
 
 #[tokio::test]
-async fn messages_that_wait_are_written_together() {
+async fn waiting_messages_are_written_together() {
     let limits = Limits::default();
     let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
     for _ in 0..10_000 {
@@ -58,7 +58,7 @@ async fn messages_that_wait_are_written_together() {
 }
 
 #[tokio::test]
-async fn no_more_than_the_window_is_under_way_unacknowledged() {
+async fn window_bounds_unacknowledged_bytes() {
     let limits = Limits { lane_window: 200_000, ..Limits::default() };
     let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
     inbox.pause();
@@ -113,7 +113,7 @@ async fn a_message_over_the_limit_is_refused_where_it_is_sent() {
 }
 
 #[tokio::test]
-async fn a_message_longer_than_the_whole_lane_goes_alone() {
+async fn message_longer_than_the_lane_is_sent_alone() {
     let limits = Limits { lane_bytes_max: [1_000; 4], lane_window: 1, ..Limits::default() };
     let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
     lane.send(&[], &[1; 500_000]).expect("it is alone");
@@ -145,7 +145,7 @@ async fn a_lane_ends_in_order_only_when_all_was_acknowledged() {
 }
 
 #[tokio::test]
-async fn of_two_writers_the_later_one_goes_on_and_the_earlier_one_ends() {
+async fn later_writer_continues_and_earlier_one_ends() {
     let limits = Limits::default();
     let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
     let (first, _reader) =
@@ -189,7 +189,7 @@ impl Receiver for Echo {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn known_failure_30_two_saturated_nodes_that_answer_each_other_never_stand_still() {
+async fn known_failure_30_saturated_nodes_never_deadlock() {
     const REQUESTS: u64 = 100_000;
     const IN_FLIGHT: u64 = 5_000;
     let limits = Limits { lane_bytes_max: [200_000; 4], lane_window: 100_000, ..Limits::default() };
@@ -257,7 +257,7 @@ impl Receiver for Heavy {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn others_have_their_turn_the_sooner_the_more_the_messages_weigh() {
+async fn reader_yields_by_message_weight() {
     for (weight, at_once) in [(1, 128), (4, 32), (1_000, 1)] {
         let (limits, others) = (Limits::default(), Arc::<AtomicU64>::default());
         let heavy = Heavy {
@@ -303,7 +303,7 @@ impl Receiver for Hasty {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_receiver_that_is_not_ready_when_it_says_so_keeps_nobody_from_running() {
+async fn falsely_ready_receiver_does_not_block_other_tasks() {
     let (limits, others) = (Limits::default(), Arc::<AtomicU64>::default());
     let hasty = Arc::new(Hasty { others: Arc::clone(&others), tries: Mutex::default() });
     let (lane, inbound) = (lane(&limits), InboundLane::new());

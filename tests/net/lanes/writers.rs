@@ -14,7 +14,7 @@ async fn resting(lane: &Lane) -> (JoinHandle<Ended>, End) {
 }
 
 #[tokio::test]
-async fn a_message_that_is_alone_is_written_by_its_sender_and_many_in_few_writes() {
+async fn lone_message_is_written_inline_and_many_are_batched() {
     let lane = lane(&Limits::default());
     let (_writer, mut here) = resting(&lane).await;
     lane.send(&[], b"alone").expect("room");
@@ -46,7 +46,7 @@ async fn short_bursts_are_written_together() {
 }
 
 #[tokio::test]
-async fn nobody_writes_in_the_place_of_a_writer_that_has_gone() {
+async fn no_inline_write_after_the_writer_ended() {
     let lane = lane(&Limits::default());
     let (writer, mut here) = resting(&lane).await;
     writer.abort();

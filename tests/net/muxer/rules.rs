@@ -88,7 +88,7 @@ pub(super) fn nothing_more(far: &mut DuplexStream) {
 }
 
 #[tokio::test]
-async fn a_stream_is_opened_answered_and_ended_in_the_words_of_the_specification() {
+async fn stream_frames_match_the_specification() {
     let (mut muxer, mut far) = by_hand(1 << 20);
     far.write_all(&data(SYN, 1, b"hello")).await.expect("room");
     assert!(run(&mut muxer).is_none());
@@ -122,7 +122,7 @@ async fn a_stream_is_opened_answered_and_ended_in_the_words_of_the_specification
 }
 
 #[tokio::test]
-async fn what_is_flushed_goes_out_at_once_though_the_connection_is_not_polled() {
+async fn flush_writes_without_polling_the_connection() {
     let (mut muxer, mut far) = by_hand(1 << 20);
     assert!(run(&mut muxer).is_none());
     let mut stream = opened(&mut muxer).expect("there is room");
@@ -133,7 +133,7 @@ async fn what_is_flushed_goes_out_at_once_though_the_connection_is_not_polled() 
 }
 
 #[tokio::test]
-async fn what_was_written_goes_out_though_its_writer_is_gone() {
+async fn written_data_is_sent_after_its_stream_is_dropped() {
     // A socket that takes nothing more, so that it waits.
     for (flags, end) in [(SYN, RST), (SYN | FIN, FIN)] {
         let (mut muxer, mut far) = by_hand(64 * 1024);
@@ -165,7 +165,7 @@ async fn what_was_written_goes_out_though_its_writer_is_gone() {
 }
 
 #[tokio::test]
-async fn a_reader_is_given_credit_though_its_writer_has_not_flushed() {
+async fn credit_is_sent_without_a_flush() {
     let (mut muxer, mut stream, mut sender) = sending().await;
     sender.send(FIRST).await;
     assert!(run(&mut muxer).is_none());
@@ -195,7 +195,7 @@ fn polled(muxer: &mut Muxer<Socket>) -> impl Fn() -> bool + use<> {
 }
 
 #[tokio::test]
-async fn a_writer_has_one_window_under_way_and_goes_on_with_the_peers_credit() {
+async fn writer_stops_at_the_window_and_resumes_on_credit() {
     let (mut muxer, mut far) = by_hand(8 << 20);
     let mut stream = opened(&mut muxer).expect("there is room");
     let plenty = vec![7; 2 << 20];
@@ -268,7 +268,7 @@ async fn pass(
 }
 
 #[tokio::test]
-async fn a_window_grows_for_a_slow_reader_up_to_its_limit_and_shrinks_for_one_that_keeps_up() {
+async fn window_grows_for_slow_and_shrinks_for_fast_readers() {
     let (mut muxer, mut stream, mut sender) = sending().await;
     let (mut unread, mut most) = (0, 0);
     // It has always all that it may have under way when something is read.
@@ -300,7 +300,7 @@ async fn a_window_grows_for_a_slow_reader_up_to_its_limit_and_shrinks_for_one_th
 }
 
 #[tokio::test]
-async fn a_window_stays_while_its_reader_takes_what_comes() {
+async fn window_stays_for_a_fast_reader() {
     let (mut muxer, mut stream, mut sender) = sending().await;
     for _ in 0..4_000 {
         pass(&mut muxer, &mut stream, &mut sender, 32 * 1024).await;
@@ -309,7 +309,7 @@ async fn a_window_stays_while_its_reader_takes_what_comes() {
 }
 
 #[tokio::test]
-async fn a_reader_that_does_not_read_holds_a_window_and_no_other_stream() {
+async fn stalled_reader_does_not_block_other_streams() {
     let (mut muxer, _unread, mut sender) = sending().await;
     sender.send(FIRST).await;
     let mut far = sender.far;
@@ -324,7 +324,7 @@ async fn a_reader_that_does_not_read_holds_a_window_and_no_other_stream() {
 }
 
 #[tokio::test]
-async fn pings_are_answered_and_keep_nothing_from_being_read() {
+async fn pings_are_answered_without_blocking_reads() {
     let (mut muxer, mut far) = by_hand(12 * 20);
     far.write_all(&frame(PING, SYN, 0, 77)).await.expect("room");
     assert!(run(&mut muxer).is_none());
@@ -342,7 +342,7 @@ async fn pings_are_answered_and_keep_nothing_from_being_read() {
 }
 
 #[tokio::test]
-async fn one_stream_too_many_is_reset_and_the_others_live() {
+async fn stream_beyond_the_limit_is_reset_alone() {
     let (mut muxer, mut far) = by_hand(1 << 20);
     let mut streams = Vec::new();
     for n in 0..STREAMS_MAX as u32 {
@@ -363,7 +363,7 @@ async fn one_stream_too_many_is_reset_and_the_others_live() {
 }
 
 #[tokio::test]
-async fn who_waits_to_open_a_stream_is_woken_when_one_ends() {
+async fn waiting_open_is_woken_when_a_stream_ends() {
     let (near, _far) = tokio::io::duplex(64 * 1024);
     let mut muxer = dialling(near.compat());
     let mut streams = Vec::new();
@@ -380,7 +380,7 @@ async fn who_waits_to_open_a_stream_is_woken_when_one_ends() {
 }
 
 #[tokio::test]
-async fn a_reset_fails_reads_and_writes_but_what_had_arrived_is_read_first() {
+async fn reset_fails_io_after_received_data_is_read() {
     let (mut muxer, mut far) = by_hand(1 << 20);
     far.write_all(&data(SYN, 1, b"last words")).await.expect("room");
     far.write_all(&frame(DATA, RST, 1, 0)).await.expect("room");
@@ -394,7 +394,7 @@ async fn a_reset_fails_reads_and_writes_but_what_had_arrived_is_read_first() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_connection_wakes_whoever_reads_or_writes() {
+async fn connection_end_wakes_readers_and_writers() {
     for ends in [
         |muxer: Muxer<Socket>| drop(muxer),
         |mut muxer: Muxer<Socket>| {
@@ -421,7 +421,7 @@ async fn the_end_of_a_connection_wakes_whoever_reads_or_writes() {
 }
 
 #[tokio::test]
-async fn closing_sends_what_was_written_and_then_says_goodbye() {
+async fn close_sends_written_data_then_go_away() {
     let (mut muxer, mut far) = by_hand(1 << 20);
     let mut stream = opened(&mut muxer).expect("room");
     assert_eq!(write(&mut stream, b"to the end"), 10);
@@ -445,7 +445,7 @@ fn deaf(says: &[Vec<u8>], writing: fn() -> std::io::Result<usize>) -> (Muxer<Dea
 }
 
 #[tokio::test]
-async fn what_the_peer_has_said_is_read_though_it_takes_nothing_any_more() {
+async fn received_data_is_read_after_the_peer_stops_reading() {
     let says = [data(SYN, 1, b"one "), data(0, 1, b"two "), frame(GOODBYE, 0, 0, 0)];
     let (muxer, mut stream) = deaf(&says, || Err(ErrorKind::BrokenPipe.into()));
     stream.write_all(b"?").await.expect("there is room");
@@ -463,7 +463,7 @@ async fn what_the_peer_has_said_is_read_though_it_takes_nothing_any_more() {
 }
 
 #[tokio::test]
-async fn a_panic_of_who_writes_on_the_spot_ends_the_connection_and_holds_nobody() {
+async fn panic_in_an_inline_write_ends_the_connection() {
     let (muxer, mut stream) = deaf(&[data(SYN, 1, b"hello")], || panic!("as planned"));
     stream.write_all(b"?").await.expect("there is room");
     let driven = tokio::spawn(drive(muxer));
@@ -494,7 +494,7 @@ async fn a_panic_of_who_writes_on_the_spot_ends_the_connection_and_holds_nobody(
 }
 
 #[tokio::test]
-async fn a_goodbye_and_a_closed_socket_are_the_end() {
+async fn go_away_and_closed_socket_end_the_connection() {
     let (mut muxer, mut far) = by_hand(1 << 20);
     far.write_all(&frame(GOODBYE, 0, 0, 0)).await.expect("room");
     assert!(matches!(run(&mut muxer), Some(Error::Closed)));
@@ -509,7 +509,7 @@ async fn a_goodbye_and_a_closed_socket_are_the_end() {
 }
 
 #[tokio::test]
-async fn who_breaks_the_rules_is_told_goodbye() {
+async fn violation_is_answered_with_go_away() {
     let open = frame(WINDOW, SYN, 1, 0);
     let cases: [(Vec<Vec<u8>>, Violation); 9] = [
         (vec![vec![1; 12]], Violation::Version(1)),
@@ -538,7 +538,7 @@ async fn who_breaks_the_rules_is_told_goodbye() {
 }
 
 #[tokio::test]
-async fn who_opens_streams_without_reading_refusals_is_cut_off() {
+async fn peer_that_ignores_refusals_is_cut_off() {
     let (mut muxer, mut far) = by_hand(64);
     let mut id = 1;
     let end = loop {
