@@ -1,9 +1,9 @@
-//! How far the machine's cores are from each other.
+//! Latency between the machine's cores, which every figure depends on.
 //!
-//! A cache line takes some 30 ns from one core to another that shares its last cache, and 170 ns to one
-//! that does not. A hypervisor moves its guest's cores now and then, and with that every figure changes
-//! in which two threads share anything: by a factor of up to three. So no figure is compared with
-//! another one without this beside it.
+//! A cache line takes about 30 ns from one core to another that shares its last-level cache, and
+//! 170 ns to one that does not. A hypervisor moves its guest's cores from time to time, which
+//! changes every figure in which two threads share data, by a factor of up to three. So figures are
+//! only comparable if this latency is printed beside them.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 
 const SPAN: Duration = Duration::from_millis(3);
 const ROUNDS: u32 = 50;
-/// Else the two threads that look share a core, for others have the rest.
+/// Longer spans are discarded: the two measuring threads shared a core, because others were busy.
 const APART_MAX: Duration = Duration::from_micros(1);
 
 static SEEN: Mutex<Vec<Duration>> = Mutex::new(Vec::new());
 
-/// Looks, for 3 ms. To be called before each run.
+/// Measures for 3 ms. Call it before each run.
 pub(crate) fn look() {
     SEEN.lock().unwrap_or_else(PoisonError::into_inner).push(apart());
 }
 
-/// What was seen since this was asked last; now, if nobody looked.
+/// Formats the range measured since the last call; measures now if there is none.
 pub(crate) fn seen() -> String {
     let mut seen = std::mem::take(&mut *SEEN.lock().unwrap_or_else(PoisonError::into_inner));
     if seen.is_empty() {
@@ -40,7 +40,7 @@ pub(crate) fn seen() -> String {
     }
 }
 
-/// What a cache line takes from one core to another.
+/// Time that a cache line takes from one core to another.
 fn apart() -> Duration {
     let (ball, over) = (AtomicU32::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -61,7 +61,7 @@ fn apart() -> Duration {
                     std::hint::spin_loop();
                 }
             }
-            least = least.min(round.elapsed()); // who shares a core with others waits for them
+            least = least.min(round.elapsed()); // rounds on a shared core take longer
         }
         over.store(true, Ordering::Relaxed);
         least / (2 * ROUNDS)

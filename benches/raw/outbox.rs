@@ -1,4 +1,4 @@
-//! A queue in front of raw TCP, as a lane has one: what waits leaves in large writes.
+//! Queue in front of raw TCP, like that of a lane: waiting messages are written together.
 
 use std::sync::Mutex;
 
@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 
 const KEPT_MAX: usize = 4 * 1024 * 1024; // bytes
 
-/// What waits to be written, and who waits for it.
+/// Bytes that wait to be written, and notifications for both sides.
 #[derive(Default)]
 pub(crate) struct Outbox {
     bytes: Mutex<Vec<u8>>, // ≤ KEPT_MAX and a message
@@ -15,7 +15,7 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Appends a message behind its length; ends when there was room for it.
+    /// Appends a message with its length. Completes once there was room for it.
     pub(crate) async fn push(&self, message: &[u8]) {
         loop {
             let less = self.less.notified();
@@ -35,7 +35,7 @@ impl Outbox {
         }
     }
 
-    /// Puts what waits into `taken`, which is empty; ends when that is something.
+    /// Moves the waiting bytes into `taken`, which must be empty. Completes once there are some.
     pub(crate) async fn take(&self, taken: &mut Vec<u8>) {
         loop {
             std::mem::swap(taken, &mut *self.bytes.lock().expect("no panic inside"));
@@ -44,8 +44,8 @@ impl Outbox {
                 return;
             }
             self.more.notified().await;
-            // Who is woken runs first, also where others are about to push more: a write for each
-            // message would be no limit of anything.
+            // A woken task runs first, even if other tasks are about to push more. Without the
+            // yield, each message would be written alone, and the result would be no upper limit.
             tokio::task::yield_now().await;
         }
     }

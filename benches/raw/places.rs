@@ -1,22 +1,22 @@
-//! Two sides on cores of their own, as two hosts are.
+//! Placement of two processes on separate cores, like two hosts.
 //!
-//! The kernel puts a process that another one wakes on the same core or on an idle one, as it sees
-//! fit: a round trip costs two switches in the first case, and two interrupts of a sleeping core in
-//! the second, several times as much. Round trips are compared where both sides have no choice.
+//! The kernel puts a process that another one wakes on the same core or on an idle one. A round
+//! trip costs two context switches in the first case, and two interrupts of a sleeping core in the
+//! second, several times as much. So round trips are compared with a fixed placement.
 
 use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// While this lives, this process runs on the first half of the cores that it may use, and the others
-/// on the second half.
+/// While this value lives, this process runs on the first half of its available cores, and the
+/// other processes on the second half.
 pub(crate) struct Places {
     all: CpuSet,
     others: Vec<u32>,
 }
 
 impl Places {
-    /// `None`: there is one core only, or the system does not let this process choose.
+    /// Pins the processes. `None` if there is only one core, or the system does not permit it.
     pub(crate) fn apart(others: Vec<u32>) -> Option<Self> {
         let all = sched_getaffinity(None).ok()?;
         let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core)).collect();
@@ -45,7 +45,7 @@ fn set(cores: &[usize]) -> CpuSet {
     set
 }
 
-/// All threads of a process that have not ended meanwhile; those that they start later inherit it.
+/// Pins all threads of a process; threads that it starts later inherit the setting.
 fn put(process: u32, cores: &CpuSet) -> Option<()> {
     for thread in std::fs::read_dir(format!("/proc/{process}/task")).ok()? {
         let name = thread.ok()?.file_name();

@@ -1,4 +1,4 @@
-//! Another process: this program again, which does what it is told line by line.
+//! A second process that runs this program, and executes the commands that it reads line by line.
 
 use std::error::Error;
 use std::process::Stdio;
@@ -7,12 +7,12 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// For anything that it does.
+/// Timeout of any command.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Killed when it is dropped.
+/// A process that is killed when this is dropped.
 pub(crate) struct Process {
     pub(crate) child: Child,
     orders: ChildStdin,

@@ -1,4 +1,4 @@
-//! Round trips: alone, and on the control lane beside bulk.
+//! Latency of round trips: without other traffic, and on the control lane beside bulk.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ use crate::stacks::{Boxed, Host, Sides, Stack, noise, substream, tcp};
 const BODY: usize = 100;
 const ROUND_TRIPS: usize = 4_000;
 const ROUNDS: usize = 3;
-/// Between an answer on the control lane and the next question.
+/// Pause between an answer on the control lane and the next request.
 const PAUSE: Duration = Duration::from_millis(1);
 const BESIDE_BULK: Duration = Duration::from_secs(4);
 
-/// Spans of time, once they are sorted.
+/// Sorted time spans.
 struct Spans(Vec<Duration>);
 
 impl Spans {
@@ -35,7 +35,7 @@ impl Spans {
     }
 }
 
-/// Sends what comes on one class back, on that class; drops the rest.
+/// Sends the messages of one class back on that class; drops all others.
 #[derive(Default)]
 struct Echo(OnceLock<Lane>);
 
@@ -52,7 +52,7 @@ impl Receiver for Echo {
     }
 }
 
-/// Wakes who waits for an answer.
+/// Notifies the task that waits for an answer.
 #[derive(Default)]
 struct Answered(Notify);
 
@@ -67,7 +67,7 @@ impl Receiver for Answered {
     }
 }
 
-/// Two transports, a lane on which every message is answered, and who is told.
+/// Two transports, a lane on which every message is answered, and the notification of answers.
 fn answering(sides: &Sides, class: Class) -> ([Host; 2], Lane, Arc<Answered>) {
     let (echo, answered) = (Arc::<Echo>::default(), Arc::<Answered>::default());
     let [near, far] = sides.nets(answered.clone(), echo.clone());
@@ -127,12 +127,12 @@ async fn echo_raw(mut stream: Boxed) {
     while stream.read_exact(&mut body).await.is_ok() {
         let written = stream.write_all(&body).await;
         if written.is_err() || stream.flush().await.is_err() {
-            return; // the run is over
+            return; // the run has ended
         }
     }
 }
 
-// ── Alone ──
+// ── Without other traffic ──
 
 const WARM: usize = 500;
 
@@ -153,7 +153,7 @@ fn alone_raw(stack: Stack) -> Vec<Duration> {
 
 // ── Beside bulk ──
 
-/// How fast bulk goes.
+/// Rate of bulk.
 #[derive(Clone, Copy, PartialEq)]
 enum Pace {
     Saturated,
@@ -162,7 +162,7 @@ enum Pace {
 }
 
 impl Pace {
-    /// Waits until the next 64 KiB may go, the first at `begun`.
+    /// Waits until the next 64 KiB are due; the first ones at `begun`.
     async fn next(self, begun: Instant, sent: u64) {
         if self == Self::Gigabit {
             let due = Duration::from_secs_f64(sent as f64 * BATCH as f64 / 125e6);
@@ -187,7 +187,7 @@ async fn bulk_raw(mut stream: Boxed, pace: Pace) {
     for sent in 0.. {
         pace.next(begun, sent).await;
         if stream.write_all(&body).await.is_err() || stream.flush().await.is_err() {
-            return; // the run is over
+            return; // the run has ended
         }
     }
 }
@@ -220,7 +220,7 @@ fn beside_bulk_raw(pace: Pace) -> Vec<Duration> {
     sides.near.block_on(sides.near.spawn(asking)).expect("no panic")
 }
 
-/// Several short runs, one after the other in turn, as one.
+/// Merges several short runs, which alternate.
 fn rounds<const N: usize>(runs: [&dyn Fn() -> Vec<Duration>; N]) -> [Spans; N] {
     let mut all = [const { Vec::new() }; N];
     for _ in 0..ROUNDS {

@@ -1,9 +1,9 @@
-//! The transport beside the limits of the same run: raw tokio TCP, TCP under Noise (alone, and on
-//! two sockets), and a bare substream of libp2p.
+//! Benchmarks of the transport beside upper limits measured in the same run: raw tokio TCP, TCP
+//! with Noise (alone, and on two sockets), and a bare substream of libp2p.
 //!
-//! `cargo bench --bench transport`; an argument picks one part: `throughput`, `whole-path`,
-//! `latency`, `control`. Prints ours, the limit, and the ratio with its goal. The two ends have a
-//! runtime each, as two processes would have.
+//! `cargo bench --bench transport`; an argument selects one part: `throughput`, `whole-path`,
+//! `latency`, `control`. Prints the figure of this crate, the limit, and the ratio with its goal.
+//! The two ends have a runtime each, like two processes.
 #![expect(clippy::print_stdout, reason = "a bench prints")]
 
 #[path = "../raw/cores.rs"]
@@ -17,11 +17,11 @@ mod whole_path;
 
 use std::time::Duration;
 
-/// Of one figure.
+/// Duration of one run.
 const RUN: Duration = Duration::from_secs(1);
-/// Of which the median counts.
+/// Number of runs, of which the median is printed.
 const RUNS: usize = 3;
-/// Bytes of one write where something is coalesced.
+/// Bytes of one write in the limits that coalesce.
 const BATCH: usize = 64 * 1024;
 
 fn main() {

@@ -1,4 +1,5 @@
-//! The stacks that are compared: two connected streams, or two transports, on a runtime each.
+//! The compared network stacks: two connected streams, or two transports, each end on its own
+//! runtime.
 
 use std::sync::Arc;
 
@@ -23,10 +24,10 @@ use tokio::sync::{mpsc, oneshot};
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 pub(crate) type Boxed = Box<dyn Stream>;
-/// Makes a connected pair, this end on one runtime and that end on the other.
+/// Creates a connected pair, one end on each runtime.
 pub(crate) type Stack = fn(Handle, Handle) -> BoxFuture<'static, (Boxed, Boxed)>;
 
-/// Two runtimes, as two processes would have.
+/// Two runtimes, like those of two processes.
 pub(crate) struct Sides {
     pub(crate) near: Runtime,
     pub(crate) far: Runtime,
@@ -45,7 +46,7 @@ impl Sides {
         self.near.block_on(stack(self.near.handle().clone(), self.far.handle().clone()))
     }
 
-    /// Two transports that know each other, and who is to take what arrives.
+    /// Starts two connected transports with these receivers.
     pub(crate) fn nets(&self, near: Arc<dyn Receiver>, far: Arc<dyn Receiver>) -> [Host; 2] {
         let far = self.far.block_on(Host::start(far));
         let mut near = self.near.block_on(Host::start(near));
@@ -58,13 +59,13 @@ impl Sides {
     }
 }
 
-// ── Raw ──
+// ── Raw TCP ──
 
 async fn sockets(near: &Handle, far: &Handle) -> (TcpStream, TcpStream) {
     let (told, address) = oneshot::channel();
     let accepting = far.spawn(async move {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let _ = told.send(listener.local_addr().expect("bound")); // it is waited for
+        let _ = told.send(listener.local_addr().expect("bound")); // never fails: it is awaited
         listener.accept().await.expect("it connects").0
     });
     let address = address.await.expect("told");
@@ -78,7 +79,7 @@ async fn sockets(near: &Handle, far: &Handle) -> (TcpStream, TcpStream) {
     (TcpStream(here), TcpStream(there))
 }
 
-/// TCP, and nothing else.
+/// Plain TCP.
 pub(crate) fn tcp(near: Handle, far: Handle) -> BoxFuture<'static, (Boxed, Boxed)> {
     async move {
         let (here, there) = sockets(&near, &far).await;
@@ -87,7 +88,7 @@ pub(crate) fn tcp(near: Handle, far: Handle) -> BoxFuture<'static, (Boxed, Boxed
     .boxed()
 }
 
-/// TCP under Noise: encrypted, one stream a socket.
+/// TCP with Noise: encrypted, one stream per socket.
 pub(crate) fn noise(near: Handle, far: Handle) -> BoxFuture<'static, (Boxed, Boxed)> {
     async move {
         let (here, there) = sockets(&near, &far).await;
@@ -103,9 +104,9 @@ pub(crate) fn noise(near: Handle, far: Handle) -> BoxFuture<'static, (Boxed, Box
     .boxed()
 }
 
-// ── libp2p, bare ──
+// ── Bare libp2p ──
 
-/// A substream of our libp2p stack, as a lane gets it.
+/// A substream of this crate's libp2p stack, as used by a lane.
 pub(crate) fn substream(near: Handle, far: Handle) -> BoxFuture<'static, (Boxed, Boxed)> {
     async move {
         let (told, address) = oneshot::channel();
@@ -113,12 +114,12 @@ pub(crate) fn substream(near: Handle, far: Handle) -> BoxFuture<'static, (Boxed,
         far.spawn(async move {
             let mut swarm = bare_swarm();
             let address = listening(&mut swarm).await;
-            let _ = told.send(address); // it is waited for
+            let _ = told.send(address); // never fails: it is awaited
             loop {
                 if let SwarmEvent::Behaviour(swarm::Event::Inbound { stream, .. }) =
                     swarm.select_next_some().await
                 {
-                    let _ = give.send(stream).await; // the bench is over
+                    let _ = give.send(stream).await; // an error: the bench has ended
                 }
             }
         });
@@ -143,13 +144,13 @@ pub(crate) fn substream(near: Handle, far: Handle) -> BoxFuture<'static, (Boxed,
                     _ = swarm.select_next_some() => {}
                 }
             };
-            let _ = give_near.send(line); // it is waited for
+            let _ = give_near.send(line); // never fails: it is awaited
             loop {
                 swarm.select_next_some().await;
             }
         });
         let mut here = near_end.await.expect("a substream");
-        // The protocol's name travels with the first bytes.
+        // The protocol's name is sent with the first bytes.
         futures::AsyncWriteExt::flush(&mut here).await.expect("flushed");
         let there = take.recv().await.expect("the other end");
         (Box::new(here) as Boxed, Box::new(there) as Boxed)
@@ -169,9 +170,9 @@ async fn listening(swarm: &mut Swarm<Lines>) -> Multiaddr {
     }
 }
 
-// ── Ours ──
+// ── Whole transports ──
 
-/// A transport.
+/// A transport with its events and identity.
 pub(crate) struct Host {
     pub(crate) net: Net,
     events: mpsc::UnboundedReceiver<Event>,
@@ -190,7 +191,7 @@ impl Host {
         while !matches!(self.events.recv().await.expect("it runs"), Event::Up { .. }) {}
     }
 
-    /// The lane to another.
+    /// The lane to another host.
     pub(crate) fn lane(&self, other: &Self, class: Class) -> Lane {
         self.net.lane(other.net.me().incarnation, class).expect("it is up")
     }

@@ -1,5 +1,5 @@
-//! One-way throughput at several sizes: our lane between two transports, beside the same bytes in
-//! writes of 64 KiB over raw TCP and over a bare substream of libp2p.
+//! One-way throughput at several message sizes: a lane between two transports, compared with the
+//! same bytes in writes of 64 KiB over raw TCP and over a bare substream of libp2p.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,14 +16,14 @@ use crate::cores;
 use crate::stacks::{Sides, Stack, substream, tcp};
 use crate::{BATCH, RUN, RUNS};
 
-/// Counts what arrives, and looks at it no further.
+/// Counts received messages, and ignores their contents.
 #[derive(Default)]
 pub(crate) struct Count(pub(crate) AtomicU64);
 
 impl Receiver for Count {
     fn receive(&self, message: Inbound<'_>) -> Result<(), Busy> {
         std::hint::black_box(message.body);
-        // One lane, one caller: no read-modify-write is needed.
+        // A single caller: no read-modify-write is needed.
         self.0.store(self.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         Ok(())
     }
@@ -33,12 +33,12 @@ impl Receiver for Count {
     }
 }
 
-/// What a run comes to.
+/// Result of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Figure {
     pub(crate) per_second: f64,
-    /// Nanoseconds of processor time per message, kernel and both ends included. Says more than
-    /// the rate on a machine that does other things, too. 0 where /proc does not tell.
+    /// Processor time per message in nanoseconds, of kernel and both ends. More reliable than the
+    /// rate on a machine with other load. 0 if /proc does not provide it.
     pub(crate) cpu: f64,
 }
 
@@ -61,7 +61,7 @@ impl Watch {
     }
 }
 
-/// Processor time of all threads that are there.
+/// Processor time of all current threads.
 fn cpu_time() -> Duration {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return Duration::ZERO };
     let of_task = |task: std::io::Result<std::fs::DirEntry>| -> Option<u64> {
@@ -71,7 +71,7 @@ fn cpu_time() -> Duration {
     Duration::from_nanos(tasks.filter_map(of_task).sum())
 }
 
-/// Messages through a lane between two transports.
+/// Throughput of a lane between two transports.
 fn ours(size: usize) -> Figure {
     let sides = Sides::new();
     let count = Arc::new(Count::default());
@@ -99,7 +99,7 @@ async fn produce(lane: Lane, size: usize) {
     }
 }
 
-/// The same bytes written and read, and that is all.
+/// Upper limit: the same bytes are only written and read.
 fn limit(stack: Stack, framed: usize) -> Figure {
     let sides = Sides::new();
     let (mut here, mut there) = sides.connect(stack);
@@ -126,7 +126,7 @@ fn limit(stack: Stack, framed: usize) -> Figure {
     watch.stop(total as f64 / framed as f64)
 }
 
-/// Nanoseconds that a caller spends in `send`, nothing else running.
+/// Time that a caller spends in `send`, in nanoseconds, with nothing else running.
 fn cost_of_send(size: usize) -> f64 {
     let peer = libp2p::PeerId::from_bytes(&[0, 0]).expect("an identity multihash");
     let node = NodeId { peer, incarnation: ReplicaId::new(1) };
@@ -144,7 +144,7 @@ fn cost_of_send(size: usize) -> f64 {
     best
 }
 
-/// The median by rate.
+/// Returns the figure with the median rate.
 pub(crate) fn median(mut figures: Vec<Figure>) -> Figure {
     figures.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
     figures[figures.len() / 2]

@@ -1,5 +1,6 @@
-//! The whole path: four producers encode, a queue leaves and a queue arrives, one consumer has it
-//! decoded. Ours through a lane; the limit with the same encoding and queues over raw TCP.
+//! Throughput of the whole path: four producers encode messages, which pass an outgoing and an
+//! incoming queue to one decoding consumer. Compared are a lane, and raw TCP with the same encoding
+//! and queues.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +23,7 @@ use crate::{BATCH, RUN, RUNS};
 const PRODUCERS: usize = 4;
 const QUEUE: usize = 4_096;
 
-/// About 100 bytes on the wire.
+/// A message of about 100 bytes on the wire.
 #[derive(Clone, Serialize, Deserialize)]
 struct Message {
     #[serde(rename = "e")]
@@ -48,7 +49,7 @@ impl Message {
     }
 }
 
-/// Decodes, and queues.
+/// Decodes messages and puts them into a queue.
 struct Queue(mpsc::Sender<Message>);
 
 impl Receiver for Queue {
@@ -58,13 +59,13 @@ impl Receiver for Queue {
         }
         match self.0.try_send(Message::decode(message.body)) {
             Err(TrySendError::Full(_)) => Err(Busy),
-            Ok(()) | Err(TrySendError::Closed(_)) => Ok(()), // the run is over
+            Ok(()) | Err(TrySendError::Closed(_)) => Ok(()), // the run has ended
         }
     }
 
     fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
         async {
-            let _ = self.0.reserve().await; // a place, given back at once
+            let _ = self.0.reserve().await; // a slot, released at once
         }
         .boxed()
     }
@@ -117,7 +118,7 @@ async fn write(outbox: Arc<Outbox>, mut stream: Boxed) {
         outbox.take(&mut taken).await;
         for piece in taken.chunks(BATCH) {
             if stream.write_all(piece).await.is_err() {
-                return; // the run is over
+                return; // the run has ended
             }
         }
         taken.clear();
@@ -136,7 +137,7 @@ async fn read(mut stream: Boxed, queue: mpsc::Sender<Message>) {
             }
             if queue.send(Message::decode(&bytes[at + 4..at + 4 + len])).await.is_err() || len == 0
             {
-                return; // the run is over
+                return; // the run has ended
             }
             at += 4 + len;
         }

@@ -152,7 +152,7 @@ mod tests {
         listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("bound");
         listener.listen(1).expect("listening");
         let address = listener.local_addr().expect("bound").as_socket().expect("IP");
-        let taken = check_free(address).expect_err("somebody listens");
+        let taken = check_free(address).expect_err("a socket listens");
         assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
         let any = SocketAddr::from(([0, 0, 0, 0], address.port()));
         assert_eq!(check_free(any).expect_err("also").kind(), io::ErrorKind::AddrInUse);

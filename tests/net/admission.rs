@@ -1,4 +1,4 @@
-//! Who may talk: the verdicts as tables, and each of them once more between two nodes on sockets.
+//! Tests of admission: the verdicts as tables, and each of them between two nodes on sockets.
 
 use libp2p::PeerId;
 use libp2p::swarm::{DialError, ListenError};
@@ -47,7 +47,7 @@ fn hello(opener: &Standing, acceptor: &Standing) -> Hello {
     }
 }
 
-/// Lets a fixed peer live one of its lives, each number another one.
+/// Gives the facts an incarnation of a fixed peer; each number is a different one.
 fn lives(them: &mut Standing, number: u8) -> NodeId {
     them.peer = PeerId::from_bytes(&[0, 1, 9]).expect("an identity hash");
     live(&mut them.facts, &them.peer, number)
@@ -61,7 +61,7 @@ fn is_removed(them: &mut Standing) {
     lives(them, 7);
 }
 
-/// What `us` answers to an opener that differs by `them` and says what `said` makes of its hello.
+/// Verdict of `us` about an opener that differs by `them`, with a hello changed by `said`.
 fn verdict(
     us: impl FnOnce(&mut Standing),
     them: impl FnOnce(&mut Standing),
@@ -141,7 +141,7 @@ fn wrong_cluster_or_incarnation_is_refused() {
     assert_eq!(verdicts, refusals.map(Err));
 }
 
-/// It has only its number in common with the one that was removed.
+/// It shares only the incarnation with the removed node, not the peer id.
 #[test]
 fn quarantine_applies_to_its_own_peer_only() {
     let them = standing(|_| {});
@@ -150,8 +150,8 @@ fn quarantine_applies_to_its_own_peer_only() {
     assert!(us.judge_hello(them.peer, &OURS, &hello(&them, &us)).is_ok());
 }
 
-/// Neither a node that claims another's incarnation with the other's nonce or one of its own, nor
-/// one that tells no nonce is let in.
+/// Refused are a node that claims another's incarnation, with that node's nonce or its own, and a
+/// node without a nonce.
 #[test]
 fn incarnation_that_is_not_the_peers_own_is_refused() {
     let victim = standing(|_| {});
@@ -190,7 +190,7 @@ fn unsupported_version_is_refused_first() {
     }
 }
 
-/// What an opener makes of the welcome of an acceptor that differs by `them`.
+/// Opinion of an opener about the welcome of an acceptor that differs by `them`.
 fn opinion(
     them: impl FnOnce(&mut Standing),
     asked: impl FnOnce(&mut Hello),
@@ -259,7 +259,7 @@ fn client_hello(client: &Standing, node: &Standing) -> ClientHello {
     }
 }
 
-/// What `us` answers to a client that differs by `them` and says what `said` makes of its hello.
+/// Verdict of `us` about a client that differs by `them`, with a hello changed by `said`.
 fn client_verdict(
     us: impl FnOnce(&mut Standing),
     them: impl FnOnce(&mut Standing),
@@ -382,7 +382,7 @@ fn listening_beyond_loopback_needs_protection() {
     };
     for open in ["/ip4/0.0.0.0/tcp/7001", "/ip6/::/tcp/7001", "/ip4/192.168.1.1/tcp/7001"] {
         let listen = open.parse().expect("valid");
-        let error = check(&on(open)).expect_err("anybody could join");
+        let error = check(&on(open)).expect_err("any peer could join");
         assert_eq!(error, ConfigError::Open { listen });
         for how in [open, "cluster-secret-file", "ostraca secret", "allowed-peers", "insecure"] {
             assert!(error.to_string().contains(how), "{how} in {error}");
@@ -405,7 +405,7 @@ fn settings_that_contradict_themselves_are_refused() {
     }
 }
 
-/// Dials from one node to another; both ends' words when a lane is opened.
+/// Dials from one node to another, opens a lane, and returns the results of both ends.
 async fn both_words(
     opener: &mut Node,
     acceptor: &mut Node,
@@ -416,7 +416,7 @@ async fn both_words(
     (opened.map(|(opened, _)| opened.node), acceptor.asked().await)
 }
 
-/// Both ends name the same reason, and the acceptor still serves its friends.
+/// Asserts that both ends report the same refusal, and that the acceptor still serves other nodes.
 async fn refused_everywhere(mut opener: Node, to: Option<ReplicaId>, mut us: Node, why: Refusal) {
     let (theirs, ours) = both_words(&mut opener, &mut us, to).await;
     assert!(matches!(&theirs, Err(HandshakeError::Refused(said)) if *said == why), "{theirs:?}");
@@ -451,13 +451,13 @@ async fn a_wrong_secret_fails_in_the_noise_handshake() {
             stranger.dial(&us);
             let failed = stranger.next("the end of the dial", |seen| match seen {
                 Seen::DialFailed(error) => Some(error),
-                Seen::Established(..) => panic!("a stranger got in"),
+                Seen::Established(..) => panic!("a stranger was admitted"),
                 _ => None,
             });
             failed.await;
             let ours = us.next("the end on this side", |seen| match seen {
                 Seen::InboundFailed(error) => Some(error),
-                Seen::Established(..) => panic!("a stranger got in"),
+                Seen::Established(..) => panic!("a stranger was admitted"),
                 _ => None,
             });
             assert!(matches!(ours.await, ListenError::Transport(_)));
@@ -507,7 +507,7 @@ async fn unlisted_peer_is_cut_before_any_protocol() {
     let mut friend = Node::start(config()).await;
     let listed = Config { allowed_peers: vec![friend.peer()], ..config() };
     let us = Node::start(listed).await;
-    let id = stranger.connect(&us).await; // its side of the handshake is over first
+    let id = stranger.connect(&us).await; // its side of the handshake finishes first
     let closed = stranger.next("the end", |seen| match seen {
         Seen::Closed(closed) => Some(closed),
         _ => None,

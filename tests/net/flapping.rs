@@ -1,4 +1,4 @@
-//! A link whose connections come and go at once.
+//! Tests of a link whose connections close as soon as they are established.
 
 use std::time::Duration;
 
@@ -62,5 +62,5 @@ fn flapping_link_abandons_its_lanes() {
         all.extend(bench.give(Input::Tick));
         given_up += all.iter().filter(|o| matches!(o, Output::GiveUp(_))).count();
     }
-    assert!(given_up > 0, "20 s without one lane opened, and nothing is given up");
+    assert!(given_up > 0, "no lane is abandoned in 20 s without an open lane");
 }

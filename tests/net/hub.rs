@@ -1,4 +1,4 @@
-//! Whole transports against each other: links, lanes, lives.
+//! Tests of whole transports: links, lanes and incarnations between nodes.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ use crate::proxy::Proxy;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Keeps what arrives, up to so many messages.
+/// Stores received messages, as many as there is room for.
 struct Recorder {
     room: AtomicUsize,
     wake: Notify,
@@ -85,7 +85,7 @@ impl Host {
         Self { net, events, inbox, _identity: identity }
     }
 
-    /// The next life of one that was dropped.
+    /// Starts the next incarnation of a host that was dropped.
     async fn again(config: &Config) -> Self {
         let mut again = None;
         until("the lock is free", async || {
@@ -118,7 +118,7 @@ impl Host {
         self.net.keep(other.id().peer, vec![other.address()]);
     }
 
-    /// Waits for an event that `pick` wants; skips the others.
+    /// Waits for an event that `pick` accepts; skips all others.
     async fn event<T>(&mut self, what: &str, mut pick: impl FnMut(Event) -> Option<T>) -> T {
         let mut skipped = Vec::new();
         let wanted = async {
@@ -159,7 +159,7 @@ impl Host {
     }
 }
 
-/// Waits until `met` says so.
+/// Waits until `met` returns `true`.
 async fn until(what: &str, mut met: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !met().await {
@@ -183,7 +183,7 @@ fn quick() -> Config {
     }
 }
 
-/// As [`quick`], but a link may be down for so long: half a second is soon over on a busy machine.
+/// Like [`quick`], but with this `link_down_max`: half a second passes quickly on a busy machine.
 fn patient(link_down_max: Duration) -> Config {
     Config { limits: Limits { link_down_max, ..quick().limits }, ..quick() }
 }
@@ -192,7 +192,7 @@ fn number(body: &[u8]) -> u64 {
     u64::from_be_bytes(body[..8].try_into().expect("8 bytes and more"))
 }
 
-/// Waits until `count` messages have come, which must be 0, 1, 2 … in this order.
+/// Waits for `count` messages, numbered from 0 in order.
 async fn receives_in_order(host: &Host, count: u64) {
     let mut next = 0;
     until("all messages arrive", async || {
@@ -205,7 +205,8 @@ async fn receives_in_order(host: &Host, count: u64) {
     .await;
 }
 
-/// Two nodes; all that `a` knows of `b` is a proxy. The directory, if there is one, is `b`'s.
+/// Starts two nodes, of which `a` knows `b` only through a proxy. A data directory, if set, is
+/// `b`'s.
 async fn behind_a_proxy(config: &Config) -> (Host, Host, Proxy) {
     let proxy = Proxy::start().await;
     let config_of_a = Config { data_dir: None, ..config.clone() };
@@ -220,7 +221,7 @@ async fn pair(config: &Config) -> (Host, Host) {
     pair_with_room(config, usize::MAX / 2).await
 }
 
-/// The second takes so many messages.
+/// Starts two connected nodes; the second one has room for this many messages.
 async fn pair_with_room(config: &Config, room: usize) -> (Host, Host) {
     let (mut a, mut b) = (Host::start(config).await, Host::with_room(config, room).await);
     a.keep(&b);
@@ -328,7 +329,7 @@ async fn broken_connections_keep_order_without_loss() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn link_cut_for_good_counts_unacknowledged_exactly() {
-    // Time enough to send while the link is down.
+    // Long enough to send while the link is down.
     let (mut a, mut b, proxy) = behind_a_proxy(&patient(Duration::from_secs(5))).await;
     a.up().await;
     b.up().await;
@@ -373,7 +374,7 @@ async fn restarted_peer_gets_no_messages_for_the_old_one() {
     proxy.open();
     let mut lost = 0;
     let reborn = a
-        .event("the new life is known", |event| match event {
+        .event("the new incarnation is known", |event| match event {
             Event::LaneBroken { node, messages, .. } => {
                 assert_eq!(node, old);
                 lost += messages;
@@ -393,7 +394,7 @@ async fn restarted_peer_gets_no_messages_for_the_old_one() {
     })
     .await;
     assert_eq!(heard, [b"for the new one"]);
-    assert!(a.net.lane(old.incarnation, Class::Data).is_none(), "the old one is nobody now");
+    assert!(a.net.lane(old.incarnation, Class::Data).is_none(), "the old one has no lanes");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -425,9 +426,9 @@ async fn peer_with_other_secret_or_cluster_never_comes_up() {
         let mut stranger = Host::start(&config).await;
         stranger.keep(&a);
         stranger
-            .event("it hears no", |event| match event {
+            .event("it is refused", |event| match event {
                 Event::DialRefused { .. } | Event::Refused { .. } => Some(()),
-                Event::Up { .. } => panic!("a stranger was let in"),
+                Event::Up { .. } => panic!("a stranger was admitted"),
                 _ => None,
             })
             .await;
@@ -448,7 +449,7 @@ async fn messages_queued_at_the_stop_still_arrive() {
     receives_in_order(&b, 5_000).await;
 }
 
-/// Two nodes that are full of each other's messages and answer every one of them.
+/// Two nodes that are saturated with each other's messages and answer every one of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_saturated_nodes_that_answer_each_other_do_not_deadlock() {
     const MESSAGES: u64 = 20_000;
@@ -484,8 +485,8 @@ async fn two_saturated_nodes_that_answer_each_other_do_not_deadlock() {
     tokio::join!(ask(&a, to_b), ask(&b, to_a), answer(&a, to_b), answer(&b, to_a));
 }
 
-/// 20,000 requests in flight, where 512 substreams at once would end the connection; and nothing
-/// is opened for any of them.
+/// 20,000 requests in flight share the open substreams. With a substream each, the limit of 512
+/// would end the connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn known_failures_26_and_30_requests_share_few_substreams() {
     const REQUESTS: u64 = 20_000;

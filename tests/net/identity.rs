@@ -1,4 +1,4 @@
-//! Who a node is across starts, and that no two processes are the same one.
+//! Tests of the identity across starts, and of its exclusive use by one process.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -19,7 +19,7 @@ fn the_key_outlives_the_process_and_the_incarnation_does_not() {
     let second = Identity::load(Some(&dir)).expect("a second start");
     assert_eq!(second.node_id().peer, was.peer);
     assert_ne!(second.node_id().incarnation, was.incarnation);
-    assert_eq!(second.lock(), lock, "the same lock proves that the first is dead");
+    assert_eq!(second.lock(), lock, "the same lock, as proof that the first is dead");
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn incarnation_follows_from_peer_and_nonce() {
     other[15] ^= 1;
     assert_ne!(incarnation(&node.peer, &IncarnationNonce(other)), node.incarnation);
     assert_ne!(incarnation(&PeerId::random(), &nonce), node.incarnation);
-    // All nodes must agree on it.
+    // All nodes must compute the same value.
     let peer = PeerId::from_bytes(&[0, 1, 9]).expect("an identity hash");
     let fixed = incarnation(&peer, &IncarnationNonce([7; 16]));
     assert_eq!(fixed, ReplicaId::new(0xe42a_dfa2_a199_00c4));
@@ -88,7 +88,7 @@ fn data_directory_that_others_may_write_is_refused() {
     }
 }
 
-/// Only root can give files away: other users see that the key is taken as theirs.
+/// Only root can give files away; other users can only check that their own key is accepted.
 #[test]
 fn key_of_another_user_is_refused() {
     let dir = fresh_dir("another_user");

@@ -1,4 +1,4 @@
-//! Lanes: order, no loss, no repetition, bounds, over connections that break anywhere.
+//! Tests of lanes: order, no loss, no duplication and bounds, over connections that break anywhere.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,7 +21,7 @@ mod writers;
 use pipe::{End, Nature, pipe};
 
 fn node(number: u64) -> NodeId {
-    // The identity multihash of nothing: any valid peer will do.
+    // The identity multihash of nothing: any valid peer id will do.
     let peer = libp2p::PeerId::from_bytes(&[0, 0]).expect("an identity multihash");
     NodeId { peer, incarnation: ReplicaId::new(number) }
 }
@@ -30,7 +30,7 @@ fn lane(limits: &Limits) -> Lane {
     Lane::new(node(2), Class::User, limits)
 }
 
-/// What arrives, as (names, body); no more than it may hold at a time.
+/// Received messages as (names, body), rejected while it is paused.
 #[derive(Default)]
 struct Inbox {
     taken: Mutex<Taken>,
@@ -102,7 +102,7 @@ impl Receiver for Inbox {
     }
 }
 
-/// Waits for a condition; ten seconds are far more than it takes.
+/// Waits for a condition for ten seconds, far longer than it takes.
 async fn until(mut met: impl FnMut() -> bool) {
     let waited = async {
         while !met() {
@@ -127,7 +127,7 @@ async fn turn(lane: &Lane, inbound: &InboundLane) -> Turn {
     turn.expect("the latest generation gets its turn")
 }
 
-/// Connects both ends: the writer's task and the reader's.
+/// Connects both ends and spawns the writer's task and the reader's.
 async fn connect(
     lane: &Lane,
     inbound: &InboundLane,

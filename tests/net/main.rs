@@ -1,6 +1,5 @@
-//! Nodes on real sockets: who may talk, what strangers can do (nothing), and what arrives.
-//! spec/transport.md
-#![expect(clippy::print_stderr, reason = "a failed run says how to repeat it")]
+//! Tests of nodes on real sockets: admission, resistance to strangers, and delivery of messages.
+#![expect(clippy::print_stderr, reason = "a failed run prints how to repeat it")]
 
 mod admission;
 mod flapping;
@@ -21,10 +20,10 @@ use std::process::Command;
 
 use ostraca::net::config::Stack;
 
-/// If this variable is set, all nodes of these tests have `net.transport = "stock"`.
+/// If this variable is set, all nodes of these tests use `net.transport = "stock"`.
 const STOCK: &str = "TEST_STOCK_TRANSPORT";
 
-/// Tests of nodes, lanes and clients over real sockets, whatever the transport.
+/// Tests of nodes, lanes and clients over real sockets, which run over both transports.
 const OVER_SOCKETS: [&str; 9] = [
     "admission::",
     "flapping::",
@@ -37,12 +36,12 @@ const OVER_SOCKETS: [&str; 9] = [
     "swarm::",
 ];
 
-/// The transport of all nodes here.
+/// Transport of all nodes in these tests.
 fn transport() -> Stack {
     if std::env::var_os(STOCK).is_some() { Stack::Stock } else { Stack::Own }
 }
 
-/// A second program with these tests would take a minute to build: this one runs them again.
+/// Runs this program again with the other transport, because building a second one takes a minute.
 #[test]
 fn suite_passes_over_stock_transport() {
     if transport() == Stack::Stock {

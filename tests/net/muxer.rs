@@ -1,4 +1,4 @@
-//! The muxer, against itself and against the `yamux` crate, which speaks the same.
+//! Tests of the muxer, against itself and against the `yamux` crate with the same protocol.
 
 mod half_closed;
 mod peer;
@@ -43,7 +43,7 @@ where
     muxer
 }
 
-/// Opens a stream, while the muxer is driven as libp2p does it.
+/// Opens a stream while driving the muxer like libp2p does.
 async fn open<M: StreamMuxer + Unpin>(muxer: &mut M) -> M::Substream
 where
     M::Error: std::fmt::Debug,
@@ -57,7 +57,7 @@ where
     opened.await.expect("a connection")
 }
 
-/// Drives it to its end.
+/// Drives the muxer to its end.
 async fn drive<M: StreamMuxer + Unpin>(mut muxer: M) -> M::Error {
     let end = poll_fn(|cx| {
         let end = Pin::new(&mut muxer).poll(cx);
@@ -69,7 +69,7 @@ async fn drive<M: StreamMuxer + Unpin>(mut muxer: M) -> M::Error {
     end.await
 }
 
-/// Takes streams and serves each, until the connection ends.
+/// Accepts streams and serves each, until the connection ends.
 async fn serve<M, F>(mut muxer: M, serve: impl Fn(M::Substream) -> F)
 where
     M: StreamMuxer + Unpin,
@@ -89,7 +89,7 @@ where
     while served.join_next().await.is_some() {}
 }
 
-/// Sends back what comes, in other pieces, until its end.
+/// Sends back the received data, in other pieces, until its end.
 async fn echo(stream: SubstreamBox, mut chance: Chance) {
     let (mut reader, mut writer) = stream.split();
     let mut bytes = vec![0; 100_000];
@@ -105,7 +105,7 @@ async fn echo(stream: SubstreamBox, mut chance: Chance) {
     writer.close().await.expect("not reset");
 }
 
-/// Says it and reads that it comes back, at its own pace.
+/// Sends data, and asserts that the same data comes back.
 async fn ask(stream: SubstreamBox, seed: u64, number: usize) {
     let said = said(seed, number);
     let (mut reader, writer) = stream.split();
@@ -120,7 +120,7 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(WITHIN, future).await.expect("it goes on")
 }
 
-/// Both ends open streams and answer those of the other.
+/// Both ends open streams and echo those of the other.
 fn talk(seed: u64, ends: impl Fn(Held<End>, Held<End>) -> [StreamMuxerBox; 2]) {
     let mut chance = Chance(seed);
     let (near, far) = pipe(nature(&mut chance));
@@ -136,7 +136,7 @@ fn talk(seed: u64, ends: impl Fn(Held<End>, Held<End>) -> [StreamMuxerBox; 2]) {
             tokio::task::spawn_local(serve(muxer, move |stream| echo(stream, Chance(seed))));
         }
         for asked in join_all(asked).await {
-            asked.expect("as said");
+            asked.expect("no panic");
         }
     })));
 }
@@ -170,8 +170,8 @@ fn acceptor_interoperates_with_the_yamux_crate() {
     });
 }
 
-/// Many threads write small things at once on one connection, some in its task's place: nobody is
-/// left waiting.
+/// Many threads write small pieces at once on one connection, some of them inline: none may be left
+/// waiting.
 #[test]
 fn small_writes_of_many_threads_all_arrive() {
     const STREAMS: usize = 4;
@@ -189,8 +189,8 @@ fn small_writes_of_many_threads_all_arrive() {
                 (open(&mut near).await, Arc::clone(&answered), [stream as u8; 32]);
             asking.spawn(async move {
                 for _ in 0..ROUNDS {
-                    stream.write_all(&bytes).await.expect("it lives");
-                    stream.flush().await.expect("it lives");
+                    stream.write_all(&bytes).await.expect("it is open");
+                    stream.flush().await.expect("it is open");
                     let mut back = [0; 32];
                     stream.read_exact(&mut back).await.expect("it answers");
                     assert_eq!(back, bytes);
@@ -217,7 +217,7 @@ fn small_writes_of_many_threads_all_arrive() {
     }));
 }
 
-/// Who waits for whom: the first to be ready, or a panic after a while.
+/// The result of the future that finishes first; panics after a while.
 async fn first<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> Either<A, B> {
     let (a, b) = (std::pin::pin!(a), std::pin::pin!(b));
     match within(select(a, b)).await {

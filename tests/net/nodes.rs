@@ -1,4 +1,5 @@
-//! Harness: swarms driven by a task each, and lanes opened by hand. Every wait has a deadline.
+//! Test harness: swarms, each driven by a task, and lanes opened by hand. Every wait has a
+//! deadline.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -21,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Waits at most [`DEADLINE`], which is ten times and more what anything here takes.
+/// Waits at most [`DEADLINE`], at least ten times longer than anything here takes.
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(DEADLINE, future).await.unwrap_or_else(|_| panic!("never: {what}"))
 }
@@ -38,7 +39,7 @@ pub(crate) fn config() -> Config {
     Config { secret: Some(secret(1)), transport: crate::transport(), ..Config::default() }
 }
 
-/// Makes `facts` those of another life of a peer, each number one of its own. Returns that life.
+/// Sets the facts to another incarnation of the peer, a different one for each number. Returns it.
 pub(crate) fn live(facts: &mut Facts, peer: &PeerId, number: u8) -> NodeId {
     let nonce = IncarnationNonce([number; 16]);
     facts.incarnation_nonce = Some(nonce);
@@ -46,14 +47,14 @@ pub(crate) fn live(facts: &mut Facts, peer: &PeerId, number: u8) -> NodeId {
     NodeId { peer: *peer, incarnation: facts.incarnation }
 }
 
-/// An empty directory of this test's own.
+/// An empty directory for this test alone.
 pub(crate) fn fresh_dir(name: &str) -> PathBuf {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&dir); // of an earlier run, if any
     dir
 }
 
-/// What a node has seen.
+/// An observation of a node.
 #[derive(Debug)]
 pub(crate) enum Seen {
     Established(PeerId, ConnectionId),
@@ -61,9 +62,9 @@ pub(crate) enum Seen {
     Closing(ConnectionId),
     DialFailed(DialError),
     InboundFailed(ListenError),
-    /// A lane was asked for: who it is, or why not.
+    /// A lane was requested: the opener, or the reason of the refusal.
     Asked(Result<NodeId, HandshakeError>),
-    /// A lane that is open, to be held.
+    /// An open lane, which the test must hold.
     Lane(Line),
 }
 
@@ -75,7 +76,7 @@ enum Do {
     Count(oneshot::Sender<(Refusals, usize)>),
 }
 
-/// A node that greets and welcomes everybody whom admission lets in.
+/// A node that welcomes every peer that admission accepts.
 pub(crate) struct Node {
     pub(crate) config: Config,
     pub(crate) standing: Standing,
@@ -90,7 +91,7 @@ impl Node {
         Self::start_as(config, |_| {}).await
     }
 
-    /// A node whose standing differs from its settings.
+    /// Starts a node with an admission state that differs from its settings.
     pub(crate) async fn start_as(config: Config, change: impl FnOnce(&mut Standing)) -> Self {
         let identity = Identity::load(None).expect("an identity");
         let mut standing = Standing::new(&config, &identity, &[]);
@@ -123,14 +124,14 @@ impl Node {
         self.order(Do::Close(connection));
     }
 
-    /// What was refused, and how many handshakes are under way.
+    /// The refusals so far, and the number of unfinished handshakes.
     pub(crate) async fn count(&self) -> (Refusals, usize) {
         let (reply, answer) = oneshot::channel();
         self.order(Do::Count(reply));
         soon("a count", answer).await.expect("the node's task answers")
     }
 
-    /// The next thing seen that `pick` takes; what it leaves is forgotten.
+    /// Waits for an observation that `pick` accepts; skips all others.
     pub(crate) async fn next<T>(
         &mut self,
         what: &str,
@@ -138,7 +139,7 @@ impl Node {
     ) -> T {
         let found = async {
             loop {
-                let seen = self.seen.recv().await.expect("the node's task lives");
+                let seen = self.seen.recv().await.expect("the node's task runs");
                 if let Some(found) = pick(seen) {
                     return found;
                 }
@@ -147,7 +148,7 @@ impl Node {
         soon(what, found).await
     }
 
-    /// Dials and waits until the connection stands on this side.
+    /// Dials and waits until the connection is established on this side.
     pub(crate) async fn connect(&mut self, other: &Node) -> ConnectionId {
         self.dial(other);
         let peer = other.peer();
@@ -175,7 +176,7 @@ impl Node {
         soon("a substream", answer).await.unwrap_or(Err(OpenFailed::Closed))
     }
 
-    /// A substream such as clients call on.
+    /// Opens a substream like a client's.
     pub(crate) async fn call(&self, id: ConnectionId) -> Result<Line, OpenFailed> {
         let (reply, answer) = oneshot::channel();
         self.order(Do::Call(id, reply));
@@ -198,23 +199,23 @@ impl Node {
         Ok((opened, line))
     }
 
-    /// What the node said to whoever asked for a lane next.
+    /// Result of the next lane that a peer requests.
     pub(crate) async fn asked(&mut self) -> Result<NodeId, HandshakeError> {
-        self.next("somebody asks", |seen| match seen {
+        self.next("a peer requests a lane", |seen| match seen {
             Seen::Asked(asked) => Some(asked),
             _ => None,
         })
         .await
     }
 
-    /// Stops the node and waits until its sockets are gone.
+    /// Stops the node and waits until its sockets are closed.
     pub(crate) async fn stop(self) {
         self.task.abort();
-        let _ = self.task.await; // cancelled, that is the point
+        let _ = self.task.await; // an error: it was cancelled
     }
 }
 
-/// Shows that a node still serves: a new peer connects, opens a lane, and is welcomed.
+/// Asserts that a node still serves: a new peer connects, opens a lane and is welcomed.
 pub(crate) async fn serves(node: &Node) {
     let listen = Config::default().listen;
     let mut friend = Node::start(Config { listen, ..node.config.clone() }).await;
@@ -250,7 +251,7 @@ async fn drive(
                     let tell = tell.clone();
                     tokio::spawn(async move {
                         for seen in asked.await {
-                            let _ = tell.send(seen); // the test may be over
+                            let _ = tell.send(seen); // an error: the test has ended
                         }
                     });
                     None
@@ -272,7 +273,7 @@ async fn drive(
             },
         };
         if let Some(seen) = seen {
-            let _ = tell.send(seen); // the test may be over
+            let _ = tell.send(seen); // an error: the test has ended
         }
     }
 }
@@ -287,7 +288,7 @@ fn obey(swarm: &mut Swarm<Lines>, order: Do) -> Option<Seen> {
         Do::Close(id) => swarm.behaviour_mut().close(id),
         Do::Count(reply) => {
             let lines = swarm.behaviour();
-            let _ = reply.send((lines.refusals(), lines.handshakes())); // or the test is over
+            let _ = reply.send((lines.refusals(), lines.handshakes())); // or the test has ended
         }
     }
     None

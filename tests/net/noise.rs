@@ -1,5 +1,5 @@
-//! The cipher, against itself and against `libp2p-noise`, which speaks the same; and against who
-//! changes what travels.
+//! Tests of the encryption, against itself, against `libp2p-noise` with the same protocol, and
+//! against an attacker that modifies the bytes in transit.
 
 use std::io;
 use std::pin::Pin;
@@ -22,7 +22,7 @@ use crate::talk::{nature, said, say};
 
 const PROLOGUE: &[u8] = b"what both know";
 
-/// What both ends agree upon before the handshake: with the cipher of libp2p, and with AES.
+/// Protocol names of the handshakes: with the cipher of libp2p, and with AES.
 const NAMES: [&str; 2] = ["/noise", "/ostraca/noise-aesgcm/1"];
 
 fn ours(identity: &Keypair) -> Noise {
@@ -34,7 +34,7 @@ fn theirs(identity: &Keypair) -> libp2p_noise::Config {
     config.with_prologue(PROLOGUE.to_vec())
 }
 
-/// Two channels of ours that know each other.
+/// Two channels of this crate that have authenticated each other.
 async fn channels(name: &'static str, near: End, far: End) -> (Channel<End>, Channel<End>) {
     let identity = Keypair::generate_ed25519();
     let near = ours(&identity).upgrade_outbound(near, name.into());
@@ -42,7 +42,7 @@ async fn channels(name: &'static str, near: End, far: End) -> (Channel<End>, Cha
     (near.expect("a handshake").1, far.expect("a handshake").1)
 }
 
-/// Says it, in pieces, and hears the other end.
+/// Sends data in pieces, and reads that of the other end.
 async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S, seed: u64, end: usize) {
     let (mut reader, writer) = stream.split();
     let said_here = said(seed, end);
@@ -53,7 +53,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S, seed: u64, end: 
         let mut bytes = vec![0; 150_000];
         loop {
             let most = chance.size(bytes.len());
-            let len = reader.read(&mut bytes[..most]).await.expect("nobody changes it");
+            let len = reader.read(&mut bytes[..most]).await.expect("it is not modified");
             heard.extend_from_slice(&bytes[..len]);
             if len == 0 {
                 break;
@@ -64,7 +64,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S, seed: u64, end: 
     assert!(heard == said(seed, 1 - end), "end {end} hears {} bytes, or others", heard.len());
 }
 
-/// A conversation of two ends over sockets of any nature. Each knows who the other is.
+/// A conversation over connections of any behaviour between two ends that authenticate each other.
 fn talk<N, F, C, D>(
     name: &'static str,
     seed: u64,
@@ -144,7 +144,7 @@ fn ends_with_different_ciphers_fail() {
     }
 }
 
-/// What both ends agree upon, and a conversation with that; who dials prefers the first.
+/// The negotiated name, after a conversation with it. The dialler prefers its first name.
 fn agree(dials: &[&'static str], listens: &[&'static str]) -> &'static str {
     let (near, far) = pipe(Nature::default());
     let identity = Keypair::generate_ed25519();
@@ -194,9 +194,9 @@ fn unknown_protocol_name_is_refused() {
     assert!(matches!(refused, Err(Error::Unknown(name)) if name == "/plaintext"));
 }
 
-// ── Somebody between them ──
+// ── An attacker between two ends ──
 
-/// The messages that one end sends, as they travel.
+/// The messages that one end sends, as on the wire.
 async fn captured(channel: &mut Channel<End>, far: &mut End, said: &[&[u8]]) -> Vec<Vec<u8>> {
     let mut messages = Vec::new();
     for said in said {
@@ -209,8 +209,8 @@ async fn captured(channel: &mut Channel<End>, far: &mut End, said: &[&[u8]]) -> 
     messages
 }
 
-/// A channel that says some things, another that hears what `between` makes of them, and what it
-/// hears.
+/// Sends data through a channel, and returns the data that the other end receives after `between`
+/// has modified the messages.
 fn through(
     name: &'static str,
     said: &[&[u8]],
@@ -219,7 +219,7 @@ fn through(
     let mut heard = Vec::new();
     let mut end = Ok(());
     block_on(async {
-        // Each end talks to who is between them, who passes the handshake on.
+        // Each end is connected to the attacker, which forwards the handshake.
         let (near, mut to_near) = pipe(Nature::default());
         let (mut to_far, far) = pipe(Nature::default());
         let relay = async {
@@ -344,7 +344,7 @@ proptest! {
     }
 }
 
-// ── How it goes ──
+// ── Buffering ──
 
 #[test]
 fn full_message_is_sent_without_a_flush() {
@@ -370,7 +370,7 @@ fn unread_channel_buffers_two_messages() {
         let mut taken = 0;
         let mut cx = Context::from_waker(std::task::Waker::noop());
         while let Poll::Ready(len) = Pin::new(&mut near).poll_write(&mut cx, &bytes) {
-            taken += len.expect("it lives");
+            taken += len.expect("it is open");
         }
         assert_eq!(taken, 2 * PLAIN_MAX);
         let close = near.close();

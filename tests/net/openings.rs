@@ -1,4 +1,4 @@
-//! The bytes that open a lane: fixed, tolerant of one field more or less, and no weapon.
+//! Tests of the messages that open a lane: stable bytes, tolerant of added fields, safe to decode.
 
 use std::sync::Arc;
 
@@ -119,7 +119,7 @@ fn bytes(message: &impl Serialize) -> Vec<u8> {
     encode(message).expect("it encodes")
 }
 
-/// The message without its length.
+/// The encoded message without its length.
 fn body(message: &impl Serialize) -> Vec<u8> {
     bytes(message).split_off(4)
 }
@@ -151,7 +151,7 @@ fn every_opening_round_trips() {
     }
 }
 
-/// Adds a field to the map that `bytes` end with; its header stands at `at`.
+/// Adds a field to the map at the end of `bytes`, whose header is at `at`.
 fn with_one_more(mut bytes: Vec<u8>, at: usize) -> Vec<u8> {
     assert_eq!(bytes[at] & 0xf0, 0x80, "a small map");
     bytes[at] += 1;
@@ -187,7 +187,7 @@ fn optional_fields_may_be_absent() {
     assert_eq!(from_msgpack::<Hello>(&body(&least)).expect("a hello"), least);
 }
 
-/// `Facts` as they were before the longest frame was told: what a node of that release decodes.
+/// `Facts` without `frame_bytes_max`, as a node of an earlier release decodes them.
 #[derive(Debug, PartialEq, serde::Deserialize)]
 struct FactsBefore {
     #[serde(rename = "v")]
@@ -200,7 +200,7 @@ struct FactsBefore {
     message_bytes_max: u32,
 }
 
-/// With the bytes that the release before really wrote, and with a decoder that knows less.
+/// With bytes that the previous release wrote, and with a decoder that knows fewer fields.
 #[test]
 fn known_failure_28_opening_survives_an_added_field() {
     let kept = include_str!("../golden/openings-before-frame-bytes.hex");
@@ -279,7 +279,7 @@ proptest! {
         }
     }
 
-    /// Whatever an opener or a client says, the acceptor ends in time and with an error.
+    /// For any bytes of an opener or a client, the acceptor must end in time with an error.
     #[test]
     fn no_bytes_of_a_stranger_open_a_lane(bytes in any_bytes()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
@@ -303,7 +303,7 @@ proptest! {
 }
 
 fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
-    // Half of them begin with a length that fits, so that the decoder is reached.
+    // Half of them start with a matching length, so that the decoder is reached.
     let bytes = prop::collection::vec(any::<u8>(), 0..256);
     (bytes, any::<bool>()).prop_map(|(bytes, framed)| match framed {
         true => [&(bytes.len() as u32).to_be_bytes()[..], &bytes].concat(),
@@ -341,7 +341,7 @@ async fn opening_reads_no_byte_beyond_its_end() {
         let asked = handshake::accept(&mut far, &them, us.peer, Class::Data, DEADLINE).await;
         let asked = asked.expect("a friend");
         assert_eq!(asked.node.peer, us.peer);
-        asked.welcome(&mut far, &them, 41, DEADLINE).await.expect("said");
+        asked.welcome(&mut far, &them, 41, DEADLINE).await.expect("sent");
         let mut next = [0; 6];
         futures::AsyncReadExt::read_exact(&mut far, &mut next).await.expect("what follows");
         next

@@ -1,4 +1,4 @@
-//! A TCP proxy that breaks connections on command: what a network does to two nodes.
+//! TCP proxy that breaks connections on command, to simulate a network between two nodes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -7,7 +7,7 @@ use libp2p::Multiaddr;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// See the module's page.
+/// A running proxy.
 pub(crate) struct Proxy {
     pub(crate) address: Multiaddr,
     to: Arc<AtomicU16>,
@@ -16,7 +16,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Passes on what comes to a port of its own, as soon as it knows where to.
+    /// Listens on a port of its own, and forwards to the port set by [`lead_to`](Self::lead_to).
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let own = listener.local_addr().expect("bound").port();
@@ -34,22 +34,22 @@ impl Proxy {
         Self { address, to, cut, refuses }
     }
 
-    /// Leads to this port of loopback from now on.
+    /// Forwards to this port of loopback from now on.
     pub(crate) fn lead_to(&self, port: u16) {
         self.to.store(port, Ordering::Relaxed);
     }
 
-    /// Breaks every connection that there is.
+    /// Breaks all open connections.
     pub(crate) fn cut(&self) {
         self.cut.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Lets none through from now on; those that are there stay.
+    /// Refuses new connections from now on; open ones stay.
     pub(crate) fn refuse(&self) {
         self.refuses.store(true, Ordering::Relaxed);
     }
 
-    /// Breaks every connection, and lets none through from now on.
+    /// Breaks all open connections, and refuses new ones from now on.
     pub(crate) fn close(&self) {
         self.refuse();
         self.cut();
@@ -62,7 +62,7 @@ impl Proxy {
 
 async fn pass(mut near: TcpStream, port: u16, mut cuts: watch::Receiver<u64>) {
     let Ok(mut far) = TcpStream::connect(("127.0.0.1", port)).await else { return };
-    let (_, _) = (near.set_nodelay(true), far.set_nodelay(true)); // slower without, no worse
+    let (_, _) = (near.set_nodelay(true), far.set_nodelay(true)); // without it only slower
     cuts.mark_unchanged();
     tokio::select! {
         _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}

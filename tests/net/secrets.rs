@@ -1,4 +1,4 @@
-//! Several secrets, the secret of tools, and nodes of both transports in one cluster.
+//! Tests of several secrets, of the clients' secret, and of both transports in one cluster.
 
 use ostraca::net::Class;
 use ostraca::net::admission::{ConfigError, check};
@@ -14,7 +14,7 @@ fn secrets(cluster: &[u8], client: &[u8]) -> Option<Secrets> {
     Some(Secrets::new(all(cluster), all(client)))
 }
 
-/// Whether `dials` reaches `listens`; both then open a lane to each other.
+/// Whether a dial succeeds. If so, both nodes open a lane to each other.
 async fn meet(dials: &mut Node, listens: &mut Node) -> bool {
     dials.dial(listens);
     let peer = listens.peer();
@@ -43,7 +43,8 @@ async fn any_accepted_secret_opens_lanes_both_ways() {
             let of = |cluster| Config { secret: secrets(cluster, &[]), ..config() };
             let (mut older, mut newer) =
                 (Node::start(of(older)).await, Node::start(of(newer)).await);
-            // One step apart all talk; a node never talks with one of another secret.
+            // Nodes one step apart must connect; a node never connects with one that has only other
+            // secrets.
             match later.abs_diff(at) {
                 0 | 1 => assert!(meet(&mut older, &mut newer).await, "{at}, {later}"),
                 3 => assert!(!meet(&mut older, &mut newer).await, "{at}, {later}"),
@@ -53,7 +54,7 @@ async fn any_accepted_secret_opens_lanes_both_ways() {
     }
 }
 
-/// A tool that behaves as a node as far as its secret allows.
+/// A client that acts like a node as far as its secret allows.
 async fn tool(change: impl FnOnce(&mut ostraca::net::admission::Standing)) -> Node {
     let config = Config { secret: secrets(&[], &[9]), listen: Vec::new(), ..config() };
     Node::start_as(config, change).await

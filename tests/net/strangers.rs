@@ -1,4 +1,5 @@
-//! Who is no node at all: garbage, silence, drip and crowd. The node keeps serving, and stays small.
+//! Tests of strangers that are no nodes: garbage, silence, dripping and floods. The node must keep
+//! serving, with bounded memory.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +20,7 @@ use crate::nodes::{Node, config, serves, soon};
 
 const PREFACE: &[u8] = b"\x13/multistream/1.0.0\n\x15/ostraca/noise-psk/1\n";
 
-/// Connects as another host would: from another loopback address than the nodes use.
+/// Connects like another host: from a different loopback address than the nodes use.
 async fn knock(node: &Node) -> TcpStream {
     let to = socket_address(&node.address).expect("an address of TCP");
     let socket = TcpSocket::new_v4().expect("a socket");
@@ -27,7 +28,7 @@ async fn knock(node: &Node) -> TcpStream {
     soon("a connection", socket.connect(to)).await.expect("it listens")
 }
 
-/// Waits until the node has closed the connection, however it does that.
+/// Waits until the node has closed the connection, cleanly or not.
 async fn cut(stream: &mut TcpStream) {
     let mut sink = [0; 4096];
     let end = async {
@@ -41,7 +42,7 @@ async fn cut(stream: &mut TcpStream) {
     soon("the node closes the connection", end).await;
 }
 
-/// Who has not said all by then is cut off. Friends need a part of that too, on a busy machine.
+/// Short handshake timeout. Honest peers also need a part of it on a busy machine.
 fn hasty(within: Duration) -> Config {
     let limits = Limits { handshake_within: within, ..Limits::default() };
     Config { limits, ..config() }
@@ -57,7 +58,7 @@ async fn garbage_costs_only_its_own_connection() {
         let mut garbage = vec![0; 1 + round * 97];
         random.fill_bytes(&mut garbage);
         if round % 2 == 1 {
-            garbage.splice(0..0, PREFACE.iter().copied()); // as far as the cipher's door
+            garbage.splice(0..0, PREFACE.iter().copied()); // so that it reaches the cipher
         }
         let _ = stream.write_all(&garbage).await; // it may be cut while it writes
         let _ = stream.shutdown().await; // likewise
@@ -93,13 +94,13 @@ async fn dripping_client_is_cut_at_the_handshake_timeout() {
                 () = hear => true,
             }
         };
-        assert!(soon("an end", was_cut).await, "all 51 s of dripping were listened to");
+        assert!(soon("an end", was_cut).await, "the node accepted 51 s of dripping");
     }
     assert_eq!(node.count().await.1, 0);
     serves(&node).await;
 }
 
-/// A node on which no handshake ends by itself.
+/// Settings with which no handshake times out.
 fn patient(listen: Vec<Multiaddr>) -> Config {
     let within = Duration::from_secs(600);
     let limits =
@@ -107,7 +108,7 @@ fn patient(listen: Vec<Multiaddr>) -> Config {
     Config { listen, limits, ..config() }
 }
 
-/// Waits until so many handshakes were evicted since the start.
+/// Waits until this many handshakes were evicted since the start.
 async fn evicts(node: &Node, wanted: u64) {
     let evicted = async {
         while node.count().await.0.handshakes < wanted {
@@ -117,7 +118,7 @@ async fn evicts(node: &Node, wanted: u64) {
     soon("handshakes are evicted", evicted).await;
 }
 
-/// Holds so many silent connections from each of these addresses, and replaces those that are cut.
+/// Holds this many silent connections from each address, and replaces those that are cut.
 async fn flood(to: SocketAddr, from: Vec<IpAddr>, each: usize) {
     let mut held: Vec<(IpAddr, TcpStream)> = Vec::new(); // ≤ each for every address
     loop {
@@ -143,7 +144,7 @@ async fn flood(to: SocketAddr, from: Vec<IpAddr>, each: usize) {
     }
 }
 
-/// Honest nodes are served again and again while the flood evicts more and more handshakes.
+/// Asserts that honest nodes are served repeatedly while the flood evicts more and more handshakes.
 async fn serves_during_flood(listen: &str, from: &[&str], each: usize) {
     let node = Node::start(patient(vec![listen.parse().expect("an address")])).await;
     let to = socket_address(&node.address).expect("an address of TCP");
@@ -153,7 +154,7 @@ async fn serves_during_flood(listen: &str, from: &[&str], each: usize) {
         evicts(&node, round * 100).await;
         serves(&node).await;
     }
-    assert!(!flooding.is_finished(), "it would have shown nothing");
+    assert!(!flooding.is_finished(), "the flood must last as long as the test");
     flooding.abort();
 }
 
@@ -193,7 +194,7 @@ async fn silent_connection_is_cut_after_first_message_time() {
     serves(&node).await;
 }
 
-/// Runs that test once more in a process of its own, where memory is this test's alone.
+/// Runs that test again in a process of its own, so that the memory is only this test's.
 fn alone(name: &str) -> bool {
     const ALONE: &str = "OSTRACA_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -208,7 +209,7 @@ fn alone(name: &str) -> bool {
     false
 }
 
-/// Memory that this process has in use, in bytes.
+/// Resident memory of this process, in bytes.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a figure");
@@ -224,10 +225,11 @@ fn ten_thousand_half_open_connections_are_bounded() {
     }
 }
 
-/// So many sockets, or as many as this process may have: it holds the strangers' ends.
+/// Number of sockets: as many as wanted, or as this process may have, which holds the strangers'
+/// ends.
 fn crowd(wanted: usize) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    const OTHERS: usize = 500; // files of the node, of its friends, of the runtime
+    const OTHERS: usize = 500; // files of the node, its peers and the runtime
     let limit = getrlimit(Resource::Nofile);
     let enough = limit.current.is_none_or(|files| files as usize >= wanted + OTHERS);
     let most = limit.maximum.map_or(wanted, |files| (files as usize).saturating_sub(OTHERS));
@@ -251,7 +253,7 @@ async fn half_open_connections(count: usize) {
     let mut crowd = Vec::new();
     for n in 0..count {
         let mut stream = knock(&node).await;
-        let _ = stream.write_all(&PREFACE[..n % PREFACE.len()]).await; // it may be cut already
+        let _ = stream.write_all(&PREFACE[..n % PREFACE.len()]).await; // it may already be cut
         crowd.push(stream);
         if n % (count / 10) == 0 {
             let under_way = node.count().await.1;
@@ -271,7 +273,7 @@ async fn half_open_connections(count: usize) {
     assert!(grown < MEMORY, "{grown} bytes for {count} strangers");
 }
 
-/// Whether nothing more comes on a connection, once the node has had its say.
+/// Whether the node has closed the connection, after reading its last bytes.
 async fn is_cut(stream: &mut TcpStream) -> bool {
     let mut sink = [0; 4096];
     loop {

@@ -1,4 +1,4 @@
-//! Connections and substreams: as many as allowed, on the connection that was named.
+//! Tests of connections and substreams: within the limits, and on the named connection.
 
 use libp2p::swarm::ConnectionId;
 use ostraca::net::Class;
@@ -46,7 +46,7 @@ async fn unprotected_settings_do_not_start() {
     let identity = Identity::load(None).expect("an identity");
     let open =
         Config { listen: vec!["/ip4/0.0.0.0/tcp/0".parse().expect("valid")], ..Config::default() };
-    let error = swarm(&open, identity.keypair()).err().expect("anybody could join");
+    let error = swarm(&open, identity.keypair()).err().expect("any peer could join");
     assert!(matches!(error, StartError::Config(_)), "{error}");
     for not_tcp in ["/ip4/127.0.0.1/udp/0/quic-v1", "/memory/1"] {
         let other = Config { listen: vec![not_tcp.parse().expect("valid")], ..config() };

@@ -1,10 +1,10 @@
-//! Conversations: what an end says is known from the seed, and how it is cut is chance.
+//! Conversations: the data of each end follows from the seed, and is split at random.
 
 use futures::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::lanes::pipe::{Chance, Nature};
 
-/// What one of several says: a little, or much.
+/// Data that end number `who` sends: short or long.
 pub(crate) fn said(seed: u64, who: usize) -> Vec<u8> {
     let mut chance = Chance(seed ^ ((who as u64 + 1) << 32));
     let len = if chance.one_in(3) { chance.size(1_500_000) } else { chance.size(20_000) };
@@ -12,7 +12,7 @@ pub(crate) fn said(seed: u64, who: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (at.wrapping_mul(first) >> 24) as u8).collect()
 }
 
-/// Says it in pieces, some of them flushed, and closes.
+/// Sends the data in pieces, flushes some of them, and closes.
 pub(crate) async fn say(mut to: impl AsyncWrite + Unpin, said: &[u8], mut chance: Chance) {
     let mut rest = said;
     while !rest.is_empty() {
@@ -26,7 +26,7 @@ pub(crate) async fn say(mut to: impl AsyncWrite + Unpin, said: &[u8], mut chance
     to.close().await.expect("it is heard");
 }
 
-/// A connection of any size, that cuts what it carries or does not.
+/// A connection with a random capacity, which splits reads and writes or not.
 pub(crate) fn nature(chance: &mut Chance) -> Nature {
     let capacity = chance.size(300_000);
     let cuts = chance.one_in(2).then(|| chance.clone());

@@ -102,7 +102,7 @@ mod tests {
     fn secret_file_that_others_may_write_is_refused() {
         for mode in [0o620, 0o602, 0o666] {
             let (_dir, path) = file(mode);
-            let error = load(path).expect_err("anybody may have written it").to_string();
+            let error = load(path).expect_err("any user may have written it").to_string();
             assert!(error.contains(&format!("has mode {mode:o}")), "{error}");
             assert!(error.contains("chmod 600"), "{error}");
         }

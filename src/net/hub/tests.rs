@@ -208,7 +208,7 @@ async fn aborted_dial_of_a_former_incarnation_is_not_reported() {
     a.hub.forget(former);
     let pending =
         |a: &Bench| a.hub.swarm.network_info().connection_counters().num_pending_outgoing();
-    assert_eq!(pending(&a), 2, "the former life is dialled, and the later one");
+    assert_eq!(pending(&a), 2, "both incarnations are being dialled");
     a.until("the former dial is over", |a| pending(a) == 1).await;
     assert_eq!(a.hub.dials.len(), 1);
     while let Ok(event) = a.events.try_recv() {

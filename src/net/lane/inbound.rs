@@ -141,7 +141,7 @@ impl InboundLane {
     }
 
     fn slot(&self) -> MutexGuard<'_, Option<Progress>> {
-        self.0.progress.lock().expect("nobody panics while holding this lock")
+        self.0.progress.lock().expect("nothing panics under this lock")
     }
 }
 

@@ -85,7 +85,7 @@ mod sync {
         }
 
         pub(super) fn lock(&self) -> ShortGuard<'_, T> {
-            self.0.lock().expect("nobody panicked")
+            self.0.lock().expect("no thread panicked")
         }
     }
 
@@ -99,11 +99,11 @@ mod sync {
         }
 
         pub(super) fn register(&self, waker: &Waker) {
-            *self.0.lock().expect("nobody panicked") = Some(waker.clone());
+            *self.0.lock().expect("no thread panicked") = Some(waker.clone());
         }
 
         pub(super) fn wake(&self) {
-            let waker = self.0.lock().expect("nobody panicked").take();
+            let waker = self.0.lock().expect("no thread panicked").take();
             if let Some(waker) = waker.filter(|_| !has(Fault::WakeLost)) {
                 waker.wake();
             }
@@ -136,7 +136,7 @@ mod sync {
         }
 
         fn wake_all(&self) {
-            let mut enlisted = self.0.lock().expect("nobody panicked");
+            let mut enlisted = self.0.lock().expect("no thread panicked");
             enlisted.times += 1;
             let wakers = std::mem::take(&mut enlisted.wakers);
             drop(enlisted);
@@ -152,7 +152,7 @@ mod sync {
     impl Notified<'_> {
         pub(super) fn enable(mut self: Pin<&mut Self>) -> bool {
             if !has(Fault::EnlistedLate) {
-                self.since = Some(self.notify.0.lock().expect("nobody panicked").times);
+                self.since = Some(self.notify.0.lock().expect("no thread panicked").times);
             }
             false
         }
@@ -162,7 +162,7 @@ mod sync {
         type Output = ();
 
         fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-            let mut enlisted = self.notify.0.lock().expect("nobody panicked");
+            let mut enlisted = self.notify.0.lock().expect("no thread panicked");
             let times = enlisted.times;
             if self.since.is_some_and(|since| since < times) {
                 return Poll::Ready(());
@@ -209,7 +209,7 @@ mod sync {
             }
 
             fn borrow_mut(&self) -> MutexGuard<'_, T> {
-                self.0.value.lock().expect("nobody panicked")
+                self.0.value.lock().expect("no thread panicked")
             }
 
             pub(in super::super) fn borrow(&self) -> MutexGuard<'_, T> {
@@ -229,7 +229,7 @@ mod sync {
                 loop {
                     let mut changed = pin!(self.0.changed.notified());
                     changed.as_mut().enable();
-                    if is(&self.0.value.lock().expect("nobody panicked")) {
+                    if is(&self.0.value.lock().expect("no thread panicked")) {
                         return Ok(());
                     }
                     changed.await;
@@ -395,9 +395,9 @@ fn messages_are_sent() {
     let other = Arc::clone(&lane);
     let other = thread::spawn(move || other.send(&[], b"1", || false).expect("there is room"));
     lane.send(&[], b"2", || false).expect("there is room");
-    other.join().expect("nobody panicked");
+    other.join().expect("no thread panicked");
     lane.finish();
-    assert_eq!(writer.join().expect("nobody panicked"), (Ended::Finished, 2));
+    assert_eq!(writer.join().expect("no thread panicked"), (Ended::Finished, 2));
 }
 
 /// A sender that waits for room in a lane for one message at a time.
@@ -412,7 +412,7 @@ fn room_is_found() {
         }
     }
     lane.finish();
-    assert_eq!(writer.join().expect("nobody panicked"), (Ended::Finished, 2));
+    assert_eq!(writer.join().expect("no thread panicked"), (Ended::Finished, 2));
 }
 
 /// Two senders that write inline for an idle writer, in a lane for one message at a time.
@@ -442,9 +442,9 @@ fn somebody_writes() {
     let other = thread::spawn(move || send(&other, &others, b"1"));
     send(&lane, &beside, b"2");
     send(&lane, &beside, b"3");
-    other.join().expect("nobody panicked");
+    other.join().expect("no thread panicked");
     lane.finish();
-    assert_eq!(task.join().expect("nobody panicked"), 3);
+    assert_eq!(task.join().expect("no thread panicked"), 3);
 }
 
 /// A writer whose connection is cut, and the next one.
@@ -461,8 +461,8 @@ fn a_later_writer_goes_on() {
         write(&second, Peer::Acknowledges)
     });
     lane.finish();
-    assert_eq!(first.join().expect("nobody panicked").0, Ended::Superseded);
-    assert_eq!(second.join().expect("nobody panicked"), (Ended::Finished, 1));
+    assert_eq!(first.join().expect("no thread panicked").0, Ended::Superseded);
+    assert_eq!(second.join().expect("no thread panicked"), (Ended::Finished, 1));
 }
 
 /// A lane is abandoned while a sender waits for room and the writer for an acknowledgement.
@@ -477,8 +477,8 @@ fn a_broken_lane_keeps_nobody() {
         }
     });
     assert_eq!(lane.break_off(), 1);
-    assert_eq!(writer.join().expect("nobody panicked").0, Ended::Superseded);
-    sender.join().expect("nobody panicked");
+    assert_eq!(writer.join().expect("no thread panicked").0, Ended::Superseded);
+    sender.join().expect("no thread panicked");
 }
 
 /// A reader, and two later connections.
@@ -493,9 +493,9 @@ fn turns_are_given_on() {
         let lane = lane.clone();
         thread::spawn(move || block_on(lane.take_over(generation, 1)).map(drop).is_ok())
     });
-    reader.join().expect("nobody panicked");
-    let [_, last] = next.map(|next| next.join().expect("nobody panicked"));
-    assert!(last, "nobody came later");
+    reader.join().expect("no thread panicked");
+    let [_, last] = next.map(|next| next.join().expect("no thread panicked"));
+    assert!(last, "it is the latest");
 }
 
 #[test]

@@ -118,10 +118,14 @@ fn given_and_answering_addresses_are_dialled_in_turn() {
     bench.give(Input::Found(address(5)));
     bench.established(1, Dialler::Us(Purpose::Main));
     bench.give(Input::Reborn);
-    assert_eq!(bench.link.given(), [address(3), address(5)], "where the new life has answered");
+    assert_eq!(
+        bench.link.given(),
+        [address(3), address(5)],
+        "the address where the new incarnation answered"
+    );
     bench.give(Input::Closed(conn(1)));
     bench.give(Input::Reborn);
-    assert_eq!(bench.link.given(), [address(3)], "of former lives nothing is kept");
+    assert_eq!(bench.link.given(), [address(3)], "addresses of former incarnations are dropped");
 }
 
 /// Another address may be outdated, and fail only after the link has been down for too long.
@@ -251,17 +255,17 @@ fn lane_is_awaited_while_it_can_still_be_carried() {
     let mut bench = kept();
     let control = Class::Control;
     assert!(bench.link.awaits(control), "its first dial is under way");
-    assert!(!bench.link.awaits(Class::User), "nobody wants it");
+    assert!(!bench.link.awaits(Class::User), "it has no messages");
     bench.give(Input::DialFailed(Purpose::Main));
-    assert!(!bench.link.awaits(control), "nobody answers");
+    assert!(!bench.link.awaits(control), "no dial succeeds");
     bench.pass(60 * MS);
     let outputs = bench.established(1, Dialler::Us(Purpose::Main));
     assert!(bench.link.awaits(control), "it is being opened");
     let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
     bench.give(Input::Opened { class, attempt });
-    assert!(bench.link.awaits(control), "it is open, or has broken and nobody said so yet");
+    assert!(bench.link.awaits(control), "it is open, or its break is not yet reported");
     bench.give(Input::Ended { class, attempt, end: End::Broken });
-    assert!(bench.link.awaits(control), "it is to be opened again on the same connection");
+    assert!(bench.link.awaits(control), "it will be reopened on the same connection");
     let outputs = bench.pass(60 * MS);
     let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
     bench.give(Input::Opened { class, attempt });
@@ -270,7 +274,7 @@ fn lane_is_awaited_while_it_can_still_be_carried() {
     let outputs = bench.established(2, Dialler::Us(Purpose::Main));
     let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
     bench.give(Input::Ended { class, attempt, end: End::Refused });
-    assert!(!bench.link.awaits(control), "the peer does not want it");
+    assert!(!bench.link.awaits(control), "the peer refused it");
 }
 
 #[test]
@@ -286,7 +290,7 @@ fn bulk_is_awaited_while_a_connection_can_carry_it() {
     assert!(bench.link.awaits(Class::Bulk), "it shares");
     bench.give(Input::Closed(conn(1)));
     bench.give(Input::DialFailed(Purpose::Main));
-    assert!(!bench.link.awaits(Class::Bulk), "nobody answers");
+    assert!(!bench.link.awaits(Class::Bulk), "no dial succeeds");
 }
 
 #[test]
@@ -350,7 +354,7 @@ fn failed_attempt_does_not_inherit_a_long_uptime() {
         attempt = next;
     }
     let (first, longest) = Limits::default().back_off;
-    assert!(pauses[0] <= first + MS, "what was before is mended: {pauses:?}");
+    assert!(pauses[0] <= first + MS, "the back-off has started over: {pauses:?}");
     assert!(pauses[9] >= longest / 2, "{pauses:?}");
 }
 

@@ -243,13 +243,13 @@ mod tests {
         while left > 0 {
             match Pin::new(&mut channel).poll_read(&mut cx, &mut out) {
                 Poll::Ready(read) => {
-                    let read = read.expect("nobody changes it");
+                    let read = read.expect("it is not modified");
                     (left, since) = (left - read, since + read);
                     assert!(since <= BYTES_PER_TURN + 10_000, "{since} bytes in one turn");
                 }
                 Poll::Pending => {
                     (turns, since) = (turns + 1, 0);
-                    assert_eq!(woken.0.load(Ordering::Relaxed), turns, "nobody else wakes it");
+                    assert_eq!(woken.0.load(Ordering::Relaxed), turns, "only the channel wakes it");
                 }
             }
         }

@@ -136,7 +136,7 @@ where
     let payload = hear(socket, noise).await?;
     let Payload { identity, signature } = Payload::decode(&payload[..])?;
     let identity = PublicKey::try_decode_protobuf(&identity)?;
-    let key = noise.get_remote_static().expect("XX has told it");
+    let key = noise.get_remote_static().expect("XX transmits the static key");
     if !identity.verify(&[SIGNED, key].concat(), &signature) {
         return Err(Error::Signature);
     }
@@ -296,7 +296,7 @@ mod tests {
                 if them == Role::Responder {
                     assert!(
                         matches!(liar.expect_err("found out"), Error::Io(_)),
-                        "told who we are"
+                        "it learned this identity"
                     );
                 }
                 us.expect_err("a lie")

@@ -217,7 +217,7 @@ mod tests {
             room[..now.len()].copy_from_slice(now);
             incoming.fill(now.len());
             rest = later;
-            while incoming.open(&mut far).expect("nobody changes it") {
+            while incoming.open(&mut far).expect("it is not modified") {
                 while let len @ 1.. = incoming.read(&mut out) {
                     heard.extend_from_slice(&out[..len]);
                 }

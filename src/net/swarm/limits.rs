@@ -406,7 +406,7 @@ mod tests {
             all.admit(id(number), peer, None).expect("within the limit");
             assert_eq!(all.crowded_out(peer), None);
         }
-        all.admit(id(3), peer, None).expect("may be a new life of the peer");
+        all.admit(id(3), peer, None).expect("may be a new incarnation of the peer");
         assert_eq!(all.crowded_out(peer), Some(id(1)));
         assert_eq!(all.close(id(1)), Some(peer));
         assert_eq!(all.close(id(1)), None, "once");

@@ -1,4 +1,4 @@
-//! Clients: let in like nodes, known to nobody, and in nobody's way.
+//! Tests of clients: admitted like nodes, unknown to membership, and without effect on lanes.
 
 use super::*;
 use crate::nodes::{self, Node, one_secret, secret};
@@ -18,7 +18,7 @@ async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("never: {what}"))
 }
 
-/// Answers every client with its own words, until the client has said all.
+/// Echoes the data of every client until the client shuts down its half.
 fn echoes(host: &Host) -> tokio::task::JoinHandle<()> {
     let mut clients = host.net.clients();
     tokio::spawn(async move {
@@ -26,7 +26,7 @@ fn echoes(host: &Host) -> tokio::task::JoinHandle<()> {
             tokio::spawn(async move {
                 let (mut words, mut back) = tokio::io::split(client);
                 if tokio::io::copy(&mut words, &mut back).await.is_ok() {
-                    let _ = back.shutdown().await; // it may be gone
+                    let _ = back.shutdown().await; // an error: the client has gone
                 }
             });
         }
@@ -54,12 +54,12 @@ async fn client_with_same_settings_talks_both_ways() {
         let echoing = echoes(&host);
         let named = format!("/dns4/localhost/tcp/{}", host.port()).parse().expect("valid");
         for address in [&host.net.listening()[0], &host.address(), &named] {
-            let mut client = connect(&config, address, PATIENCE).await.expect("it is let in");
+            let mut client = connect(&config, address, PATIENCE).await.expect("it is admitted");
             assert_eq!(client.peer(), host.id().peer);
             is_echoed(&mut client, b"word").await;
             is_echoed(&mut client, &[7; 100_000]).await;
             client.write_all(b"last").await.expect("written");
-            client.shutdown().await.expect("said");
+            client.shutdown().await.expect("shut down");
             let mut rest = Vec::new();
             soon("the end", client.read_to_end(&mut rest)).await.expect("a clean end");
             assert_eq!(rest, b"last");
@@ -83,7 +83,7 @@ async fn client_never_disturbs_lanes_or_appears_as_a_peer() {
         a.send_waiting(b.id().incarnation, Class::User, &n.to_be_bytes()).await;
         b.send_waiting(a.id().incarnation, Class::User, &n.to_be_bytes()).await;
         if n % 1_000 == 0 {
-            let client = connect(&config, &a.address(), PATIENCE).await.expect("it is let in");
+            let client = connect(&config, &a.address(), PATIENCE).await.expect("it is admitted");
             clients.push(client);
         }
         if n % 100 == 0 {
@@ -100,13 +100,13 @@ async fn client_never_disturbs_lanes_or_appears_as_a_peer() {
     drop(clients);
     until("they are gone", async || a.net.stats().await.clients == 0).await;
     b.net.stop().await;
-    // What membership hears goes in order: nothing came of clients before this.
+    // Events arrive in order: the clients have caused none before this one.
     let next = a.event("anything", Some).await;
     assert!(matches!(&next, Event::Closed { node } if *node == b.id()), "{next:?}");
     echoing.abort();
 }
 
-/// Secrets of a cluster, and others of its tools.
+/// Secrets of the cluster, and of its clients.
 fn secrets(cluster: &[u8], client: &[u8]) -> Option<Secrets> {
     let all = |bytes: &[u8]| bytes.iter().copied().map(one_secret).collect();
     Some(Secrets::new(all(cluster), all(client)))
@@ -116,12 +116,12 @@ fn secrets(cluster: &[u8], client: &[u8]) -> Option<Secrets> {
 async fn clients_are_admitted_with_either_secret() {
     let host = Host::start(&Config { secret: secrets(&[1, 2], &[8, 9]), ..quick() }).await;
     let echoing = echoes(&host);
-    // On a node's host a tool finds both secrets in the settings.
+    // On a node's host a client finds both secrets in the settings.
     let tools = [(&[1][..], &[][..]), (&[2], &[]), (&[], &[8]), (&[], &[9]), (&[1], &[9])];
     for (cluster, client) in tools {
         let config = Config { secret: secrets(cluster, client), ..quick() };
         let called = connect(&config, &host.address(), PATIENCE).await;
-        is_echoed(&mut called.expect("it is let in"), b"word").await;
+        is_echoed(&mut called.expect("it is admitted"), b"word").await;
     }
     for (cluster, client) in [(&[8][..], &[][..]), (&[], &[1]), (&[], &[7])] {
         let config = Config { secret: secrets(cluster, client), ..quick() };
@@ -205,15 +205,15 @@ async fn node_without_room_or_taker_refuses_clients() {
         assert!(said, "{error:?}");
     };
     is(&error, &Refusal::Unserved);
-    let mut clients = host.net.clients(); // nobody takes them up yet: they wait
+    let mut clients = host.net.clients(); // the clients wait in the channel
     let first = connect(&config, &host.address(), PATIENCE).await.expect("there is room");
     let _second = connect(&config, &host.address(), PATIENCE).await.expect("there is room");
     let full = Refusal::Limit { what: "net.limits.clients".to_owned() };
     let error = refused(&config, &host.address()).await;
     is(&error, &full);
     assert!(error.to_string().contains("try again later, or raise it there"), "{error}");
-    let served = soon("the first", clients.recv()).await.expect("it was handed over");
-    is(&refused(&config, &host.address()).await, &full); // taken up, but not over
+    let served = soon("the first", clients.recv()).await.expect("it was delivered");
+    is(&refused(&config, &host.address()).await, &full); // taken from the channel, but still open
     drop((first, served));
     until("its place is free", async || host.net.stats().await.clients == 1).await;
     connect(&config, &host.address(), PATIENCE).await.expect("there is room again");
@@ -247,7 +247,7 @@ async fn client_error_names_missing_and_unexpected_nodes() {
     let port = silent.local_addr().expect("bound").port();
     let address = format!("/ip4/127.0.0.1/tcp/{port}").parse().expect("valid");
     let called = connect(&config, &address, Duration::from_millis(200)).await;
-    let error = called.expect_err("nobody says a word");
+    let error = called.expect_err("nothing answers");
     assert!(matches!(error, ConnectError::Silent { .. }), "{error:?}");
 }
 
@@ -268,11 +268,11 @@ async fn client_distinguishes_missing_protocol_from_refusal() {
         loop {
             let event = futures::StreamExt::select_next_some(&mut older).await;
             if let (SwarmEvent::NewListenAddr { address, .. }, Some(tell)) = (event, tell.take()) {
-                let _ = tell.send(address); // the test is over
+                let _ = tell.send(address); // an error: the test has ended
             }
         }
     });
-    let error = refused(&config, &soon("listening", address).await.expect("it says")).await;
+    let error = refused(&config, &soon("listening", address).await.expect("it listens")).await;
     assert!(matches!(error, ConnectError::Unsupported { .. }), "{error:?}");
     assert!(error.to_string().contains(CLIENT_PROTOCOL), "{error}");
     driving.abort();
@@ -287,7 +287,7 @@ async fn client_with_a_nodes_key_is_refused_and_lanes_continue() {
         a.send(b.id().incarnation, Class::User, &n.to_be_bytes());
     }
     let own = connect_as(&a._identity, &config, &a.address(), PATIENCE).await;
-    let error = own.expect_err("it would talk to itself");
+    let error = own.expect_err("a node must not call itself");
     assert!(matches!(error, ConnectError::OwnIdentity { .. }), "{error:?}");
     let twin = connect_as(&b._identity, &config, &a.address(), PATIENCE).await;
     let error = twin.expect_err("a node has this key");
@@ -314,7 +314,7 @@ async fn silent_clients_are_bounded_and_time_out() {
         let connection = stranger.connect_at(host.id().peer, address).await;
         for _ in 0..4 {
             let mut line = stranger.call(connection).await.expect("a substream");
-            let _ = futures::AsyncWriteExt::flush(&mut line).await; // it may be reset already
+            let _ = futures::AsyncWriteExt::flush(&mut line).await; // it may already be reset
             strangers.push(line);
         }
         crowd.push(stranger); // with its connection
@@ -364,8 +364,8 @@ async fn client_that_stops_reading_does_not_block_the_node() {
     let config = Config { limits, ..closed_to_strangers() };
     let (a, b) = pair(&config).await;
     let mut clients = a.net.clients();
-    let deaf = connect(&config, &a.address(), PATIENCE).await.expect("it is let in");
-    let mut server = soon("the client", clients.recv()).await.expect("it was handed over");
+    let deaf = connect(&config, &a.address(), PATIENCE).await.expect("it is admitted");
+    let mut server = soon("the client", clients.recv()).await.expect("it was delivered");
     let talking = tokio::spawn(async move {
         let failed = loop {
             if let Err(error) = server.write_all(&[7; 64 * 1024]).await {
@@ -374,16 +374,16 @@ async fn client_that_stops_reading_does_not_block_the_node() {
         };
         failed.kind()
     });
-    let mut other = connect(&config, &a.address(), PATIENCE).await.expect("it is let in");
-    let mut served = soon("the client", clients.recv()).await.expect("it was handed over");
+    let mut other = connect(&config, &a.address(), PATIENCE).await.expect("it is admitted");
+    let mut served = soon("the client", clients.recv()).await.expect("it was delivered");
     for n in 0..100_u64 {
         a.send(b.id().incarnation, Class::User, &n.to_be_bytes());
         served.write_u64(n).await.expect("written");
         served.flush().await.expect("sent");
-        assert_eq!(soon("its words", other.read_u64()).await.expect("they come"), n);
+        assert_eq!(soon("its number", other.read_u64()).await.expect("they come"), n);
     }
     receives_in_order(&b, 100).await;
-    let failed = soon("it is given up", talking).await.expect("no panic");
+    let failed = soon("it times out", talking).await.expect("no panic");
     assert_eq!(failed, std::io::ErrorKind::TimedOut);
     until("its place is free", async || a.net.stats().await.clients == 1).await;
     drop(deaf);
@@ -398,22 +398,22 @@ async fn stream_ends_with_its_connection_from_either_side() {
     let (mut here, mut there) = (Vec::new(), Vec::new());
     for _ in 0..=config.limits.connections_per_peer {
         let called = connect_as(&one, &config, &host.address(), PATIENCE).await;
-        here.push(called.expect("it is let in"));
-        there.push(soon("the client", clients.recv()).await.expect("it was handed over"));
+        here.push(called.expect("it is admitted"));
+        there.push(soon("the client", clients.recv()).await.expect("it was delivered"));
     }
-    // The oldest connection is one too many: the node closes it.
+    // The oldest connection exceeds the limit, so the node closes it.
     for oldest in [here.remove(0), there.remove(0)] {
         let (mut reader, _writer) = tokio::io::split(oldest);
         let mut rest = Vec::new();
-        let _ = soon("its end", reader.read_to_end(&mut rest)).await; // clean or not
+        let _ = soon("its end", reader.read_to_end(&mut rest)).await; // may fail
         assert_eq!(rest, b"");
     }
     drop(here.remove(0));
     let mut rest = Vec::new();
-    let _ = soon("its end", there.remove(0).read_to_end(&mut rest)).await; // clean or not
+    let _ = soon("its end", there.remove(0).read_to_end(&mut rest)).await; // may fail
     host.net.stop().await;
     for mut left in here.into_iter().chain(there) {
-        let _ = soon("its end", left.read_to_end(&mut rest)).await; // clean or not
+        let _ = soon("its end", left.read_to_end(&mut rest)).await; // may fail
     }
     assert_eq!(rest, b"");
     let error = refused(&config, &host.address()).await;

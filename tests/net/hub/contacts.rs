@@ -1,10 +1,10 @@
-//! What the node hears about who answers where, and about links that come back.
+//! Tests of the events about dialled addresses and about links that come back.
 
 use super::*;
 
 impl Host {
     async fn answered(&mut self) -> (NodeId, Multiaddr) {
-        self.event("somebody answers", |event| match event {
+        self.event("a node answers", |event| match event {
             Event::Answered { node, address } => Some((node, address)),
             _ => None,
         })
@@ -75,7 +75,7 @@ async fn later_contact_learns_the_cluster_id() {
 #[tokio::test(flavor = "multi_thread")]
 async fn kept_link_without_address_dials_where_peer_answered() {
     let proxy = Proxy::start().await;
-    // What it tells of itself leads nowhere: the transport resolves no names.
+    // The address that it tells leads nowhere, because the transport does not resolve names.
     let told: Multiaddr = "/dns4/b.example/tcp/4001".parse().expect("an address");
     let of_b = Config { advertise: vec![told], ..quick() };
     let (mut a, b) = (Host::start(&quick()).await, Host::start(&of_b).await);
@@ -89,7 +89,7 @@ async fn kept_link_without_address_dials_where_peer_answered() {
     assert_eq!(a.up().await, b.id());
 }
 
-/// A listening socket that no node runs.
+/// A listening socket that belongs to no node.
 fn bystander() -> (std::net::TcpListener, Multiaddr) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.set_nonblocking(true).expect("a socket");
@@ -102,8 +102,9 @@ fn is_closed(event: Event) -> Option<NodeId> {
     if let Event::Closed { node } = event { Some(node) } else { None }
 }
 
-/// An admitted peer names the address of another service in `Hello`. Neither bulk, which has a
-/// connection of its own elsewhere, nor a link that is kept and down makes this node connect there.
+/// An admitted peer tells the address of another service in `Hello`. Neither bulk, which has a
+/// connection of its own elsewhere, nor a kept link that is down may make this node connect to that
+/// address.
 #[tokio::test(flavor = "multi_thread")]
 async fn addresses_told_in_hello_are_never_dialled() {
     let (victim, address) = bystander();
@@ -118,14 +119,15 @@ async fn addresses_told_in_hello_are_never_dialled() {
     h.net.stop().await;
     assert_eq!(a.event("the link is gone", is_closed).await, node);
     a.send(node.incarnation, Class::Control, b"undelivered");
-    // A dial would have begun long before the lane is given up.
+    // A dial would have begun long before the lane is abandoned.
     let given_up = |event| matches!(event, Event::LaneBroken { .. }).then_some(());
     a.event("the lane is given up", given_up).await;
     let connected = victim.accept().expect_err("a connection");
     assert_eq!(connected.kind(), std::io::ErrorKind::WouldBlock);
 }
 
-/// Its address comes from membership: the link is dialled there again, whatever the peer tells.
+/// The peer's address comes from membership, so the link is dialled there again, whatever address
+/// the peer tells.
 #[tokio::test(flavor = "multi_thread")]
 async fn cut_link_to_named_address_comes_back() {
     let (victim, told) = bystander();
@@ -144,7 +146,7 @@ async fn cut_link_to_named_address_comes_back() {
     assert_eq!(connected.kind(), std::io::ErrorKind::WouldBlock);
 }
 
-/// A joiner is dialled by nobody before it is a member: it dials the seed again itself.
+/// No node dials a joiner before it is a member, so it must dial the seed again itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn joiner_redials_its_seed_after_a_cut() {
     let proxy = Proxy::start().await;

@@ -1,4 +1,4 @@
-//! What the transport counts, all of it in one place: `Net::stats`.
+//! Tests of the statistics of the transport, `Net::stats`.
 
 use super::*;
 use crate::nodes::{self, Node};
@@ -22,7 +22,7 @@ async fn queues_batches_and_bytes_are_counted_by_lane_and_peer() {
         let body = [&n.to_be_bytes()[..], &[0; 86]].concat();
         a.send(b.id().incarnation, Class::User, &body);
     }
-    // Nothing is taken there, so everything waits here.
+    // The receiver accepts nothing, so everything stays in the lane.
     until("all is written", async || {
         let user = of_peer(&a, &b).await.outbound[Class::User as usize];
         user.is_some_and(|user| user.sent == MESSAGES)
@@ -32,7 +32,7 @@ async fn queues_batches_and_bytes_are_counted_by_lane_and_peer() {
     assert_eq!((user.unacknowledged, user.unsent), (MESSAGES, 0), "the depth of the queue");
     assert_eq!((user.kept_bytes as u64, user.sent_bytes), (MESSAGES * FRAMED, MESSAGES * FRAMED));
     assert!((1..MESSAGES / 2).contains(&user.batches), "coalesced: {}", user.batches);
-    // It may not have looked at any of it yet.
+    // It may not have read any of it yet.
     until("there is no room", async || {
         of_peer(&b, &a).await.inbound[Class::User as usize].busy > 0
     })

@@ -1,4 +1,5 @@
-//! Two lives of one peer: only the later one counts, whichever is heard of last.
+//! Tests with two incarnations of one peer: only the later one counts, in whatever order they
+//! arrive.
 
 use super::*;
 use crate::nodes::{self, Node, live};
@@ -11,19 +12,20 @@ use ostraca::net::identity::incarnation;
 use ostraca::net::swarm::Line;
 use ostraca::net::wire::{Answer, Facts, Greeting, Hello, IncarnationNonce, Nonce};
 
-/// A lane that a peer has begun to open: it was greeted, and says no Hello yet.
+/// A lane that a peer has begun to open: it has received the greeting, and has not yet sent its
+/// hello.
 struct Begun {
     line: Line,
     greeting: Greeting,
     generation: u64,
 }
 
-/// Receives an opening message.
+/// Receives one opening message.
 async fn opening(line: &mut Line) -> Vec<u8> {
     let mut len = [0; 4];
     line.read_exact(&mut len).await.expect("a length");
     let mut bytes = vec![0; u32::from_be_bytes(len) as usize];
-    line.read_exact(&mut bytes).await.expect("as long as it says");
+    line.read_exact(&mut bytes).await.expect("as many bytes as announced");
     bytes
 }
 
@@ -37,14 +39,14 @@ fn life(peer: &Node, number: u8) -> ReplicaId {
     incarnation(&peer.peer(), &IncarnationNonce([number; 16]))
 }
 
-/// Says Hello as that life of the peer; the answer.
+/// Sends the hello of that incarnation of the peer, and returns the answer.
 async fn hello(begun: &mut Begun, peer: &Node, life: u8, host: &Host) -> Answer {
     let mut facts = peer.standing.facts.clone();
     live(&mut facts, &peer.peer(), life);
     hello_with(begun, peer, facts, host).await
 }
 
-/// Says Hello with these facts; the answer.
+/// Sends a hello with these facts, and returns the answer.
 async fn hello_with(begun: &mut Begun, peer: &Node, facts: Facts, host: &Host) -> Answer {
     let (nonce, generation) = (Nonce([7; 32]), begun.generation);
     let opened = Opening {
@@ -78,7 +80,7 @@ async fn late_hello_of_old_incarnation_keeps_the_current_one() {
     let (dead, living) = (1, 2);
     let old = peer.connect_at(host.id().peer, address.clone()).await;
     let mut late = begin(&peer, old, 1).await;
-    // It restarts; its new life is heard of before the last word of the old one.
+    // It restarts, and its new incarnation arrives before the last hello of the old one.
     let new = peer.connect_at(host.id().peer, address).await;
     let mut first = begin(&peer, new, 1).await;
     let welcome = hello(&mut first, &peer, living, &host).await;
@@ -92,7 +94,7 @@ async fn late_hello_of_old_incarnation_keeps_the_current_one() {
     );
     let mut second = begin(&peer, new, 2).await;
     let welcome = hello(&mut second, &peer, living, &host).await;
-    assert!(matches!(welcome, Answer::Welcome(_)), "it lives: {welcome:?}");
+    assert!(matches!(welcome, Answer::Welcome(_)), "it is the current one: {welcome:?}");
     assert!(host.net.lane(life(&peer, dead), Class::Control).is_none());
 }
 
@@ -116,10 +118,14 @@ async fn later_incarnation_wins() {
     let connection = peer.connect_at(host.id().peer, address).await;
     let mut begun = begin(&peer, connection, 1).await;
     let refused = hello(&mut begun, &peer, first, &host).await;
-    assert_eq!(refused, Answer::Refused(Refusal::Quarantined), "once dead, always dead");
+    assert_eq!(
+        refused,
+        Answer::Refused(Refusal::Quarantined),
+        "a removed incarnation never returns"
+    );
 }
 
-/// Facts of `peer` with the incarnation of another node, beside its own nonce or the other's.
+/// Facts of `peer` with the incarnation of another node, with its own nonce and with that node's.
 fn claims(peer: &Node, of: &Facts) -> [Facts; 2] {
     let own = &peer.standing.facts;
     [
@@ -133,7 +139,7 @@ fn claims(peer: &Node, of: &Facts) -> [Facts; 2] {
 }
 
 /// An admitted peer claims the incarnation of another node, before and after that node is known.
-/// Messages for the incarnation go to its owner, and only there.
+/// Messages to the incarnation must go only to its owner.
 #[tokio::test(flavor = "multi_thread")]
 async fn claim_of_another_incarnation_is_refused() {
     let mut host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
@@ -152,20 +158,21 @@ async fn claim_of_another_incarnation_is_refused() {
             let answer = hello_with(&mut begun, &mean, lie, &host).await;
             assert_eq!(answer, Answer::Refused(Refusal::FalseIncarnation), "{round}");
         }
-        // The claim keeps the owner out neither at first contact nor later.
+        // The claim must not exclude the owner, neither at first contact nor later.
         let connection = victim.connect_at(host.id().peer, address.clone()).await;
         let mut begun = begin(&victim, connection, generation).await;
         let answer = hello_with(&mut begun, &victim, of_victim.clone(), &host).await;
         assert!(matches!(answer, Answer::Welcome(_)), "{round}: {answer:?}");
     }
     assert_eq!(host.up().await, node);
-    let lane = host.net.lane(node.incarnation, Class::User).expect("it lives");
+    let lane = host.net.lane(node.incarnation, Class::User).expect("it is known");
     assert_eq!(lane.to(), node);
     until("each refusal is counted", async || host.net.stats().await.refused == 8).await;
-    assert_eq!(host.net.peers().await.len(), 1, "the liar is not known");
+    assert_eq!(host.net.peers().await.len(), 1, "the false claimant is not known");
 }
 
-/// The host has dialled, and is welcomed by a peer that claims the incarnation of another.
+/// The host has dialled, and gets a welcome from a peer that claims the incarnation of another
+/// node.
 #[tokio::test(flavor = "multi_thread")]
 async fn welcome_with_another_incarnation_is_refused() {
     let mut host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
@@ -184,11 +191,11 @@ async fn welcome_with_another_incarnation_is_refused() {
     let known = host.net.peers().await;
     let mean = known.iter().find(|known| known.peer == mean.peer()).expect("it is kept");
     assert_eq!(mean.incarnation, None);
-    assert_eq!(host.net.lane(node.incarnation, Class::User).expect("it lives").to(), node);
+    assert_eq!(host.net.lane(node.incarnation, Class::User).expect("it is known").to(), node);
 }
 
-/// Membership hears of the next life by others, and keeps its link, before the transport has seen
-/// the end of the former one.
+/// Membership learns of the next incarnation from other nodes, and keeps the link, before the
+/// transport has noticed the end of the former one.
 #[tokio::test(flavor = "multi_thread")]
 async fn kept_link_survives_the_removal_of_an_incarnation() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -205,7 +212,7 @@ async fn kept_link_survives_the_removal_of_an_incarnation() {
     assert_eq!(a.up().await, b.id(), "only this side dials");
 }
 
-/// Nothing is remembered of a peer that was forgotten, whatever is still said of it.
+/// A late command about a forgotten peer must not re-create its state.
 #[tokio::test(flavor = "multi_thread")]
 async fn release_after_removal_does_not_restore_the_peer() {
     let (a, b) = pair(&quick()).await;

@@ -1,4 +1,4 @@
-//! What happens when two things happen at once, and what goes wrong every time.
+//! Tests of events that coincide, and of dials that fail every time.
 
 use super::*;
 use crate::nodes::{self, Node};
@@ -8,7 +8,7 @@ use ostraca::net::admission::{Opening, Role};
 use ostraca::net::handshake::encode;
 use ostraca::net::wire::{Greeting, Hello, Nonce};
 
-/// One that says Hello and hangs up.
+/// The peer sends its hello and closes the connection at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn hello_before_its_connection_closes_leaves_no_connection() {
     let config = Config { secret: Some(nodes::secret(1)), ..quick() };
@@ -51,7 +51,7 @@ async fn hello_before_its_connection_closes_leaves_no_connection() {
         .await;
     }
     mean.stop().await;
-    tokio::time::sleep(Duration::from_secs(5)).await; // what comes late has come, as a rule
+    tokio::time::sleep(Duration::from_secs(5)).await; // usually enough for late events
     until("of 50 connections, all closed, none is left", async || {
         host.net.peers().await.iter().all(|peer| peer.connections == 0)
     })

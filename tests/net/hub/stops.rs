@@ -1,11 +1,12 @@
-//! A transport that stops while its connections break: what peers can still take arrives.
+//! Tests of a transport that stops while its connections break: peers must still receive its
+//! messages.
 
 use super::*;
 
 const MESSAGES: u64 = 100;
 
 impl Host {
-    /// Nobody gets a lane any more: it has begun to stop.
+    /// Waits until the stop has begun, which means that there are no lanes for senders.
     async fn stops(&self, to: ReplicaId) {
         until("the stop has begun", async || self.net.lane(to, Class::User).is_none()).await;
     }
@@ -17,9 +18,9 @@ impl Host {
     }
 }
 
-/// Two nodes, the second behind a proxy; it takes nothing yet, and messages for it wait.
+/// Starts two nodes, the second one behind a proxy and without room, with messages in flight to it.
 async fn with_messages_under_way() -> (Host, Host, Proxy) {
-    // A connection without lanes stays, for those of the other one.
+    // A connection without lanes stays open, so that the lanes of the other one can move to it.
     let limits = Limits { idle_timeout: PATIENCE, ..patient(PATIENCE).limits };
     let config = Config { limits, ..quick() };
     let proxy = Proxy::start().await;
@@ -46,13 +47,13 @@ async fn lane_moves_connections_during_stop_with_its_messages() {
         Event::Answered { node, .. } => Some(node),
         _ => None,
     });
-    assert_eq!(answered.await, b.id()); // the later of two connections of one dialler carries
+    assert_eq!(answered.await, b.id()); // the later of two connections carries the lanes
     let stopping = tokio::spawn({
         let net = a.net.clone();
         async move { net.stop().await }
     });
     a.stops(b.id().incarnation).await;
-    first.refuse(); // no third one: what is there must do
+    first.refuse(); // only the open connections can be used
     second.close();
     b.inbox.room.store(usize::MAX / 2, Ordering::SeqCst);
     stopping.await.expect("it ends");
@@ -93,7 +94,7 @@ async fn stop_does_not_wait_for_a_gone_peer() {
     assert_eq!(lost.await, (b.id(), MESSAGES));
 }
 
-/// A node has only the time of its last phase, which may be less than a link may be down.
+/// A node has only the time of its last shutdown phase, which may be shorter than `link_down_max`.
 #[tokio::test(flavor = "multi_thread")]
 async fn short_stop_counts_remaining_messages() {
     let (mut a, b, _proxy) = with_messages_under_way().await;

@@ -1,4 +1,4 @@
-//! Lanes that come to nothing: nobody reads them, or whoever reads them breaks them off each time.
+//! Tests of lanes whose receiver reads nothing, or closes them each time.
 
 use super::*;
 use crate::nodes::{self, Node, Seen};
@@ -10,7 +10,7 @@ fn a_control_lane_keeps_16_mib() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_control_reader_is_disconnected_and_loss_counted() {
-    let idle_timeout = PATIENCE; // nothing else is to close it
+    let idle_timeout = PATIENCE; // must not be the reason to close it
     let limits = Limits { lane_bytes_max: [64 * 1024; 4], idle_timeout, ..quick().limits };
     let config = Config { limits, ..quick() };
     let (mut a, b) = pair_with_room(&config, 0).await;
@@ -47,7 +47,7 @@ async fn stalled_control_reader_is_disconnected_without_loss() {
     let limits = Limits {
         control_undrained_max: Duration::from_millis(500),
         link_down_max: PATIENCE,
-        idle_timeout: PATIENCE, // nothing else is to close it
+        idle_timeout: PATIENCE, // must not be the reason to close it
         ..quick().limits
     };
     let config = Config { limits, ..quick() };
@@ -81,7 +81,7 @@ async fn full_data_lane_does_not_disconnect() {
     while lane.send(&[], &sent.to_be_bytes()).is_ok() {
         sent += 1;
     }
-    // A control lane that overflows is found within a look or two; this one must not be.
+    // A control lane that overflows is detected within two checks; this one must not be.
     tokio::time::sleep(Duration::from_secs(3)).await;
     b.inbox.room.store(usize::MAX / 2, Ordering::SeqCst);
     receives_in_order(&b, sent).await;
@@ -90,10 +90,10 @@ async fn full_data_lane_does_not_disconnect() {
     }
 }
 
-/// A peer that takes a lane, and drops it as soon as it has it.
+/// The peer accepts a lane and drops it at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn lane_that_always_breaks_is_abandoned_and_counted() {
-    // Between two attempts the connection has no lane at all: it is not to be closed as idle then.
+    // Between two attempts the connection has no lane, and must not be closed as idle.
     let limits = Limits { idle_timeout: PATIENCE, ..quick().limits };
     let config = Config { secret: Some(nodes::secret(1)), limits, ..quick() };
     let mut host = Host::start(&config).await;
@@ -127,7 +127,7 @@ async fn lane_that_always_breaks_is_abandoned_and_counted() {
     assert_eq!(host.net.stats().await.given_up, 3);
 }
 
-/// Whose frames are short is told that those of others are long: what it takes, it says itself.
+/// A node with a low limit announces it to its peers, and accepts that their limit is higher.
 #[tokio::test(flavor = "multi_thread")]
 async fn announced_frame_limit_is_respected() {
     let small = Config { limits: Limits { frame_bytes_max: 1, ..quick().limits }, ..quick() };

@@ -1,4 +1,4 @@
-//! Any number of broken connections, at any byte, in either direction.
+//! Tests with any number of broken connections, at any byte, in either direction.
 
 use std::env;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use ostraca::net::wire::Refusal;
 use super::pipe::{Chance, Looks};
 use super::*;
 
-/// Which seeds a test runs; a failure says how to repeat it.
+/// Runs a test with its seeds. A failure prints how to repeat it.
 pub(crate) fn seeds(test: &str, fixed: u64, run: impl Fn(u64)) {
     let seeds = match env::var("OSTRACA_SEED") {
         Ok(seed) => {
@@ -35,7 +35,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(future)
 }
 
-/// Message `number`: what it is can be told from its number and the seed alone.
+/// Message `number`: its contents follow from the number and the seed.
 fn message(seed: u64, number: u64) -> (Vec<String>, Vec<u8>) {
     let mut chance = Chance(seed ^ number.wrapping_mul(0x5851_f42d_4c95_7f2d));
     let fields = (0..chance.below(5)).map(|_| format!("name-{}", chance.below(9))).collect();
@@ -46,7 +46,7 @@ fn message(seed: u64, number: u64) -> (Vec<String>, Vec<u8>) {
     (fields, body)
 }
 
-/// Takes messages in the order that it insists on, and is busy at random.
+/// Accepts messages only in the expected order, and is busy at random.
 struct Strict {
     seed: u64,
     next: AtomicU64,
@@ -111,7 +111,7 @@ async fn send_all(lane: Lane, seed: u64, count: u64) {
     }
 }
 
-/// One connection after another until everything has arrived; how many of them broke.
+/// Runs one connection after another until everything has arrived. Returns how many of them broke.
 async fn run(seed: u64, count: u64) -> u64 {
     let mut chance = Chance(seed);
     let limits = limits(&mut chance);
@@ -123,7 +123,7 @@ async fn run(seed: u64, count: u64) -> u64 {
     let mut cuts = 0;
     while !producer.is_finished() || lane.stats().unacknowledged > 0 {
         if chance.one_in(10) {
-            drop(turn(&lane, &inbound).await); // its Welcome never got back
+            drop(turn(&lane, &inbound).await); // its Welcome does not arrive
         }
         let nature = nature(&mut chance);
         let (mut writer, _reader) =
@@ -132,7 +132,7 @@ async fn run(seed: u64, count: u64) -> u64 {
             for _ in 0..chance.size(500) {
                 tokio::task::yield_now().await;
             }
-            writer.abort(); // we close the connection
+            writer.abort(); // this side closes the connection
             let _ = (&mut writer).await;
         } else {
             let done = until(|| {
@@ -263,7 +263,7 @@ async fn later_generation_waits_and_the_latest_wins() {
     assert!(matches!(ended(first).await, Ended::Superseded), "it was told to end");
     assert_eq!(inbound.take_over(early, 1).await.err(), Some(Refusal::Superseded));
 
-    // Two more wait for the turn that is held; only the later one gets it.
+    // Two more generations wait for the held turn; only the later one gets it.
     let (third, fourth) = (lane.next_generation(), lane.next_generation());
     let mut third = Box::pin(inbound.take_over(third, 1));
     assert!(futures::poll!(&mut third).is_pending());

@@ -1,4 +1,4 @@
-//! What peers may send that no peer should, and what every frame looks like.
+//! Tests of invalid frames, and of the bytes of every valid one.
 
 use futures::io::{AsyncReadExt, AsyncWriteExt};
 use ostraca::net::frame::{
@@ -20,13 +20,13 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What a reader makes of these bytes and then the end of the stream; what was accepted.
+/// Result of a reader for these bytes and then the end of the stream, and the accepted messages.
 async fn feed(bytes: &[u8], limits: &Limits) -> (Ended, Arc<Inbox>, InboundLane) {
     let (inbound, inbox) = (InboundLane::new(), Inbox::new());
     let turn = inbound.take_over(1 << 32 | 1, 1).await.expect("the first");
     let (mut there, here) = pipe(Nature::default());
     let reader = read(here, turn, limits, Arc::clone(&inbox) as _);
-    let _ = there.write_all(bytes).await; // fails once the reader has had enough
+    let _ = there.write_all(bytes).await; // fails once the reader has ended
     there.close().await.expect("a pipe closes");
     (ended(reader).await, inbox, inbound)
 }
@@ -40,7 +40,7 @@ fn violation(ended: Ended) -> Violation {
 
 // ── Golden bytes ──
 
-/// These are the wire: whoever changes them raises `PROTOCOL_VERSION`.
+/// These bytes are the wire format: a change requires a higher `PROTOCOL_VERSION`.
 #[tokio::test]
 async fn every_kind_of_frame_has_these_bytes() {
     let limits = Limits { frame_bytes_max: 8_192, ..Limits::default() };
@@ -77,13 +77,14 @@ async fn every_kind_of_frame_has_these_bytes() {
     assert_eq!(hex(&literal), "ffff00026162");
 }
 
-// ── Known bad ──
+// ── Invalid frames ──
 
 #[tokio::test]
 async fn known_failure_23_the_length_prefix_of_a_frame_is_not_trusted() {
     let limits = Limits::default();
     for claimed in [0_u32, 65_533, 1 << 20, u32::MAX] {
-        // Nothing follows the length, and the stream stays open: the claim alone is refused.
+        // Nothing follows the length, and the stream stays open: the announced length alone is
+        // refused.
         let (inbound, inbox) = (InboundLane::new(), Inbox::new());
         let turn = inbound.take_over(1, 1).await.expect("the first");
         let (mut there, here) = pipe(Nature::default());
@@ -239,7 +240,7 @@ async fn invalid_acks_and_wrong_directions_are_refused() {
     }
 }
 
-// ── Anything ──
+// ── Arbitrary bytes ──
 
 fn anything() -> impl Strategy<Value = Vec<u8>> {
     let frame = (

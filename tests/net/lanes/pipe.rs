@@ -1,4 +1,4 @@
-//! A connection in memory that hands over bytes in any portions and breaks where it is told to.
+//! A connection in memory that splits the bytes at random and breaks at a given position.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use futures::io::{AsyncRead, AsyncWrite};
 
-/// SplitMix64: chance that a seed decides.
+/// SplitMix64: random numbers that follow from a seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Chance(pub(crate) u64);
 
@@ -21,7 +21,7 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `end`.
+    /// A number below `end`.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
@@ -30,34 +30,34 @@ impl Chance {
         self.below(n) == 0
     }
 
-    /// From 1 to `max`, small ones as often as large ones.
+    /// A number from 1 to `max`; small ones are as frequent as large ones.
     pub(crate) fn size(&mut self, max: usize) -> usize {
         let bits = self.below(max.ilog2() as usize + 1);
         (1 + self.below(2 << bits)).min(max)
     }
 }
 
-/// What a broken connection looks like to the end that reads.
+/// How a broken connection appears to the reading end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Looks {
-    /// What had arrived, then the end.
+    /// The bytes that had arrived, then the end.
     Ended,
-    /// An error, and what had arrived is gone.
+    /// An error; the bytes that had arrived are lost.
     Reset,
-    /// Nothing at all: only the writing end learns of it.
+    /// No sign of it: only the writing end notices.
     Silent,
 }
 
-/// How a connection behaves.
+/// Behaviour of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Nature {
-    /// Bytes under way in each direction.
+    /// Maximum number of bytes in flight, in each direction.
     pub(crate) capacity: usize,
-    /// Bytes that get through, forth and back, before it breaks.
+    /// Number of bytes that arrive, forth and back, before the connection breaks.
     pub(crate) lives: [usize; 2],
-    /// What the break looks like.
+    /// How the break appears.
     pub(crate) looks: Looks,
-    /// Splits reads and writes at random.
+    /// Splits reads and writes at random, if set.
     pub(crate) chance: Option<Chance>,
 }
 
@@ -93,13 +93,13 @@ impl Connection {
     }
 }
 
-/// One end; dropping it ends the connection.
+/// One end; dropping it breaks the connection.
 pub(crate) struct End {
     connection: Arc<Mutex<Connection>>,
     writes: usize,
 }
 
-/// The opener's end and the acceptor's.
+/// Creates the opener's end and the acceptor's end.
 pub(crate) fn pipe(nature: Nature) -> (End, End) {
     let connection = Connection { nature, broken: false, halves: Default::default() };
     let connection = Arc::new(Mutex::new(connection));
@@ -115,7 +115,7 @@ impl AsyncRead for End {
         let mut connection = self.connection.lock().expect("no panic inside");
         let (broken, looks) = (connection.broken, connection.nature.looks);
         let reads = 1 - self.writes;
-        // The end that sends messages always learns of the break.
+        // The end that sends messages always notices the break.
         if broken && looks == Looks::Reset {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }

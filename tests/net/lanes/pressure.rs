@@ -1,4 +1,4 @@
-//! Readers that pause, lanes that are full, messages that are long, ends in order.
+//! Tests of paused readers, full lanes, long messages and orderly ends.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -161,7 +161,7 @@ async fn later_writer_continues_and_earlier_one_ends() {
 
 // ── No deadlock ──
 
-/// Answers every request on the lane back, and counts the answers to its own.
+/// Answers every request on the lane back, and counts the answers to its own requests.
 struct Echo {
     back: Lane,
     requests: Mutex<u64>,
@@ -174,7 +174,7 @@ impl Receiver for Echo {
             *self.answers.lock().expect("no panic inside") += 1;
             return Ok(());
         }
-        // Refused answers would be dropped and counted; here none is, or the test fails.
+        // Production code drops and counts a rejected answer; here the test would fail.
         match self.back.answer(&[], message.body) {
             Ok(()) => *self.requests.lock().expect("no panic inside") += 1,
             Err(SendError::Full { .. }) => return Err(Busy),
@@ -201,7 +201,8 @@ async fn known_failure_30_saturated_nodes_never_deadlock() {
     let narrow = Nature { capacity: 10_000, ..Nature::default() };
     let mut senders = Vec::new();
     for at in 0..2 {
-        // The lane from one node to the other; there it is read, here its requests are made.
+        // The lane from one node to the other, where it is read; the requests are sent from this
+        // node.
         let (lane, here) = (lanes[at].clone(), Arc::clone(&nodes[1 - at]));
         let there = Arc::clone(&nodes[at]);
         let inbound = InboundLane::new();
@@ -229,11 +230,11 @@ async fn known_failure_30_saturated_nodes_never_deadlock() {
     assert_eq!(requests, [REQUESTS; 2]);
 }
 
-/// Counts what others do between two messages; of each so many are as much as a usual reader takes.
+/// Measures how many messages arrive without another task running in between. Each has this weight.
 struct Heavy {
     weight: usize,
     others: Arc<AtomicU64>,     // polls of another task
-    since: Mutex<(u64, usize)>, // so many polls, and messages since then
+    since: Mutex<(u64, usize)>, // that number at the last message, and messages since
     most: Mutex<usize>,         // messages at once
 }
 
@@ -284,10 +285,10 @@ async fn reader_yields_by_message_weight() {
     }
 }
 
-/// Is busy for long, and says that it is not.
+/// Is busy for long, but reports that it is ready.
 struct Hasty {
     others: Arc<AtomicU64>, // polls of another task
-    tries: Mutex<Vec<u64>>, // what that was at each offer
+    tries: Mutex<Vec<u64>>, // that number at each offer
 }
 
 impl Receiver for Hasty {

@@ -1,9 +1,9 @@
-//! Who writes a lane: of two writers the later one, and in the place of one that rests who sends.
+//! Tests of the writers of a lane: the later of two, and senders that write inline for an idle one.
 
 use super::*;
 use futures::AsyncReadExt;
 
-/// A writer that has nothing to write.
+/// A writer without anything to write.
 async fn resting(lane: &Lane) -> (JoinHandle<Ended>, End) {
     let (there, here) = pipe(Nature::default());
     let writer = tokio::spawn(writer::run(there, lane.clone(), 0));
@@ -28,8 +28,8 @@ async fn lone_message_is_written_inline_and_many_are_batched() {
     assert!(lane.stats().batches < 20, "each was written alone: {:?}", lane.stats());
 }
 
-/// Each burst is sent without an await, as an entity answers what it took out of its mailbox: the
-/// writer learns that messages seldom come alone.
+/// Each burst is sent without an await, like the responses of an entity to messages from its
+/// mailbox. The writer learns that messages rarely come alone.
 #[tokio::test]
 async fn short_bursts_are_written_together() {
     for length in [2, 3, 5, 8, 9, 16] {
@@ -61,7 +61,7 @@ async fn no_inline_write_after_the_writer_ended() {
     let mut byte = [0; 1];
     here.read_exact(&mut byte).await.expect("the next one has written it");
     lane.send(&[], b"alone").expect("room");
-    assert_eq!(lane.stats().unsent, 0, "and who sends writes in its place");
+    assert_eq!(lane.stats().unsent, 0, "and senders write inline for it");
 }
 
 #[tokio::test]

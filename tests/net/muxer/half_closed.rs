@@ -1,4 +1,4 @@
-//! Streams that were closed and dropped here while the peer's half is open.
+//! Tests of streams that were closed and dropped here while the peer's half is open.
 
 use tokio::io::AsyncWriteExt as _;
 
@@ -28,9 +28,9 @@ where
             assert!(Pin::new(&mut near).poll(cx).is_pending());
             Pin::new(&mut near).poll_inbound(cx)
         });
-        let mut stream = arrived.await.expect("the connection lives");
-        stream.write_all(b"answer").await.expect("the stream lives");
-        stream.close().await.expect("the stream lives");
+        let mut stream = arrived.await.expect("the connection is open");
+        stream.write_all(b"answer").await.expect("the stream is open");
+        stream.close().await.expect("the stream is open");
         let end = tokio::task::spawn_local(drive(near));
         tokio::task::yield_now().await;
         drop(stream);
@@ -64,7 +64,7 @@ fn yamux_writer_to_dropped_stream_fails() {
                 };
                 let written =
                     async { LocalSet::new().run_until(write_to_dropped(near, far, before)).await };
-                let error = block_on(within(written)).expect_err("nobody reads it");
+                let error = block_on(within(written)).expect_err("the stream is not read");
                 assert_ne!(error.kind(), std::io::ErrorKind::TimedOut);
             });
         }
@@ -77,7 +77,7 @@ async fn dropped_stream_answers_data_with_one_reset() {
     far.write_all(&data(SYN, 1, b"hello")).await.expect("room");
     assert!(run(&mut muxer).is_none());
     let mut stream = arrived(&mut muxer).expect("it has arrived");
-    stream.close().await.expect("it lives");
+    stream.close().await.expect("it is open");
     drop(stream);
     assert!(run(&mut muxer).is_none());
     assert_eq!(found(&mut far, 12).await, frame(DATA, ACK | FIN, 1, 0));
@@ -110,7 +110,7 @@ async fn stream_closed_by_both_ends_is_never_reset() {
         let (mut muxer, mut far) = by_hand(1 << 20);
         let mut stream = opened(&mut muxer).expect("there is room");
         assert_eq!(write(&mut stream, b"ask"), 3);
-        stream.close().await.expect("it lives");
+        stream.close().await.expect("it is open");
         let end = if with_data { data(FIN, 2, b"answer") } else { frame(DATA, FIN, 2, 0) };
         if is_late {
             drop(stream);
@@ -136,7 +136,7 @@ async fn stream_closed_by_both_ends_is_never_reset() {
 async fn stream_dropped_amid_last_frame_is_never_reset() {
     let (mut muxer, mut far) = by_hand(1 << 20);
     let mut stream = opened(&mut muxer).expect("there is room");
-    stream.close().await.expect("it lives");
+    stream.close().await.expect("it is open");
     let end = data(FIN, 2, &vec![5; FIRST]);
     let (half, rest) = end.split_at(1_000);
     far.write_all(half).await.expect("room");
@@ -153,7 +153,7 @@ async fn stream_dropped_amid_last_frame_is_never_reset() {
 async fn peer_without_credit_is_reset_on_drop() {
     let (mut muxer, mut far) = by_hand(1 << 20);
     let mut stream = opened(&mut muxer).expect("there is room");
-    stream.close().await.expect("it lives");
+    stream.close().await.expect("it is open");
     far.write_all(&data(ACK, 2, &vec![5; FIRST])).await.expect("room");
     assert!(run(&mut muxer).is_none());
     assert_eq!(found(&mut far, 12).await, frame(DATA, SYN | FIN, 2, 0));
@@ -169,9 +169,9 @@ async fn peer_without_credit_is_reset_on_drop() {
 async fn half_closed_streams_are_bounded_by_early_resets() {
     let (mut muxer, mut far) = by_hand(1 << 20);
     for n in 0..300 {
-        tokio::task::yield_now().await; // its budget is anew
+        tokio::task::yield_now().await; // renews the coop budget
         let mut stream = opened(&mut muxer).expect("there is room");
-        stream.close().await.expect("it lives");
+        stream.close().await.expect("it is open");
         drop(stream);
         assert!(run(&mut muxer).is_none());
         assert_eq!(found(&mut far, 12).await, frame(DATA, SYN | FIN, 2 + 2 * n, 0));
@@ -212,8 +212,8 @@ async fn ask_and_drop(mut near: Muxer<Held<End>>, far: Muxer<Held<End>>, len: us
         }
     }));
     tokio::task::spawn_local(drive(near));
-    stream.write_all(&vec![3; len]).await.expect("it lives");
-    stream.close().await.expect("it lives");
+    stream.write_all(&vec![3; len]).await.expect("it is open");
+    stream.close().await.expect("it is open");
     drop(stream);
     let served = is_done.await.expect("it was served");
     assert_eq!(served.expect("an orderly end"), len);
@@ -227,7 +227,7 @@ async fn reset_after_fin_leaves_received_data_readable() {
     assert!(run(&mut muxer).is_none());
     let mut stream = arrived(&mut muxer).expect("it has arrived");
     assert_eq!(write(&mut stream, b"unwanted"), 8);
-    stream.flush().await.expect("it lives");
+    stream.flush().await.expect("it is open");
     far.write_all(&frame(DATA, RST, 1, 0)).await.expect("room");
     assert!(run(&mut muxer).is_none());
     assert!(matches!(read(&mut stream, 99), Poll::Ready(Ok(bytes)) if bytes == b"request"));

@@ -1,4 +1,4 @@
-//! The other end: the `yamux` crate behind libp2p's traits, or whoever writes frames by hand.
+//! The other end of a muxer in tests: the `yamux` crate behind libp2p's traits, or frames by hand.
 
 use std::collections::VecDeque;
 use std::io;
@@ -63,7 +63,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for Theirs<C> {
     }
 }
 
-/// Writes on only what is flushed, as ciphers do.
+/// Passes data on only with a flush, like a cipher.
 pub(super) struct Held<C> {
     socket: C,
     held: Vec<u8>,
@@ -114,7 +114,7 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for Held<C> {
     }
 }
 
-/// Says one thing after the other, each once it is asked again, and takes nothing.
+/// Sends one piece after another, each at a new poll, and handles writes with `writing`.
 pub(super) struct Deaf {
     pub(super) says: VecDeque<Vec<u8>>,
     pub(super) pauses: bool,
@@ -157,7 +157,7 @@ impl AsyncWrite for Deaf {
     }
 }
 
-/// Frames, as the specification has them.
+/// Kinds and flags of frames, from the specification.
 pub(super) const DATA: u8 = 0;
 pub(super) const WINDOW: u8 = 1;
 pub(super) const PING: u8 = 2;

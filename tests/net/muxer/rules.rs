@@ -39,7 +39,7 @@ pub(super) fn run(muxer: &mut Muxer<Socket>) -> Option<Error> {
 pub(super) fn arrived(muxer: &mut Muxer<Socket>) -> Option<Stream<Socket>> {
     let waker = noop_waker();
     match Pin::new(muxer).poll_inbound(&mut Context::from_waker(&waker)) {
-        Poll::Ready(stream) => Some(stream.expect("the connection lives")),
+        Poll::Ready(stream) => Some(stream.expect("the connection is open")),
         Poll::Pending => None,
     }
 }
@@ -47,7 +47,7 @@ pub(super) fn arrived(muxer: &mut Muxer<Socket>) -> Option<Stream<Socket>> {
 pub(super) fn opened(muxer: &mut Muxer<Socket>) -> Option<Stream<Socket>> {
     let waker = noop_waker();
     match Pin::new(muxer).poll_outbound(&mut Context::from_waker(&waker)) {
-        Poll::Ready(stream) => Some(stream.expect("the connection lives")),
+        Poll::Ready(stream) => Some(stream.expect("the connection is open")),
         Poll::Pending => None,
     }
 }
@@ -65,13 +65,13 @@ pub(super) fn write(stream: &mut Stream<Socket>, bytes: &[u8]) -> usize {
     let waker = noop_waker();
     let written = Pin::new(stream).poll_write(&mut Context::from_waker(&waker), bytes);
     match written {
-        Poll::Ready(len) => len.expect("it lives"),
+        Poll::Ready(len) => len.expect("it is open"),
         Poll::Pending => 0,
     }
 }
 
 fn flush(stream: &mut Stream<Socket>) {
-    stream.flush().now_or_never().expect("at once").expect("it lives");
+    stream.flush().now_or_never().expect("at once").expect("it is open");
 }
 
 /// What the other end finds.
@@ -101,7 +101,7 @@ async fn stream_frames_match_the_specification() {
     assert!(run(&mut muxer).is_none());
     assert!(matches!(read(&mut theirs, 9), Poll::Ready(Ok(bytes)) if bytes == b"bye"));
     assert!(matches!(read(&mut theirs, 9), Poll::Ready(Ok(bytes)) if bytes.is_empty()));
-    theirs.close().await.expect("it lives");
+    theirs.close().await.expect("it is open");
     assert!(run(&mut muxer).is_none());
     assert_eq!(found(&mut far, 12).await, frame(DATA, FIN, 1, 0));
     drop(theirs);
@@ -153,7 +153,7 @@ async fn written_data_is_sent_after_its_stream_is_dropped() {
             tokio::task::yield_now().await; // its budget is anew
             assert!(run(&mut muxer).is_none());
             if let Some(len) = far.read(&mut bytes).now_or_never() {
-                heard.extend_from_slice(&bytes[..len.expect("it lives")]);
+                heard.extend_from_slice(&bytes[..len.expect("it is open")]);
             }
         }
         let last = match end {
@@ -230,7 +230,7 @@ impl Sender {
     fn listen(&mut self) {
         let mut bytes = [0; 4096];
         while let Some(len) = self.far.read(&mut bytes).now_or_never() {
-            self.heard.extend(&bytes[..len.expect("it lives")]);
+            self.heard.extend(&bytes[..len.expect("it is open")]);
         }
         while let Some(frame) = self.heard.first_chunk::<12>().copied() {
             self.heard.drain(..12);
@@ -449,15 +449,15 @@ async fn received_data_is_read_after_the_peer_stops_reading() {
     let says = [data(SYN, 1, b"one "), data(0, 1, b"two "), frame(GOODBYE, 0, 0, 0)];
     let (muxer, mut stream) = deaf(&says, || Err(ErrorKind::BrokenPipe.into()));
     stream.write_all(b"?").await.expect("there is room");
-    stream.flush().await.expect("its end is told by the connection");
+    stream.flush().await.expect("the connection reports its end");
     assert!(matches!(within(drive(muxer)).await, Error::Closed));
     let mut heard = Vec::new();
-    let end = stream.read_to_end(&mut heard).await.expect_err("no end was said");
+    let end = stream.read_to_end(&mut heard).await.expect_err("no end was received");
     assert_eq!((&heard[..], end.kind()), (&b"one two "[..], ErrorKind::ConnectionAborted));
 
     let (muxer, mut stream) = deaf(&says[..2], || Err(ErrorKind::BrokenPipe.into()));
     stream.write_all(b"?").await.expect("there is room");
-    stream.flush().await.expect("its end is told by the connection");
+    stream.flush().await.expect("the connection reports its end");
     let end = within(drive(muxer)).await;
     assert!(matches!(&end, Error::Io(why) if why.kind() == ErrorKind::BrokenPipe), "{end:?}");
 }
@@ -472,7 +472,7 @@ async fn panic_in_an_inline_write_ends_the_connection() {
     }
     assert!(driven.is_finished(), "its own task has written, and panicked");
     assert!(driven.await.is_err());
-    let end = stream.read_to_end(&mut Vec::new()).await.expect_err("no end was said");
+    let end = stream.read_to_end(&mut Vec::new()).await.expect_err("no end was received");
     assert_eq!(end.kind(), ErrorKind::ConnectionAborted);
 
     let (mut muxer, mut stream) = deaf(&[data(SYN, 1, b"hello")], || panic!("as planned"));
@@ -489,7 +489,7 @@ async fn panic_in_an_inline_write_ends_the_connection() {
     }));
     assert!(flushed.is_err() && is_woken());
     assert!(matches!(within(drive(muxer)).await, Error::Closed));
-    let end = stream.read_to_end(&mut Vec::new()).await.expect_err("no end was said");
+    let end = stream.read_to_end(&mut Vec::new()).await.expect_err("no end was received");
     assert_eq!(end.kind(), ErrorKind::ConnectionAborted);
 }
 
@@ -580,7 +580,7 @@ proptest! {
         let (mut muxer, mut far) = by_hand(1 << 20);
         let mut streams = Vec::new();
         for piece in bytes.chunks(cut) {
-            far.write_all(piece).now_or_never().expect("room").expect("it lives");
+            far.write_all(piece).now_or_never().expect("room").expect("it is open");
             if run(&mut muxer).is_some() {
                 break;
             }
