@@ -9,15 +9,15 @@ pub(super) const HEADER_BYTES: usize = 12;
 pub(super) const WINDOW_FIRST: u32 = 256 * 1024;
 
 /// Go-away code of a normal termination.
-pub(super) const GOODBYE: u32 = 0;
+pub(super) const GO_AWAY_NORMAL: u32 = 0;
 
 /// Go-away code of a protocol error of the peer.
-pub(super) const GOODBYE_VIOLATION: u32 = 1;
+pub(super) const GO_AWAY_VIOLATION: u32 = 1;
 
 const VERSION: u8 = 0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FrameKind {
     /// Data frame: `len` bytes follow.
     Data,
     /// Window update: the receiver may send `len` more bytes on the stream.
@@ -25,7 +25,7 @@ pub(super) enum Kind {
     /// Ping: `len` is an opaque value that the answer repeats.
     Ping,
     /// Go away: the connection ends; `len` is the reason.
-    Goodbye,
+    GoAway,
 }
 
 /// Flags of a frame: state changes of its stream, or the direction of a ping.
@@ -52,20 +52,20 @@ impl Flags {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
-    pub(super) kind: Kind,
+pub(super) struct FrameHeader {
+    pub(super) kind: FrameKind,
     pub(super) flags: Flags,
     pub(super) stream: u32,
     pub(super) len: u32,
 }
 
-impl Header {
+impl FrameHeader {
     pub(super) fn encode(self) -> [u8; HEADER_BYTES] {
         let kind = match self.kind {
-            Kind::Data => 0,
-            Kind::Window => 1,
-            Kind::Ping => 2,
-            Kind::Goodbye => 3,
+            FrameKind::Data => 0,
+            FrameKind::Window => 1,
+            FrameKind::Ping => 2,
+            FrameKind::GoAway => 3,
         };
         let mut bytes = [0; HEADER_BYTES];
         bytes[0] = VERSION;
@@ -82,10 +82,10 @@ impl Header {
             return Err(Violation::Version(version));
         }
         let kind = match kind {
-            0 => Kind::Data,
-            1 => Kind::Window,
-            2 => Kind::Ping,
-            3 => Kind::Goodbye,
+            0 => FrameKind::Data,
+            1 => FrameKind::Window,
+            2 => FrameKind::Ping,
+            3 => FrameKind::GoAway,
             other => return Err(Violation::Kind(other)),
         };
         let flags = Flags(u16::from_be_bytes([f0, f1]));
@@ -101,17 +101,18 @@ mod tests {
     #[test]
     fn headers_are_the_bytes_of_the_specification() {
         let flags = Flags::SYN.and(Flags::FIN);
-        let header = Header { kind: Kind::Window, flags, stream: 0x0102_0304, len: 0x0506_0708 };
+        let header =
+            FrameHeader { kind: FrameKind::Window, flags, stream: 0x0102_0304, len: 0x0506_0708 };
         let bytes = [0, 1, 0, 5, 1, 2, 3, 4, 5, 6, 7, 8];
         assert_eq!(header.encode(), bytes);
-        assert_eq!(Header::decode(bytes), Ok(header));
-        let kinds = [Kind::Data, Kind::Window, Kind::Ping, Kind::Goodbye];
+        assert_eq!(FrameHeader::decode(bytes), Ok(header));
+        let kinds = [FrameKind::Data, FrameKind::Window, FrameKind::Ping, FrameKind::GoAway];
         for (kind, byte) in kinds.into_iter().zip(0..) {
-            assert_eq!(Header { kind, ..header }.encode()[1], byte);
+            assert_eq!(FrameHeader { kind, ..header }.encode()[1], byte);
         }
         let flags = [Flags::SYN, Flags::ACK, Flags::FIN, Flags::RST];
         for (flags, bit) in flags.into_iter().zip(0..) {
-            assert_eq!(Header { flags, ..header }.encode()[2..4], [0, 1 << bit]);
+            assert_eq!(FrameHeader { flags, ..header }.encode()[2..4], [0, 1 << bit]);
         }
     }
 
@@ -119,8 +120,8 @@ mod tests {
     fn malformed_headers_are_named() {
         let mut bytes = [0; HEADER_BYTES];
         bytes[1] = 4;
-        assert_eq!(Header::decode(bytes), Err(Violation::Kind(4)));
+        assert_eq!(FrameHeader::decode(bytes), Err(Violation::Kind(4)));
         bytes[0] = 1;
-        assert_eq!(Header::decode(bytes), Err(Violation::Version(1)));
+        assert_eq!(FrameHeader::decode(bytes), Err(Violation::Version(1)));
     }
 }

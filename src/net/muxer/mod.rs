@@ -8,9 +8,9 @@
 //! grows only while its data waits for the stream's reader, not for the connection: a busy stream
 //! with 2 MiB in the socket buffers would delay all other streams by that much.
 //!
-//! A `Session` owns the socket. One caller at a time uses it: the connection's task or, while that
-//! is idle, a task that writes to a stream. A `Pipe` is the state of one stream. Its lock is never
-//! held during reading, writing or encryption.
+//! A `MuxerSession` owns the socket. One caller at a time uses it: the connection's task or, while
+//! that is idle, a task that writes to a stream. A `SharedStream` holds the state of one stream.
+//! Its lock is never held during reading, writing or encryption.
 
 mod half_closed;
 mod header;
@@ -36,8 +36,8 @@ use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade,
 use parking_lot::Mutex;
 use tokio::task::coop;
 
-use self::pipe::{Pipe, keep};
-use self::seat::{Found, Seat};
+use self::pipe::{SharedStream, store_waker};
+use self::seat::{Access, SessionCombiner};
 use self::session::Session;
 pub use self::stream::Stream;
 
@@ -155,27 +155,27 @@ pub enum Violation {
 /// Queue of the streams that have something to send, in the order of their turns. Each is in it at
 /// most once.
 #[derive(Debug, Default)]
-struct Waiting(Mutex<VecDeque<Arc<Pipe>>>);
+struct SendQueue(Mutex<VecDeque<Arc<SharedStream>>>);
 
-impl Waiting {
-    fn push(&self, pipe: &Arc<Pipe>) {
+impl SendQueue {
+    fn push(&self, pipe: &Arc<SharedStream>) {
         self.0.lock().push_back(Arc::clone(pipe));
     }
 
-    fn pop(&self) -> Option<Arc<Pipe>> {
+    fn pop(&self) -> Option<Arc<SharedStream>> {
         self.0.lock().pop_front()
     }
 }
 
 /// State of a connection that its streams share.
 #[derive(Debug)]
-struct Shared<C> {
-    seat: Seat<Session<C>>,
-    waiting: Waiting,
+struct SharedMuxer<C> {
+    combiner: SessionCombiner<MuxerSession<C>>,
+    waiting: SendQueue,
     task: Mutex<Option<Waker>>,
 }
 
-impl<C> Shared<C> {
+impl<C> SharedMuxer<C> {
     /// Wakes the connection's task.
     fn wake(&self) {
         if let Some(task) = &*self.task.lock() {
@@ -184,14 +184,14 @@ impl<C> Shared<C> {
     }
 }
 
-impl<C: AsyncRead + AsyncWrite + Unpin> Shared<C> {
+impl<C: AsyncRead + AsyncWrite + Unpin> SharedMuxer<C> {
     /// Writes waiting frames inline if the connection's task does not use the session; otherwise
     /// wakes the task.
     fn push(&self) {
-        let _ended_by_a_panic = Alarm(self);
+        let _ended_by_a_panic = WakeOnPanic(self);
         // A task without remaining coop budget could write nothing.
         let is_left = !coop::has_budget_remaining()
-            || self.seat.stand_in(|session| {
+            || self.combiner.write_inline(|session| {
                 let task = self.task.lock().clone();
                 if let Some(task) = task {
                     session.push(&task, &self.waiting);
@@ -203,24 +203,24 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Shared<C> {
     }
 
     /// Registers this task to be woken.
-    fn enlist(&self, cx: &Context<'_>) {
-        keep(&mut self.task.lock(), cx.waker());
+    fn register(&self, cx: &Context<'_>) {
+        store_waker(&mut self.task.lock(), cx.waker());
     }
 
     fn ask<T>(
         &self,
         cx: &mut Context<'_>,
-        ask: impl FnOnce(&mut Session<C>, &mut Context<'_>) -> Poll<Result<T, Error>>,
+        ask: impl FnOnce(&mut MuxerSession<C>, &mut Context<'_>) -> Poll<Result<T, Error>>,
     ) -> Poll<Result<T, Error>> {
-        self.enlist(cx);
-        said(self.seat.ask(|session| ask(session, cx)))
+        self.register(cx);
+        into_poll(self.combiner.ask(|session| ask(session, cx)))
     }
 }
 
 /// Wakes the connection's task if an inline write panics, so that the task ends the connection.
-struct Alarm<'a, C>(&'a Shared<C>);
+struct WakeOnPanic<'a, C>(&'a SharedMuxer<C>);
 
-impl<C> Drop for Alarm<'_, C> {
+impl<C> Drop for WakeOnPanic<'_, C> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.wake();
@@ -228,31 +228,31 @@ impl<C> Drop for Alarm<'_, C> {
     }
 }
 
-fn said<T>(found: Found<Poll<Result<T, Error>>>) -> Poll<Result<T, Error>> {
+fn into_poll<T>(found: Access<Poll<Result<T, Error>>>) -> Poll<Result<T, Error>> {
     match found {
-        Found::Free(said) => said,
-        Found::Busy => Poll::Pending,
-        Found::Gone => Poll::Ready(Err(Error::Closed)),
+        Access::Free(result) => result,
+        Access::Busy => Poll::Pending,
+        Access::Gone => Poll::Ready(Err(Error::Closed)),
     }
 }
 
 /// One end of a connection. It moves data only while it is polled. Dropping it ends its streams.
 #[derive(Debug)]
 pub struct Muxer<C> {
-    shared: Arc<Shared<C>>,
+    shared: Arc<SharedMuxer<C>>,
 }
 
 impl<C: AsyncRead + AsyncWrite + Unpin> Muxer<C> {
     fn new(socket: C, mode: Mode, streams_max: usize) -> Self {
-        let shared = Shared {
-            seat: Seat::new(Session::new(socket, mode, streams_max)),
-            waiting: Waiting::default(),
+        let shared = SharedMuxer {
+            combiner: SessionCombiner::new(MuxerSession::new(socket, mode, streams_max)),
+            waiting: SendQueue::default(),
             task: Mutex::new(None),
         };
         Self { shared: Arc::new(shared) }
     }
 
-    fn stream(&self, pipe: Arc<Pipe>) -> Stream<C> {
+    fn stream(&self, pipe: Arc<SharedStream>) -> Stream<C> {
         Stream::new(Arc::clone(&self.shared), pipe)
     }
 }
@@ -277,8 +277,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for Muxer<C> {
 
     /// The only method that moves data. libp2p calls it on every poll, before the others.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<StreamMuxerEvent, Error>> {
-        self.shared.enlist(cx);
-        said(self.shared.seat.work(|session| {
+        self.shared.register(cx);
+        into_poll(self.shared.combiner.work(|session| {
             let polled = session.poll(cx, &self.shared.waiting);
             if polled.is_ready() {
                 session.end();
@@ -290,7 +290,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for Muxer<C> {
 
 impl<C> Drop for Muxer<C> {
     fn drop(&mut self) {
-        if let Some(mut session) = self.shared.seat.leave() {
+        if let Some(mut session) = self.shared.combiner.remove() {
             session.end();
         }
     }

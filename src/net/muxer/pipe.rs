@@ -11,7 +11,7 @@ use std::task::Waker;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::Violation;
-use super::header::{Flags, HEADER_BYTES, Header, Kind, WINDOW_FIRST};
+use super::header::{Flags, FrameHeader, FrameKind, HEADER_BYTES, WINDOW_FIRST};
 use crate::net::noise::PLAIN_MAX;
 
 /// Maximum number of bytes waiting to be sent on a stream: with its headers they fit into one
@@ -22,7 +22,7 @@ pub(super) const PIECE: usize = PLAIN_MAX - 2 * HEADER_BYTES;
 const WINDOW_MAX: u32 = 1024 * 1024;
 
 /// Number of consecutive credits to a fast reader after which the window shrinks.
-const EASY: u8 = 32;
+const FAST_CREDITS_MAX: u8 = 32;
 
 /// Length from which received bytes are moved with their buffer instead of copied.
 const SMALL: usize = 4 * 1024;
@@ -34,17 +34,17 @@ const ROOM_MIN: usize = 1024;
 const SPARE_MAX: usize = 2;
 
 /// Number of consecutive small arrivals after which no empty buffers are kept.
-const QUIET: u8 = 64;
+const SMALL_ARRIVALS_MAX: u8 = 64;
 
 /// Receive buffer: unread bytes from `from` to `to`, followed by free space.
 #[derive(Debug, Default)]
-pub(super) struct Bin {
+pub(super) struct RecvBuffer {
     bytes: Vec<u8>,
     from: usize,
     to: usize,
 }
 
-impl Bin {
+impl RecvBuffer {
     pub(super) fn unread(&self) -> &[u8] {
         &self.bytes[self.from..self.to]
     }
@@ -79,14 +79,14 @@ impl Bin {
 
 /// Encoded headers that a stream sends in one turn: at most a window update and data.
 #[derive(Debug, Default)]
-pub(super) struct Heads {
+pub(super) struct HeaderBuffer {
     bytes: [u8; 2 * HEADER_BYTES],
     from: usize,
     to: usize,
 }
 
-impl Heads {
-    pub(super) fn push(&mut self, header: Header) {
+impl HeaderBuffer {
+    pub(super) fn push(&mut self, header: FrameHeader) {
         self.bytes[self.to..self.to + HEADER_BYTES].copy_from_slice(&header.encode());
         self.to += HEADER_BYTES;
     }
@@ -102,8 +102,8 @@ impl Heads {
 
 /// Output of a stream's turn.
 #[derive(Debug, Default)]
-pub(super) struct Said {
-    pub(super) heads: Heads,
+pub(super) struct TurnOutput {
+    pub(super) headers: HeaderBuffer,
     /// The stream is no longer used on this side.
     pub(super) is_over: bool,
     /// The stream needs another turn.
@@ -112,12 +112,12 @@ pub(super) struct Said {
     pub(super) writer: Option<Waker>,
 }
 
-/// State of ending this side's half: not ended, FIN waits to be sent, FIN was sent.
+/// State of this side's half: open, FIN waits to be sent, or FIN was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    No,
-    Wanted,
-    Said,
+enum HalfState {
+    Open,
+    Ending,
+    Ended,
 }
 
 /// State of the peer's half when the stream is removed on this side.
@@ -133,32 +133,32 @@ pub(super) enum PeerHalf {
 
 /// A stream, shared by its user and its connection.
 #[derive(Debug)]
-pub(super) struct Pipe {
+pub(super) struct SharedStream {
     pub(super) id: u32,
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct StreamState {
     // Sending.
     opening: Flags, // flag of the first frame
     out: Vec<u8>,   // ≤ PIECE; within the peer's window
     credit: u32,    // further bytes that the peer's window allows
-    fin: End,
+    fin: HalfState,
     writer: Option<Waker>,
-    listed: bool, // in the queue of waiting streams
-    told: bool,   // and the connection's task was told
+    queued: bool,   // in the queue of waiting streams
+    notified: bool, // and the connection's task was notified
     // Receiving.
-    inbox: VecDeque<Bin>, // ≤ window
-    spare: Vec<Bin>,      // ≤ SPARE_MAX, of SMALL and more
-    small: Bin,           // spare, smaller than SMALL
-    quiet: u8,
-    window: u32,   // granted + consumed + unread, if nothing is in flight
-    easy: u8,      // consecutive credits to a fast reader
-    granted: u32,  // bytes that the peer may send
-    unread: u32,   // bytes in the inbox
-    consumed: u32, // bytes read, not yet credited to the peer
-    lag: u32,      // bytes unread after the last read
+    inbox: VecDeque<RecvBuffer>, // ≤ window
+    spare: Vec<RecvBuffer>,      // ≤ SPARE_MAX, of SMALL and more
+    small: RecvBuffer,           // spare, smaller than SMALL
+    small_arrivals: u8,
+    window: u32,      // granted + consumed + unread, if nothing is in flight
+    fast_credits: u8, // consecutive credits to a fast reader
+    granted: u32,     // bytes that the peer may send
+    unread: u32,      // bytes in the inbox
+    consumed: u32,    // bytes read, not yet credited to the peer
+    lag: u32,         // bytes unread after the last read
     ended: bool,
     reader: Option<Waker>,
     // Both.
@@ -167,7 +167,7 @@ pub(super) struct State {
     dropped: bool,                  // dropped by its user
 }
 
-impl Pipe {
+impl SharedStream {
     /// Creates a stream that this side opens. Its first frame carries SYN.
     pub(super) fn outbound(id: u32) -> Self {
         Self::new(id, Flags::SYN, WINDOW_FIRST)
@@ -179,20 +179,20 @@ impl Pipe {
     }
 
     fn new(id: u32, opening: Flags, credit: u32) -> Self {
-        let state = State {
+        let state = StreamState {
             opening,
             out: Vec::new(),
             credit,
-            fin: End::No,
+            fin: HalfState::Open,
             writer: None,
-            listed: false,
-            told: false,
+            queued: false,
+            notified: false,
             inbox: VecDeque::new(),
             spare: Vec::new(),
-            small: Bin::default(),
-            quiet: 0,
+            small: RecvBuffer::default(),
+            small_arrivals: 0,
             window: WINDOW_FIRST,
-            easy: 0,
+            fast_credits: 0,
             granted: WINDOW_FIRST,
             unread: 0,
             consumed: 0,
@@ -206,23 +206,23 @@ impl Pipe {
         Self { id, state: Mutex::new(state) }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, StreamState> {
         self.state.lock()
     }
 }
 
 // Methods for the user of the stream.
-impl State {
+impl StreamState {
     /// Queues bytes for sending and returns their number, or `None` if there is no room. Then
     /// `waker` is woken later.
     pub(super) fn write(&mut self, bytes: &[u8], waker: &Waker) -> io::Result<Option<usize>> {
-        if self.dead || self.fin != End::No {
+        if self.dead || self.fin != HalfState::Open {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let credit = usize::try_from(self.credit).unwrap_or(usize::MAX);
         let len = bytes.len().min(PIECE - self.out.len()).min(credit);
         if len == 0 && !bytes.is_empty() {
-            keep(&mut self.writer, waker);
+            store_waker(&mut self.writer, waker);
             return Ok(None);
         }
         self.out.extend_from_slice(&bytes[..len]);
@@ -236,43 +236,47 @@ impl State {
     }
 
     /// Whether the connection's task must be told that the stream waits; `true` only once per turn.
-    pub(super) fn tell(&mut self) -> bool {
-        self.listed && !mem::replace(&mut self.told, true)
+    pub(super) fn notify(&mut self) -> bool {
+        self.queued && !mem::replace(&mut self.notified, true)
     }
 
     /// Whether the stream must be added to the queue of waiting streams; marks it as added.
-    pub(super) fn list(&mut self) -> bool {
+    pub(super) fn enqueue(&mut self) -> bool {
         let is_needed = !self.dead || self.dropped;
-        is_needed && !mem::replace(&mut self.listed, true)
+        is_needed && !mem::replace(&mut self.queued, true)
     }
 
     /// Ends this side's half: queued data is still sent, followed by FIN. `false` if it was ended
     /// before.
     pub(super) fn finish(&mut self) -> io::Result<bool> {
         match self.fin {
-            End::No if self.dead => Err(io::ErrorKind::BrokenPipe.into()),
-            End::No => {
-                self.fin = End::Wanted;
+            HalfState::Open if self.dead => Err(io::ErrorKind::BrokenPipe.into()),
+            HalfState::Open => {
+                self.fin = HalfState::Ending;
                 Ok(true)
             }
-            End::Wanted | End::Said => Ok(false),
+            HalfState::Ending | HalfState::Ended => Ok(false),
         }
     }
 
     /// Exchanges a consumed buffer for the next received one; an empty one at the end of the
     /// stream. `None` if nothing has arrived; then `waker` is woken later.
-    pub(super) fn read(&mut self, used: Bin, waker: &Waker) -> io::Result<Option<Bin>> {
+    pub(super) fn read(
+        &mut self,
+        used: RecvBuffer,
+        waker: &Waker,
+    ) -> io::Result<Option<RecvBuffer>> {
         if used.bytes.len() < SMALL {
             self.small = used;
-        } else if self.spare.len() < SPARE_MAX && self.quiet < QUIET {
+        } else if self.spare.len() < SPARE_MAX && self.small_arrivals < SMALL_ARRIVALS_MAX {
             self.spare.push(used);
         }
         let Some(bin) = self.inbox.pop_front() else {
             return match (self.ended, self.failure) {
-                (true, _) => Ok(Some(Bin::default())),
+                (true, _) => Ok(Some(RecvBuffer::default())),
                 (false, Some(failure)) => Err(failure.into()),
                 (false, None) => {
-                    keep(&mut self.reader, waker);
+                    store_waker(&mut self.reader, waker);
                     Ok(None)
                 }
             };
@@ -292,8 +296,8 @@ impl State {
     /// Marks the stream as dropped by its user. Queued data is still sent.
     pub(super) fn abandon(&mut self) {
         self.dropped = true;
-        if self.ended && self.fin == End::No {
-            self.fin = End::Wanted; // both halves end: no reset is needed
+        if self.ended && self.fin == HalfState::Open {
+            self.fin = HalfState::Ending; // both halves end: no reset is needed
         }
         self.inbox = VecDeque::new();
         (self.reader, self.writer) = (None, None);
@@ -301,27 +305,31 @@ impl State {
 }
 
 // Methods for the connection.
-impl State {
+impl StreamState {
     /// Encodes the next frames of the stream. Its data is moved into `body`, which must be empty.
-    pub(super) fn turn(&mut self, id: u32, body: &mut Vec<u8>) -> Said {
-        let mut said = Said { is_over: self.dropped, ..Said::default() };
-        (self.listed, self.told) = (false, false);
+    pub(super) fn turn(&mut self, id: u32, body: &mut Vec<u8>) -> TurnOutput {
+        let mut output = TurnOutput { is_over: self.dropped, ..TurnOutput::default() };
+        (self.queued, self.notified) = (false, false);
         if self.dead {
-            return said;
+            return output;
         }
-        let header = |kind, flags, len| Header { kind, flags, stream: id, len };
+        let header = |kind, flags, len| FrameHeader { kind, flags, stream: id, len };
         if self.owes_credit() && !self.dropped {
             let credit = self.fit_window();
             self.granted += credit;
             if credit > 0 {
-                said.heads.push(header(Kind::Window, mem::take(&mut self.opening), credit));
+                output.headers.push(header(
+                    FrameKind::Window,
+                    mem::take(&mut self.opening),
+                    credit,
+                ));
             }
         }
-        let resets = self.dropped && self.fin == End::No;
-        if !self.out.is_empty() || self.fin == End::Wanted {
+        let resets = self.dropped && self.fin == HalfState::Open;
+        if !self.out.is_empty() || self.fin == HalfState::Ending {
             let mut flags = mem::take(&mut self.opening);
-            if self.fin == End::Wanted {
-                self.fin = End::Said;
+            if self.fin == HalfState::Ending {
+                self.fin = HalfState::Ended;
                 flags = flags.and(Flags::FIN);
             }
             if self.out.len() < SMALL {
@@ -331,21 +339,21 @@ impl State {
                 mem::swap(&mut self.out, body);
             }
             let len = u32::try_from(body.len()).expect("≤ PIECE");
-            said.heads.push(header(Kind::Data, flags, len));
-            said.writer = self.writer.take();
+            output.headers.push(header(FrameKind::Data, flags, len));
+            output.writer = self.writer.take();
             if resets {
                 // Queued data is sent before the reset.
-                (said.is_over, said.goes_on) = (false, true);
-                self.listed = true;
+                (output.is_over, output.goes_on) = (false, true);
+                self.queued = true;
             }
         } else if resets {
             self.dead = true;
             if self.opening != Flags::SYN {
                 let flags = mem::take(&mut self.opening).and(Flags::RST);
-                said.heads.push(header(Kind::Data, flags, 0));
+                output.headers.push(header(FrameKind::Data, flags, 0));
             } // otherwise the peer does not know the stream
         }
-        said
+        output
     }
 
     /// Returns the credit for the consumed bytes: more than that while the reader is slow, less
@@ -357,14 +365,14 @@ impl State {
     fn fit_window(&mut self) -> u32 {
         let read = mem::take(&mut self.consumed);
         let keeps_up = self.lag < self.window / 8;
-        self.easy = if keeps_up { self.easy.saturating_add(1) } else { 0 };
+        self.fast_credits = if keeps_up { self.fast_credits.saturating_add(1) } else { 0 };
         if self.lag > self.window / 4 && self.window < WINDOW_MAX {
             let more = self.window;
             self.window += more;
             return read + more;
         }
-        if self.easy >= EASY && self.window > WINDOW_FIRST {
-            self.easy = 0;
+        if self.fast_credits >= FAST_CREDITS_MAX && self.window > WINDOW_FIRST {
+            self.fast_credits = 0;
             self.window /= 2;
             return read - self.window; // not negative: at least half the window was read
         }
@@ -392,15 +400,15 @@ impl State {
     ///
     /// Only a buffer that is mostly filled is moved into the inbox; other data is copied. So a peer
     /// that sends small frames occupies at most twice the memory of its window.
-    pub(super) fn arrive(&mut self, read: &mut Bin) -> Option<Waker> {
+    pub(super) fn arrive(&mut self, read: &mut RecvBuffer) -> Option<Waker> {
         if self.dropped || self.dead || self.ended {
             return None;
         }
         let bytes = read.unread();
         self.unread += u32::try_from(bytes.len()).expect("within the window");
         let is_small = bytes.len() < SMALL;
-        self.quiet = if is_small { self.quiet.saturating_add(1) } else { 0 };
-        if self.quiet == QUIET {
+        self.small_arrivals = if is_small { self.small_arrivals.saturating_add(1) } else { 0 };
+        if self.small_arrivals == SMALL_ARRIVALS_MAX {
             self.spare = Vec::new();
         }
         if !is_small && 2 * bytes.len() >= read.bytes.len() {
@@ -428,7 +436,7 @@ impl State {
     }
 
     /// Ends the stream in both directions. Received data can still be read.
-    pub(super) fn die(&mut self, why: io::ErrorKind) -> [Option<Waker>; 2] {
+    pub(super) fn fail(&mut self, why: io::ErrorKind) -> [Option<Waker>; 2] {
         self.dead = true;
         self.out = Vec::new();
         self.failure.get_or_insert(why);
@@ -438,15 +446,15 @@ impl State {
     /// Ends the stream for its user when the connection is closed. Queued data is still sent.
     pub(super) fn close(&mut self) -> [Option<Waker>; 2] {
         self.failure.get_or_insert(io::ErrorKind::ConnectionAborted);
-        if self.fin == End::No {
-            self.fin = End::Said; // go-away implies it
+        if self.fin == HalfState::Open {
+            self.fin = HalfState::Ended; // go-away implies it
         }
         [self.reader.take(), self.writer.take()]
     }
 }
 
 /// Stores a waker in the slot.
-pub(super) fn keep(slot: &mut Option<Waker>, waker: &Waker) {
+pub(super) fn store_waker(slot: &mut Option<Waker>, waker: &Waker) {
     match slot {
         Some(kept) => kept.clone_from(waker),
         None => *slot = Some(waker.clone()),
@@ -460,8 +468,8 @@ mod tests {
     #[test]
     fn unread_data_occupies_at_most_twice_its_size() {
         for portion in [1, 100, SMALL - 1, SMALL, SMALL + 1, PIECE / 2 - 1, PIECE / 2, PIECE] {
-            let pipe = Pipe::inbound(1, WINDOW_FIRST);
-            let (mut state, mut read) = (pipe.lock(), Bin::default());
+            let pipe = SharedStream::inbound(1, WINDOW_FIRST);
+            let (mut state, mut read) = (pipe.lock(), RecvBuffer::default());
             let mut unread = 0;
             while unread + portion <= WINDOW_FIRST as usize {
                 read.space(PIECE)[..portion].fill(7);

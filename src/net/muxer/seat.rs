@@ -8,14 +8,14 @@ use std::sync::{PoisonError, TryLockError};
 use super::sync::{AtomicBool, Mutex, Ordering, fence};
 
 #[derive(Debug)]
-pub(super) struct Seat<S> {
-    session: Mutex<Option<S>>, // `None` after `leave`
+pub(super) struct SessionCombiner<S> {
+    session: Mutex<Option<S>>, // `None` after `remove`
     missed: AtomicBool,        // the task found it in use, and has not worked since
 }
 
 /// Result of an attempt of the task to use the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found<T> {
+pub(super) enum Access<T> {
     /// The session was free; the result of the call.
     Free(T),
     /// A writer uses the session, and will have the task woken.
@@ -24,13 +24,13 @@ pub(super) enum Found<T> {
     Gone,
 }
 
-impl<S> Seat<S> {
+impl<S> SessionCombiner<S> {
     pub(super) fn new(session: S) -> Self {
         Self { session: Mutex::new(Some(session)), missed: AtomicBool::new(false) }
     }
 
     /// Runs all pending work, for the task.
-    pub(super) fn work<T>(&self, work: impl FnOnce(&mut S) -> T) -> Found<T> {
+    pub(super) fn work<T>(&self, work: impl FnOnce(&mut S) -> T) -> Access<T> {
         self.ask(|session| {
             self.missed.store(false, Ordering::Relaxed);
             work(session)
@@ -38,7 +38,7 @@ impl<S> Seat<S> {
     }
 
     /// Runs a query for the task, which does not count as its work.
-    pub(super) fn ask<T>(&self, ask: impl FnOnce(&mut S) -> T) -> Found<T> {
+    pub(super) fn ask<T>(&self, ask: impl FnOnce(&mut S) -> T) -> Access<T> {
         let mut session = self.session.try_lock();
         if matches!(session, Err(TryLockError::WouldBlock)) {
             self.missed.store(true, Ordering::Relaxed);
@@ -46,16 +46,16 @@ impl<S> Seat<S> {
             session = self.session.try_lock();
         }
         match session {
-            Ok(mut session) => session.as_mut().map_or(Found::Gone, |it| Found::Free(ask(it))),
-            Err(TryLockError::WouldBlock) => Found::Busy,
-            Err(TryLockError::Poisoned(_)) => Found::Gone,
+            Ok(mut session) => session.as_mut().map_or(Access::Gone, |it| Access::Free(ask(it))),
+            Err(TryLockError::WouldBlock) => Access::Busy,
+            Err(TryLockError::Poisoned(_)) => Access::Gone,
         }
     }
 
     /// Runs an inline write, unless the task uses the session or waits for it. Returns whether the
     /// task must be woken.
     #[must_use]
-    pub(super) fn stand_in(&self, write: impl FnOnce(&mut S)) -> bool {
+    pub(super) fn write_inline(&self, write: impl FnOnce(&mut S)) -> bool {
         if self.missed.load(Ordering::Relaxed) {
             return true;
         }
@@ -69,7 +69,7 @@ impl<S> Seat<S> {
     }
 
     /// Removes the session, because the connection has ended.
-    pub(super) fn leave(&self) -> Option<S> {
+    pub(super) fn remove(&self) -> Option<S> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

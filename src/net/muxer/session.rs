@@ -16,9 +16,11 @@ use std::task::{Context, Poll, Waker, ready};
 use futures::{AsyncRead, AsyncWrite};
 
 use super::half_closed::HalfClosed;
-use super::header::{Flags, GOODBYE, GOODBYE_VIOLATION, HEADER_BYTES, Header, Kind, WINDOW_FIRST};
-use super::pipe::{Bin, Heads, PIECE, PeerHalf, Pipe};
-use super::{Error, Mode, Violation, Waiting};
+use super::header::{
+    Flags, FrameHeader, FrameKind, GO_AWAY_NORMAL, GO_AWAY_VIOLATION, HEADER_BYTES, WINDOW_FIRST,
+};
+use super::pipe::{HeaderBuffer, PIECE, PeerHalf, RecvBuffer, SharedStream};
+use super::{Error, Mode, SendQueue, Violation};
 
 /// Bytes written before the session reads again.
 const BYTES_PER_TURN: usize = 256 * 1024;
@@ -34,28 +36,28 @@ const PONGS_MAX: usize = 8;
 const REFUSED_MAX: usize = 256;
 
 #[derive(Debug)]
-pub(super) struct Session<C> {
+pub(super) struct MuxerSession<C> {
     socket: C,
     mode: Mode,
     streams_max: usize,
-    streams: HashMap<u32, Arc<Pipe>>, // ≤ streams_max
+    streams: HashMap<u32, Arc<SharedStream>>, // ≤ streams_max
     half_closed: HalfClosed,
     next_id: u32,
-    arrived: VecDeque<Arc<Pipe>>, // of `streams`, not yet accepted
-    end: Option<Error>,           // error of writing
-    has_read: bool,               // in this poll
+    arrived: VecDeque<Arc<SharedStream>>, // of `streams`, not yet accepted
+    end: Option<Error>,                   // error of writing
+    has_read: bool,                       // in this poll
     // Reading.
     expected: Expected,
-    read: Bin, // ≤ PIECE
+    read: RecvBuffer, // ≤ PIECE
     // Writing.
-    heads: Heads,
+    headers: HeaderBuffer,
     body: Vec<u8>, // ≤ PIECE
     body_sent: usize,
-    pongs: VecDeque<Header>,   // ≤ PONGS_MAX
-    refused: VecDeque<Header>, // ≤ REFUSED_MAX
+    pongs: VecDeque<FrameHeader>,   // ≤ PONGS_MAX
+    refused: VecDeque<FrameHeader>, // ≤ REFUSED_MAX
     // RST for half-closed streams. Each leaves `half_closed` or is dropped while this is empty.
     resets: VecDeque<u32>, // ≤ HALF_CLOSED_MAX
-    goodbye: Goodbye,
+    go_away: GoAway,
     unflushed: usize,
 }
 
@@ -64,33 +66,33 @@ enum Expected {
     /// A header, with the number of bytes received so far.
     Header([u8; HEADER_BYTES], usize),
     /// Data of a stream; `None`: data to discard.
-    Data { pipe: Option<Arc<Pipe>>, left: u32, is_last: bool },
+    Data { pipe: Option<Arc<SharedStream>>, left: u32, is_last: bool },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Goodbye {
-    No,
+enum GoAway {
+    Idle,
     Wanted(u32),
-    Said,
+    Sent,
 }
 
 const HEADER: Expected = Expected::Header([0; HEADER_BYTES], 0);
 
-impl<C> Session<C> {
+impl<C> MuxerSession<C> {
     /// Ends all streams of the connection.
     pub(super) fn end(&mut self) {
-        self.wake_all(|pipe| pipe.lock().die(io::ErrorKind::ConnectionAborted));
+        self.wake_all(|pipe| pipe.lock().fail(io::ErrorKind::ConnectionAborted));
         self.streams.clear();
         self.arrived.clear();
     }
 
-    fn wake_all(&self, end: impl Fn(&Pipe) -> [Option<Waker>; 2]) {
+    fn wake_all(&self, end: impl Fn(&SharedStream) -> [Option<Waker>; 2]) {
         let wakers = self.streams.values().flat_map(|pipe| end(pipe));
         wakers.flatten().for_each(Waker::wake);
     }
 }
 
-impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
+impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
     pub(super) fn new(socket: C, mode: Mode, streams_max: usize) -> Self {
         Self {
             socket,
@@ -106,14 +108,14 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
             end: None,
             has_read: false,
             expected: HEADER,
-            read: Bin::default(),
-            heads: Heads::default(),
+            read: RecvBuffer::default(),
+            headers: HeaderBuffer::default(),
             body: Vec::new(),
             body_sent: 0,
             pongs: VecDeque::new(),
             refused: VecDeque::new(),
             resets: VecDeque::new(),
-            goodbye: Goodbye::No,
+            go_away: GoAway::Idle,
             unflushed: 0,
         }
     }
@@ -122,12 +124,12 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        waiting: &Waiting,
+        waiting: &SendQueue,
     ) -> Poll<Result<Infallible, Error>> {
         self.has_read = false;
         let read = self.poll_read(cx);
         if let Poll::Ready(Err(Error::Violation(_))) = &read {
-            self.goodbye = Goodbye::Wanted(GOODBYE_VIOLATION);
+            self.go_away = GoAway::Wanted(GO_AWAY_VIOLATION);
         }
         if self.end.is_none()
             && let Poll::Ready(Err(end)) = self.poll_write(cx, waiting, BYTES_PER_TURN)
@@ -150,7 +152,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
     }
 
     /// Writes waiting frames inline. Later events of the socket wake the connection's task.
-    pub(super) fn push(&mut self, task: &Waker, waiting: &Waiting) {
+    pub(super) fn push(&mut self, task: &Waker, waiting: &SendQueue) {
         if self.end.is_some() {
             return;
         }
@@ -162,18 +164,18 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
     }
 
     /// Opens a stream once there are fewer than the maximum.
-    pub(super) fn poll_open(&mut self) -> Poll<Result<Arc<Pipe>, Error>> {
+    pub(super) fn poll_open(&mut self) -> Poll<Result<Arc<SharedStream>, Error>> {
         if self.streams.len() >= self.streams_max {
             return Poll::Pending;
         }
-        let pipe = Arc::new(Pipe::outbound(self.next_id));
+        let pipe = Arc::new(SharedStream::outbound(self.next_id));
         self.next_id = self.next_id.checked_add(2).ok_or(Error::NoMoreStreams)?;
         self.streams.insert(pipe.id, Arc::clone(&pipe));
         Poll::Ready(Ok(pipe))
     }
 
     /// Returns the next stream that the peer has opened.
-    pub(super) fn poll_arrived(&mut self) -> Poll<Arc<Pipe>> {
+    pub(super) fn poll_arrived(&mut self) -> Poll<Arc<SharedStream>> {
         self.arrived.pop_front().map_or(Poll::Pending, Poll::Ready)
     }
 
@@ -181,10 +183,10 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
     pub(super) fn poll_close(
         &mut self,
         cx: &mut Context<'_>,
-        waiting: &Waiting,
+        waiting: &SendQueue,
     ) -> Poll<Result<(), Error>> {
-        if self.goodbye == Goodbye::No {
-            self.goodbye = Goodbye::Wanted(GOODBYE);
+        if self.go_away == GoAway::Idle {
+            self.go_away = GoAway::Wanted(GO_AWAY_NORMAL);
             self.wake_all(|pipe| pipe.lock().close());
         }
         ready!(self.poll_write(cx, waiting, usize::MAX))?;
@@ -206,7 +208,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
                     self.has_read = true;
                     *have += len;
                     if *have == HEADER_BYTES {
-                        let header = Header::decode(*bytes)?;
+                        let header = FrameHeader::decode(*bytes)?;
                         self.expected = HEADER;
                         self.on(header)?;
                     }
@@ -232,30 +234,30 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
         }
     }
 
-    fn on(&mut self, header: Header) -> Result<(), Error> {
+    fn on(&mut self, header: FrameHeader) -> Result<(), Error> {
         match header.kind {
-            Kind::Data | Kind::Window => self.on_stream(header),
-            Kind::Ping => {
+            FrameKind::Data | FrameKind::Window => self.on_stream(header),
+            FrameKind::Ping => {
                 if header.flags.has(Flags::SYN) {
                     self.pongs.truncate(PONGS_MAX - 1);
-                    self.pongs.push_front(Header { flags: Flags::ACK, ..header });
+                    self.pongs.push_front(FrameHeader { flags: Flags::ACK, ..header });
                 }
                 Ok(())
             }
-            Kind::Goodbye => Err(Error::Closed),
+            FrameKind::GoAway => Err(Error::Closed),
         }
     }
 
-    fn on_stream(&mut self, header: Header) -> Result<(), Error> {
-        let Header { kind, flags, stream, len } = header;
-        let (data, mut credit) = if kind == Kind::Data { (len, 0) } else { (0, len) };
+    fn on_stream(&mut self, header: FrameHeader) -> Result<(), Error> {
+        let FrameHeader { kind, flags, stream, len } = header;
+        let (data, mut credit) = if kind == FrameKind::Data { (len, 0) } else { (0, len) };
         let is_new = flags.has(Flags::SYN) && !flags.has(Flags::RST);
         let is_known = !is_new || self.on_open(stream, mem::take(&mut credit))?;
         let pipe = self.streams.get(&stream).filter(|_| is_known).cloned();
         if let Some(pipe) = &pipe {
             let mut state = pipe.lock();
             let wakers = if flags.has(Flags::RST) {
-                state.die(io::ErrorKind::ConnectionReset)
+                state.fail(io::ErrorKind::ConnectionReset)
             } else {
                 state.expect(data)?;
                 [state.credit(credit)?, None]
@@ -275,10 +277,10 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
     /// A frame with FIN needs no answer, because its sender waits for nothing after it. Neither
     /// does credit: it comes from a peer that still reads what was sent before the stream was
     /// closed here, and a peer that reads to the end and then closes must not fail.
-    fn on_unknown_stream(&mut self, header: Header) {
-        let Header { kind, flags, stream, len } = header;
+    fn on_unknown_stream(&mut self, header: FrameHeader) {
+        let FrameHeader { kind, flags, stream, len } = header;
         let is_over = flags.has(Flags::FIN) || flags.has(Flags::RST);
-        let is_unread = kind == Kind::Data && len > 0;
+        let is_unread = kind == FrameKind::Data && len > 0;
         if is_over {
             self.half_closed.remove(stream);
         } else if is_unread && self.half_closed.remove(stream) {
@@ -288,13 +290,13 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
 
     /// Removes a stream. RST follows if the peer may wait for credit: at once if the peer can send
     /// nothing that would be answered, otherwise on its next data.
-    fn remove(&mut self, pipe: &Arc<Pipe>) {
+    fn remove(&mut self, pipe: &Arc<SharedStream>) {
         self.streams.remove(&pipe.id);
         // The peer has sent FIN together with data that is still being read.
         let is_ending = matches!(&self.expected,
             Expected::Data { pipe: Some(ending), is_last: true, .. } if Arc::ptr_eq(ending, pipe));
         let half = pipe.lock().peer_half();
-        if is_ending || self.goodbye != Goodbye::No {
+        if is_ending || self.go_away != GoAway::Idle {
             return;
         }
         let reset = match half {
@@ -319,13 +321,13 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
                 return Err(Violation::Insists.into());
             }
             let flags = Flags::ACK.and(Flags::RST);
-            let refusal = Header { kind: Kind::Data, flags, stream: id, len: 0 };
+            let refusal = FrameHeader { kind: FrameKind::Data, flags, stream: id, len: 0 };
             self.refused.push_back(refusal);
             return Ok(false);
         }
         let credit = credit.checked_add(WINDOW_FIRST).ok_or(Violation::Credit)?;
         self.half_closed.remove(id); // a peer that reuses the id no longer uses the former stream
-        let pipe = Arc::new(Pipe::inbound(id, credit));
+        let pipe = Arc::new(SharedStream::inbound(id, credit));
         self.streams.insert(id, Arc::clone(&pipe));
         self.arrived.push_back(pipe);
         Ok(true)
@@ -338,14 +340,14 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
     fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
-        waiting: &Waiting,
+        waiting: &SendQueue,
         most: usize,
     ) -> Poll<Result<(), Error>> {
         let mut written = 0;
         loop {
-            while let unsent @ [_, ..] = self.heads.unsent() {
+            while let unsent @ [_, ..] = self.headers.unsent() {
                 let len = ready!(write(&mut self.socket, cx, unsent))?;
-                self.heads.sent(len);
+                self.headers.sent(len);
                 self.unflushed += len;
             }
             while let unsent @ [_, ..] = &self.body[self.body_sent..] {
@@ -376,34 +378,39 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Session<C> {
     }
 
     /// Prepares the next frames to write. `false`: nothing waits.
-    fn next(&mut self, waiting: &Waiting) -> bool {
-        self.heads = Heads::default();
+    fn next(&mut self, waiting: &SendQueue) -> bool {
+        self.headers = HeaderBuffer::default();
         self.body.clear();
         self.body_sent = 0;
         if let Some(header) = self.pongs.pop_back().or_else(|| self.refused.pop_front()) {
-            self.heads.push(header);
+            self.headers.push(header);
             return true;
         }
         if let Some(stream) = self.resets.pop_front() {
-            self.heads.push(Header { kind: Kind::Data, flags: Flags::RST, stream, len: 0 });
+            self.headers.push(FrameHeader {
+                kind: FrameKind::Data,
+                flags: Flags::RST,
+                stream,
+                len: 0,
+            });
             return true;
         }
         if let Some(pipe) = waiting.pop() {
-            let said = pipe.lock().turn(pipe.id, &mut self.body);
-            if said.is_over {
+            let output = pipe.lock().turn(pipe.id, &mut self.body);
+            if output.is_over {
                 self.remove(&pipe);
             }
-            if said.goes_on {
+            if output.goes_on {
                 waiting.push(&pipe);
             }
-            wake(said.writer);
-            self.heads = said.heads;
+            wake(output.writer);
+            self.headers = output.headers;
             return true;
         }
-        if let Goodbye::Wanted(why) = self.goodbye {
-            self.goodbye = Goodbye::Said;
+        if let GoAway::Wanted(why) = self.go_away {
+            self.go_away = GoAway::Sent;
             let flags = Flags::default();
-            self.heads.push(Header { kind: Kind::Goodbye, flags, stream: 0, len: why });
+            self.headers.push(FrameHeader { kind: FrameKind::GoAway, flags, stream: 0, len: why });
             return true;
         }
         false

@@ -10,8 +10,8 @@ use std::task::{Context, Poll};
 use futures::{AsyncRead, AsyncWrite};
 use parking_lot::MutexGuard;
 
-use super::Shared;
-use super::pipe::{Bin, Pipe, State};
+use super::SharedMuxer;
+use super::pipe::{RecvBuffer, SharedStream, StreamState};
 
 /// A duplex byte stream. Reading yields the peer's data until the peer closes its half, and fails
 /// after a reset or the end of the connection; data received before is read first. Written data is
@@ -19,23 +19,23 @@ use super::pipe::{Bin, Pipe, State};
 /// the peer after the written data. Dropping a closed stream resets the peer once that sends data
 /// or has no credit left, unless the peer closes its half before.
 pub struct Stream<C> {
-    shared: Arc<Shared<C>>,
-    pipe: Arc<Pipe>,
-    reading: Bin,
+    shared: Arc<SharedMuxer<C>>,
+    pipe: Arc<SharedStream>,
+    reading: RecvBuffer,
 }
 
 impl<C> Stream<C> {
-    pub(super) fn new(shared: Arc<Shared<C>>, pipe: Arc<Pipe>) -> Self {
-        Self { shared, pipe, reading: Bin::default() }
+    pub(super) fn new(shared: Arc<SharedMuxer<C>>, pipe: Arc<SharedStream>) -> Self {
+        Self { shared, pipe, reading: RecvBuffer::default() }
     }
 }
 
 impl<C> Stream<C> {
     /// Adds the stream to the waiting ones if `lists`, and wakes the connection's task if `tells`
     /// and it was not told before.
-    fn hand_on(&self, mut state: MutexGuard<'_, State>, lists: bool, tells: bool) {
-        let lists = lists && state.list();
-        let tells = tells && state.tell();
+    fn enqueue_and_notify(&self, mut state: MutexGuard<'_, StreamState>, lists: bool, tells: bool) {
+        let lists = lists && state.enqueue();
+        let tells = tells && state.notify();
         drop(state);
         if lists {
             self.shared.waiting.push(&self.pipe);
@@ -63,7 +63,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<C> {
             let mut state = self.pipe.lock();
             let Some(bin) = state.read(used, cx.waker())? else { return Poll::Pending };
             let owes = state.owes_credit();
-            self.hand_on(state, owes, owes);
+            self.enqueue_and_notify(state, owes, owes);
             self.reading = bin;
         }
         let len = out.len().min(self.reading.unread().len());
@@ -82,12 +82,12 @@ impl<C: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<C> {
         let mut state = self.pipe.lock();
         let written = state.write(bytes, cx.waker())?;
         let goes_out = written.is_none() || state.is_large();
-        self.hand_on(state, written.is_some_and(|len| len > 0), goes_out);
+        self.enqueue_and_notify(state, written.is_some_and(|len| len > 0), goes_out);
         written.map_or(Poll::Pending, |len| Poll::Ready(Ok(len)))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let tells = self.pipe.lock().tell();
+        let tells = self.pipe.lock().notify();
         if tells {
             self.shared.push();
         }
@@ -97,7 +97,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<C> {
     fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.pipe.lock();
         let ends = state.finish()?;
-        self.hand_on(state, ends, true);
+        self.enqueue_and_notify(state, ends, true);
         Poll::Ready(Ok(()))
     }
 }
@@ -106,7 +106,7 @@ impl<C> Drop for Stream<C> {
     fn drop(&mut self) {
         let mut state = self.pipe.lock();
         state.abandon();
-        self.hand_on(state, true, false);
+        self.enqueue_and_notify(state, true, false);
         self.shared.wake(); // opening a stream may wait for this one's slot
     }
 }

@@ -1,5 +1,5 @@
-//! Tests of the seat with loom: the production file, compiled a second time against loom's types,
-//! is run in every interleaving. A lost wake-up shows as a deadlock, which loom reports.
+//! Tests of the combiner with loom: the production file, compiled a second time against loom's
+//! types, is run in every interleaving. A lost wake-up shows as a deadlock, which loom reports.
 
 use std::panic::catch_unwind;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use loom::sync::Notify;
 use loom::sync::atomic::AtomicBool;
 use loom::thread;
 
-use seat::{Found, Seat};
+use seat::{Access, SessionCombiner};
 
 #[path = "seat.rs"]
 #[expect(dead_code, clippy::duplicate_mod, reason = "with other types, and not all of it")]
@@ -25,48 +25,49 @@ mod sync {
 enum Fault {
     None,
     /// An inline writer does not wake the task.
-    NobodyWoken,
+    TaskNotWoken,
     /// A query is counted as work.
-    AskedAsWork,
+    QueryAsWork,
 }
 
 /// Data arrives during an inline write: the task must read it eventually.
-fn something_arrives(fault: Fault, writers: usize) {
+fn data_arrives(fault: Fault, writers: usize) {
     let mut model = Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
-        let (seat, bell) = (Arc::new(Seat::new(())), Arc::new(Notify::new()));
+        let (combiner, wakes) = (Arc::new(SessionCombiner::new(())), Arc::new(Notify::new()));
         let arrived = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
         for _ in 0..writers {
-            let (seat, looks, rings) = (Arc::clone(&seat), Arc::clone(&arrived), Arc::clone(&bell));
+            let (combiner, looks, rings) =
+                (Arc::clone(&combiner), Arc::clone(&arrived), Arc::clone(&wakes));
             threads.push(thread::spawn(move || {
-                // loom switches threads only at shared accesses, so access one while the seat is
-                // taken.
+                // loom switches threads only at shared accesses, so access one while the session is
+                // in use.
                 let writes = |(): &mut ()| {
                     looks.load(sync::Ordering::SeqCst);
                 };
-                if seat.stand_in(writes) && fault != Fault::NobodyWoken {
+                if combiner.write_inline(writes) && fault != Fault::TaskNotWoken {
                     rings.notify();
                 }
             }));
         }
-        let (reads, rings) = (Arc::clone(&arrived), Arc::clone(&bell));
+        let (reads, rings) = (Arc::clone(&arrived), Arc::clone(&wakes));
         threads.push(thread::spawn(move || {
             reads.store(true, sync::Ordering::SeqCst);
             rings.notify();
         }));
         loop {
-            bell.wait();
-            let has_read = seat.work(|()| arrived.load(sync::Ordering::SeqCst));
-            if has_read == Found::Free(true) {
+            wakes.wait();
+            let has_read = combiner.work(|()| arrived.load(sync::Ordering::SeqCst));
+            if has_read == Access::Free(true) {
                 break;
             }
             let asked = match fault {
-                Fault::AskedAsWork => seat.work(|()| ()),
-                _ => seat.ask(|()| ()),
+                Fault::QueryAsWork => combiner.work(|()| ()),
+                _ => combiner.ask(|()| ()),
             };
-            assert_ne!(asked, Found::Gone);
+            assert_ne!(asked, Access::Gone);
         }
         for thread in threads {
             thread.join().expect("no panic");
@@ -76,13 +77,13 @@ fn something_arrives(fault: Fault, writers: usize) {
 
 #[test]
 fn task_is_woken_for_data_during_an_inline_write() {
-    something_arrives(Fault::None, 1);
-    something_arrives(Fault::None, 2);
+    data_arrives(Fault::None, 1);
+    data_arrives(Fault::None, 2);
 }
 
 #[test]
 fn injected_faults_are_detected() {
-    for fault in [Fault::NobodyWoken, Fault::AskedAsWork] {
-        assert!(catch_unwind(|| something_arrives(fault, 1)).is_err(), "{fault:?}");
+    for fault in [Fault::TaskNotWoken, Fault::QueryAsWork] {
+        assert!(catch_unwind(|| data_arrives(fault, 1)).is_err(), "{fault:?}");
     }
 }
