@@ -9,23 +9,23 @@ use std::sync::{Arc, PoisonError};
 use super::sync::{Mutex, MutexGuard};
 
 /// Owner of the writer, held by the writer's task. The writer is dropped with it.
-pub(super) struct Desk<W>(Arc<Mutex<Option<W>>>);
+pub(super) struct WriterCombiner<W>(Arc<Mutex<Option<W>>>);
 
 /// Access of senders to the writer.
-pub(super) struct Beside<W>(Arc<Mutex<Option<W>>>);
+pub(super) struct CombinerHandle<W>(Arc<Mutex<Option<W>>>);
 
-impl<W> Desk<W> {
+impl<W> WriterCombiner<W> {
     pub(super) fn new(writer: W) -> Self {
         Self(Arc::new(Mutex::new(Some(writer))))
     }
 
-    pub(super) fn beside(&self) -> Beside<W> {
-        Beside(Arc::clone(&self.0))
+    pub(super) fn handle(&self) -> CombinerHandle<W> {
+        CombinerHandle(Arc::clone(&self.0))
     }
 
     /// Runs a function on the writer for its task; blocks while a sender writes inline.
     pub(super) fn with<T>(&self, use_it: impl FnOnce(&mut W) -> T) -> T {
-        use_it(self.lock().as_mut().expect("taken out when the desk goes"))
+        use_it(self.lock().as_mut().expect("present until the combiner is dropped"))
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<W>> {
@@ -33,7 +33,7 @@ impl<W> Desk<W> {
     }
 }
 
-impl<W> Drop for Desk<W> {
+impl<W> Drop for WriterCombiner<W> {
     /// Drops the writer, also while senders still have access to it.
     fn drop(&mut self) {
         let writer = self.lock().take();
@@ -41,11 +41,11 @@ impl<W> Drop for Desk<W> {
     }
 }
 
-impl<W> Beside<W> {
+impl<W> CombinerHandle<W> {
     /// Runs `write` if nobody else has the writer, and returns its result; otherwise `false`. Never
     /// blocks: either the task or sender that has the writer finds the appended message, or the
     /// caller wakes the task.
-    pub(super) fn write(&self, write: impl FnOnce(&mut W) -> bool) -> bool {
-        self.0.try_lock().is_ok_and(|mut desk| desk.as_mut().is_some_and(write))
+    pub(super) fn write_inline(&self, write: impl FnOnce(&mut W) -> bool) -> bool {
+        self.0.try_lock().is_ok_and(|mut writer| writer.as_mut().is_some_and(write))
     }
 }

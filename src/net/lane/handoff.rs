@@ -9,7 +9,7 @@ use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 use std::task::Waker;
 
-use super::outbound::{Outbound, Taken};
+use super::outbound::{OutboundQueue, WriterStep};
 use super::sync::{AtomicWaker, Notify, ShortGuard, ShortMutex};
 use super::{LaneStats, SendError};
 use crate::net::frame::Violation;
@@ -17,35 +17,35 @@ use crate::net::frame::Violation;
 /// Outbound queue of a lane, shared by its senders and its writer.
 #[derive(Debug)]
 pub(super) struct Handoff {
-    outbound: ShortMutex<Outbound>,
+    outbound: ShortMutex<OutboundQueue>,
     writer: AtomicWaker,
     room: Notify,
 }
 
 /// Guard of the queue. A panic while it is held abandons the lane, because the queue may be half
 /// changed.
-pub(super) struct Held<'a> {
-    outbound: ShortGuard<'a, Outbound>,
+pub(super) struct QueueGuard<'a> {
+    outbound: ShortGuard<'a, OutboundQueue>,
     calm: bool, // not panicking when it was locked
 }
 
-impl Deref for Held<'_> {
-    type Target = Outbound;
+impl Deref for QueueGuard<'_> {
+    type Target = OutboundQueue;
 
     #[inline]
-    fn deref(&self) -> &Outbound {
+    fn deref(&self) -> &OutboundQueue {
         &self.outbound
     }
 }
 
-impl DerefMut for Held<'_> {
+impl DerefMut for QueueGuard<'_> {
     #[inline]
-    fn deref_mut(&mut self) -> &mut Outbound {
+    fn deref_mut(&mut self) -> &mut OutboundQueue {
         &mut self.outbound
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for QueueGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.calm && std::thread::panicking() {
@@ -55,7 +55,7 @@ impl Drop for Held<'_> {
 }
 
 impl Handoff {
-    pub(super) fn new(outbound: Outbound) -> Self {
+    pub(super) fn new(outbound: OutboundQueue) -> Self {
         Self {
             outbound: ShortMutex::new(outbound),
             writer: AtomicWaker::new(),
@@ -64,8 +64,8 @@ impl Handoff {
     }
 
     #[inline]
-    pub(super) fn lock(&self) -> Held<'_> {
-        Held { calm: !std::thread::panicking(), outbound: self.outbound.lock() }
+    pub(super) fn lock(&self) -> QueueGuard<'_> {
+        QueueGuard { calm: !std::thread::panicking(), outbound: self.outbound.lock() }
     }
 
     pub(super) fn stats(&self) -> LaneStats {
@@ -74,17 +74,17 @@ impl Handoff {
 
     // ── Senders ──
 
-    /// Appends a message. If the writer is idle, calls `stands_in`, which may write inline, and
+    /// Appends a message. If the writer is idle, calls `write_inline` to write in its place, and
     /// wakes the writer if that returns `false`.
     #[inline]
     pub(super) fn send(
         &self,
         fields: &[&str],
         body: &[u8],
-        stands_in: impl FnOnce() -> bool,
+        write_inline: impl FnOnce() -> bool,
     ) -> Result<(), SendError> {
         let asleep = self.lock().append(fields, body)?;
-        self.wake(asleep, stands_in);
+        self.wake(asleep, write_inline);
         Ok(())
     }
 
@@ -92,10 +92,10 @@ impl Handoff {
         &self,
         fields: &[&str],
         body: &[u8],
-        stands_in: impl FnOnce() -> bool,
+        write_inline: impl FnOnce() -> bool,
     ) -> Result<(), SendError> {
         let asleep = self.lock().append_answer(fields, body)?;
-        self.wake(asleep, stands_in);
+        self.wake(asleep, write_inline);
         Ok(())
     }
 
@@ -122,8 +122,8 @@ impl Handoff {
     }
 
     #[inline]
-    fn wake(&self, asleep: bool, stands_in: impl FnOnce() -> bool) {
-        if asleep && !stands_in() {
+    fn wake(&self, asleep: bool, write_inline: impl FnOnce() -> bool) {
+        if asleep && !write_inline() {
             self.writer.wake();
         }
     }
@@ -145,7 +145,7 @@ impl Handoff {
         self.lock().appended()
     }
 
-    pub(super) fn take(&self, turn: u64, copy: &mut Vec<u8>) -> Taken {
+    pub(super) fn take(&self, turn: u64, copy: &mut Vec<u8>) -> WriterStep {
         let (taken, room) = {
             let mut outbound = self.lock();
             let taken = outbound.take(turn, copy);

@@ -11,20 +11,20 @@ use crate::net::wire::Refusal;
 
 /// Receiver's state of one lane from one incarnation. Clones share it.
 #[derive(Clone, Debug)]
-pub struct InboundLane(Arc<Shared>);
+pub struct InboundLane(Arc<InboundShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct InboundShared {
     newest: watch::Sender<u64>,
     /// `None` while a [`Turn`] holds it.
-    progress: Mutex<Option<Progress>>,
+    progress: Mutex<Option<LaneProgress>>,
     returned: Notify,
     counters: Counters,
 }
 
 /// Progress of the lane.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct LaneProgress {
     lane: u64,
     pub(super) accepted: u64,
     /// Includes earlier lanes.
@@ -59,7 +59,7 @@ pub struct InboundStats {
 pub struct Turn {
     lane: InboundLane,
     generation: u64,
-    pub(super) progress: Progress,
+    pub(super) progress: LaneProgress,
 }
 
 impl Default for InboundLane {
@@ -72,9 +72,9 @@ impl InboundLane {
     /// Creates a lane on which nothing was accepted yet.
     #[must_use]
     pub fn new() -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(InboundShared {
             newest: watch::Sender::new(0),
-            progress: Mutex::new(Some(Progress::default())),
+            progress: Mutex::new(Some(LaneProgress::default())),
             returned: Notify::new(),
             counters: Counters::default(),
         }))
@@ -103,7 +103,7 @@ impl InboundLane {
         let lane = generation >> 32;
         if lane > progress.lane {
             let accepted_ever = progress.accepted_ever;
-            progress = Progress { lane, accepted_ever, ..Progress::default() };
+            progress = LaneProgress { lane, accepted_ever, ..LaneProgress::default() };
         }
         let accepted = progress.accepted;
         let turn = Turn { lane: self.clone(), generation, progress };
@@ -114,7 +114,7 @@ impl InboundLane {
     }
 
     /// Waits until no turn is held; `None` if a later generation came meanwhile.
-    async fn progress_of(&self, generation: u64) -> Option<Progress> {
+    async fn progress_of(&self, generation: u64) -> Option<LaneProgress> {
         loop {
             let mut returned = pin!(self.0.returned.notified());
             returned.as_mut().enable();
@@ -140,7 +140,7 @@ impl InboundLane {
         }
     }
 
-    fn slot(&self) -> MutexGuard<'_, Option<Progress>> {
+    fn slot(&self) -> MutexGuard<'_, Option<LaneProgress>> {
         self.0.progress.lock().expect("nothing panics under this lock")
     }
 }

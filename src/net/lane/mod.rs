@@ -32,8 +32,8 @@ use super::frame::{NAME_BYTES_MAX, Violation};
 use super::wire::FIELDS_MAX;
 use super::{Class, NodeId};
 use handoff::Handoff;
-use outbound::{Outbound, Taken};
-use writer::StandIn;
+use outbound::{OutboundQueue, WriterStep};
+use writer::InlineWrite;
 
 /// Synchronisation primitives of [`desk`], [`handoff`] and [`inbound`]. Tests compile these modules
 /// against loom's types under the same names.
@@ -127,28 +127,28 @@ pub struct LaneStats {
 
 /// Sending end of a lane. Clones share the lane.
 #[derive(Clone, Debug)]
-pub struct Lane(Arc<Shared>);
+pub struct Lane(Arc<LaneShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct LaneShared {
     to: NodeId,
     class: Class,
     number: u32,
     substreams: AtomicU32,
     handoff: Handoff,
-    seat: Mutex<Seat>,
+    inline_writer: Mutex<InlineWriter>,
 }
 
 /// The function with which senders write inline, and the turn of the writer that it belongs to.
 #[derive(Default)]
-struct Seat {
+struct InlineWriter {
     turn: u64,
-    stand_in: Option<Weak<StandIn>>,
+    write: Option<Weak<InlineWrite>>,
 }
 
-impl std::fmt::Debug for Seat {
+impl std::fmt::Debug for InlineWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Seat").field("turn", &self.turn).finish_non_exhaustive()
+        f.debug_struct("InlineWriter").field("turn", &self.turn).finish_non_exhaustive()
     }
 }
 
@@ -156,13 +156,13 @@ impl Lane {
     /// Creates a lane that buffers at most [`Limits::lane_bytes_max`] bytes for this class.
     #[must_use]
     pub fn new(to: NodeId, class: Class, limits: &Limits) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(LaneShared {
             to,
             class,
             number: LANES.fetch_add(1, Ordering::Relaxed),
             substreams: AtomicU32::new(0),
-            handoff: Handoff::new(Outbound::new(class, limits)),
-            seat: Mutex::default(),
+            handoff: Handoff::new(OutboundQueue::new(class, limits)),
+            inline_writer: Mutex::default(),
         }))
     }
 
@@ -213,7 +213,7 @@ impl Lane {
     /// [`SendError`]; the message was not sent then.
     #[inline]
     pub fn send(&self, fields: &[&str], body: &[u8]) -> Result<(), SendError> {
-        self.0.handoff.send(fields, body, || self.writes_now())
+        self.0.handoff.send(fields, body, || self.write_inline())
     }
 
     /// Appends a response to an accepted message (a reply, an acknowledgement, a bounce). It may
@@ -223,7 +223,7 @@ impl Lane {
     /// # Errors
     /// [`SendError`]; the message was not sent then.
     pub fn answer(&self, fields: &[&str], body: &[u8]) -> Result<(), SendError> {
-        self.0.handoff.answer(fields, body, || self.writes_now())
+        self.0.handoff.answer(fields, body, || self.write_inline())
     }
 
     /// Completes when a message that was rejected with [`SendError::Full`] probably fits, or the
@@ -250,24 +250,24 @@ impl Lane {
         self.0.handoff.stats()
     }
 
-    fn lock_seat(&self) -> MutexGuard<'_, Seat> {
-        self.0.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_inline_writer(&self) -> MutexGuard<'_, InlineWriter> {
+        self.0.inline_writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes inline what was appended. Returns `false` if the writer must be woken instead.
-    fn writes_now(&self) -> bool {
-        let stand_in = self.lock_seat().stand_in.as_ref().and_then(Weak::upgrade);
-        stand_in.is_some_and(|stand_in| stand_in())
+    fn write_inline(&self) -> bool {
+        let write = self.lock_inline_writer().write.as_ref().and_then(Weak::upgrade);
+        write.is_some_and(|write| write())
     }
 
     // ── For the writer ──
 
     /// Sets the function for inline writes by the writer of this turn, unless a later writer has
     /// the lane.
-    fn seat(&self, turn: u64, stand_in: &Arc<StandIn>) {
-        let mut seat = self.lock_seat();
-        if turn >= seat.turn {
-            *seat = Seat { turn, stand_in: Some(Arc::downgrade(stand_in)) };
+    fn set_inline_writer(&self, turn: u64, write: &Arc<InlineWrite>) {
+        let mut inline_writer = self.lock_inline_writer();
+        if turn >= inline_writer.turn {
+            *inline_writer = InlineWriter { turn, write: Some(Arc::downgrade(write)) };
         }
     }
 
@@ -279,7 +279,7 @@ impl Lane {
         self.0.handoff.appended()
     }
 
-    fn take(&self, turn: u64, copy: &mut Vec<u8>) -> Taken {
+    fn take(&self, turn: u64, copy: &mut Vec<u8>) -> WriterStep {
         self.0.handoff.take(turn, copy)
     }
 

@@ -61,7 +61,7 @@ struct Cursor {
 
 /// Next step of the writer.
 #[derive(Debug)]
-pub(super) enum Taken {
+pub(super) enum WriterStep {
     /// Write this chunk, from this offset.
     Chunk(Arc<Vec<u8>>, usize),
     /// Write the copied bytes.
@@ -76,7 +76,7 @@ pub(super) enum Taken {
 
 /// Unacknowledged messages of one lane, and how far they were sent.
 #[derive(Debug)]
-pub(super) struct Outbound {
+pub(super) struct OutboundQueue {
     // Limits, in bytes.
     frame_bytes: usize,
     message_bytes_max: usize,
@@ -105,7 +105,7 @@ pub(super) struct Outbound {
     acknowledged_bytes: u64, // gone_bytes ≤ this ≤ taken_bytes; exact whenever all is acknowledged
     sleeps: bool,     // the next message must wake the writer
 
-    state: State,
+    state: QueueState,
     wanted: Option<usize>, // least bytes rejected as full; room() waits for them
     shares: bool,          // long messages yield to others, as on user lanes
     passing: Option<usize>, // short bytes since a long message was rejected
@@ -116,13 +116,13 @@ pub(super) struct Outbound {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum QueueState {
     Open,
     Finishing,
     GivenUp,
 }
 
-impl Outbound {
+impl OutboundQueue {
     pub(super) fn new(class: Class, limits: &Limits) -> Self {
         Self {
             frame_bytes: frame::bytes_max(limits).min(FRAME_BYTES),
@@ -146,7 +146,7 @@ impl Outbound {
             gone_bytes: 0,
             acknowledged_bytes: 0,
             sleeps: false,
-            state: State::Open,
+            state: QueueState::Open,
             wanted: None,
             shares: class == Class::User,
             passing: None,
@@ -191,7 +191,7 @@ impl Outbound {
         fields: &[&str],
         body: &[u8],
     ) -> Result<bool, SendError> {
-        if self.state != State::Open {
+        if self.state != QueueState::Open {
             return Err(SendError::Broken);
         }
         if body.len() > self.message_bytes_max {
@@ -316,7 +316,7 @@ impl Outbound {
     /// [`Violation`] if `accepted` is less than was acknowledged, or more than was sent.
     pub(super) fn resume(&mut self, accepted: u64) -> Result<u64, Violation> {
         self.turn += 1;
-        if self.state == State::GivenUp {
+        if self.state == QueueState::GivenUp {
             return Ok(self.turn);
         }
         self.acknowledge(self.turn, accepted)?;
@@ -357,9 +357,9 @@ impl Outbound {
 
     /// Returns the next step of the writer of this turn. Bytes of the open chunk are copied to
     /// `copy`.
-    pub(super) fn take(&mut self, turn: u64, copy: &mut Vec<u8>) -> Taken {
-        if turn != self.turn || self.state == State::GivenUp {
-            return Taken::Superseded;
+    pub(super) fn take(&mut self, turn: u64, copy: &mut Vec<u8>) -> WriterStep {
+        if turn != self.turn || self.state == QueueState::GivenUp {
+            return WriterStep::Superseded;
         }
         let index = (self.cursor.chunk - self.gone) as usize;
         let inside = |begins_inside: bool| self.cursor.at == 0 && begins_inside;
@@ -372,28 +372,28 @@ impl Outbound {
                 return self.take(turn, copy);
             }
             if held(chunk.begins_inside) {
-                return Taken::Nothing;
+                return WriterStep::Nothing;
             }
             let (bytes, from) = (Arc::clone(&chunk.bytes), self.cursor.at);
             self.sent = chunk.complete;
             self.advance(bytes.len() - from);
-            return Taken::Chunk(bytes, from);
+            return WriterStep::Chunk(bytes, from);
         }
         if self.cursor.at < self.open.len() {
             if held(self.open_begins_inside) {
-                return Taken::Nothing;
+                return WriterStep::Nothing;
             }
             copy.clear();
             copy.extend_from_slice(&self.open[self.cursor.at..]);
             self.sent = self.appended;
             self.advance(copy.len());
-            return Taken::Copied;
+            return WriterStep::Copied;
         }
-        if self.state == State::Finishing && self.acknowledged == self.appended {
-            return Taken::Finished;
+        if self.state == QueueState::Finishing && self.acknowledged == self.appended {
+            return WriterStep::Finished;
         }
         self.sleeps = true;
-        Taken::Nothing
+        WriterStep::Nothing
     }
 
     fn advance(&mut self, bytes: usize) {
@@ -419,7 +419,7 @@ impl Outbound {
     /// # Errors
     /// [`Violation`] if `accepted` is less than an earlier one, or more than was sent.
     pub(super) fn acknowledge(&mut self, turn: u64, accepted: u64) -> Result<bool, Violation> {
-        if turn != self.turn || self.state == State::GivenUp {
+        if turn != self.turn || self.state == QueueState::GivenUp {
             return Ok(false);
         }
         if accepted < self.acknowledged {
@@ -486,23 +486,23 @@ impl Outbound {
 
     /// Whether no message was rejected since there was room, or the lane has ended.
     pub(super) fn has_room(&self) -> bool {
-        self.wanted.is_none() && self.passing.is_none() || self.state != State::Open
+        self.wanted.is_none() && self.passing.is_none() || self.state != QueueState::Open
     }
 
     // ── The end ──
 
     pub(super) fn finish(&mut self) {
-        if self.state == State::Open {
-            self.state = State::Finishing;
+        if self.state == QueueState::Open {
+            self.state = QueueState::Finishing;
         }
     }
 
     /// Drops all messages. Returns the number of unacknowledged ones.
     pub(super) fn give_up(&mut self) -> u64 {
-        if self.state == State::GivenUp {
+        if self.state == QueueState::GivenUp {
             return 0;
         }
-        self.state = State::GivenUp;
+        self.state = QueueState::GivenUp;
         self.sealed.clear();
         self.open = Vec::new();
         self.spare = Vec::new();

@@ -53,7 +53,7 @@ pub async fn run<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> Ended {
     let superseded = pin!(turn.superseded());
     let mut reader = Reader {
-        line: Line {
+        substream: AckedStream {
             stream,
             acks: Acks::new(turn.accepted(), limits, class),
             ack_at: pin!(tokio::time::sleep(ACK_WITHIN)),
@@ -83,7 +83,7 @@ pub async fn run<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 struct Reader<'a, S, F> {
-    line: Line<'a, S, F>,
+    substream: AckedStream<'a, S, F>,
     intake: Intake<'a>,
     buffer: Buffer,
     frame_bytes_max: usize,
@@ -92,7 +92,7 @@ struct Reader<'a, S, F> {
 }
 
 /// The substream, and the acknowledgements to send on it.
-struct Line<'a, S, F> {
+struct AckedStream<'a, S, F> {
     stream: S,
     acks: Acks,
     ack_at: Pin<&'a mut Sleep>,
@@ -120,16 +120,16 @@ struct Pieces {
 }
 
 /// Result of processing a frame.
-enum Step {
+enum FrameStep {
     /// A message is complete: its body is in the frame, or in the pieces.
-    Message(Source),
+    Message(BodySource),
     /// No complete message yet.
     On,
     /// End of the lane.
     End,
 }
 
-enum Source {
+enum BodySource {
     Frame,
     Pieces,
 }
@@ -145,9 +145,9 @@ where
                 frame::cut(self.buffer.unread(), self.frame_bytes_max)?
             {
                 let weight = match self.intake.step(frame)? {
-                    Step::Message(source) => {
+                    FrameStep::Message(source) => {
                         let body = match (source, frame) {
-                            (Source::Frame, Frame::Message { body, .. }) => Some(body),
+                            (BodySource::Frame, Frame::Message { body, .. }) => Some(body),
                             _ => None,
                         };
                         let mut waited = false;
@@ -159,25 +159,25 @@ where
                                     if mem::replace(&mut waited, true) {
                                         yield_now().await; // ready, yet still busy
                                     }
-                                    self.line.wait(&self.intake).await?;
+                                    self.substream.wait(&self.intake).await?;
                                 }
                             }
                         };
                         self.intake.accept();
                         weight
                     }
-                    Step::On => 1,
-                    Step::End => return self.line.end(self.intake.turn.accepted()).await,
+                    FrameStep::On => 1,
+                    FrameStep::End => return self.substream.end(self.intake.turn.accepted()).await,
                 };
                 self.buffer.consume(len);
                 self.let_others_run(weight).await?;
-                self.line.acks.unsaid += len;
+                self.substream.acks.unacked += len;
             }
             self.intake.pause();
-            if self.line.acks.unsaid >= self.line.acks.every {
+            if self.substream.acks.unacked >= self.substream.acks.every {
                 // Right before the read that may widen the window, so that both are sent together.
-                self.line.acks.unsaid = 0;
-                self.line.say(self.intake.turn.accepted()).await?;
+                self.substream.acks.unacked = 0;
+                self.substream.send_ack(self.intake.turn.accepted()).await?;
             }
             self.fill().await?;
         }
@@ -193,13 +193,13 @@ where
         }
         self.messages = 0;
         yield_now().await;
-        poll_fn(|cx| Poll::Ready(self.line.poll_superseded(cx))).await
+        poll_fn(|cx| Poll::Ready(self.substream.poll_superseded(cx))).await
     }
 
     async fn fill(&mut self) -> Result<(), Ended> {
         let accepted = self.intake.turn.accepted();
-        let Self { line, buffer, .. } = self;
-        let len = poll_fn(|cx| line.poll_fill(cx, buffer, accepted)).await?;
+        let Self { substream, buffer, .. } = self;
+        let len = poll_fn(|cx| substream.poll_fill(cx, buffer, accepted)).await?;
         self.intake.turn.counters().bytes.fetch_add(len as u64, Ordering::Relaxed);
         self.unyielded += len;
         if self.unyielded >= BYTES_PER_POLL {
@@ -210,7 +210,7 @@ where
     }
 }
 
-impl<S, F> Line<'_, S, F>
+impl<S, F> AckedStream<'_, S, F>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     F: Future<Output = ()>,
@@ -263,7 +263,7 @@ where
     }
 
     /// Acknowledges the accepted messages, as far as the stream accepts the bytes at once.
-    async fn say(&mut self, accepted: u64) -> Result<(), Ended> {
+    async fn send_ack(&mut self, accepted: u64) -> Result<(), Ended> {
         poll_fn(|cx| {
             let _ = self.acks.poll(cx, &mut self.stream, accepted)?;
             Poll::Ready(Ok(()))
@@ -303,7 +303,7 @@ impl Intake<'_> {
     /// Validates a frame and stores what is needed of it. The body of a whole message stays in the
     /// frame.
     #[inline]
-    fn step(&mut self, frame: Frame<'_>) -> Result<Step, Violation> {
+    fn step(&mut self, frame: Frame<'_>) -> Result<FrameStep, Violation> {
         match frame {
             Frame::Message { header, body } => {
                 if self.pieces.is_some() {
@@ -311,7 +311,7 @@ impl Intake<'_> {
                 }
                 self.check_length(body.len())?;
                 self.read_header(header)?;
-                Ok(Step::Message(Source::Frame))
+                Ok(FrameStep::Message(BodySource::Frame))
             }
             Frame::First { total, header, piece } => {
                 if self.pieces.is_some() {
@@ -321,16 +321,16 @@ impl Intake<'_> {
                 self.read_header(header)?;
                 self.pieces = Some(Pieces { total: total as usize, body: Vec::new() });
                 self.add(piece)?;
-                Ok(Step::On)
+                Ok(FrameStep::On)
             }
-            Frame::Continue(piece) => self.add(piece).map(|()| Step::On),
+            Frame::Continue(piece) => self.add(piece).map(|()| FrameStep::On),
             Frame::Last(piece) => self.add_last(piece),
             Frame::Unknown(_) => {
                 self.turn.counters().skipped.fetch_add(1, Ordering::Relaxed);
-                Ok(Step::On)
+                Ok(FrameStep::On)
             }
             Frame::End if self.pieces.is_some() => Err(Violation::Pieces("the end among them")),
-            Frame::End => Ok(Step::End),
+            Frame::End => Ok(FrameStep::End),
             Frame::Ack { .. } => Err(Violation::Direction(kind::ACK)),
         }
     }
@@ -372,10 +372,12 @@ impl Intake<'_> {
         Ok(())
     }
 
-    fn add_last(&mut self, piece: &[u8]) -> Result<Step, Violation> {
+    fn add_last(&mut self, piece: &[u8]) -> Result<FrameStep, Violation> {
         self.add(piece)?;
         match &self.pieces {
-            Some(pieces) if pieces.body.len() == pieces.total => Ok(Step::Message(Source::Pieces)),
+            Some(pieces) if pieces.body.len() == pieces.total => {
+                Ok(FrameStep::Message(BodySource::Pieces))
+            }
             _ => Err(Violation::Pieces("they end early")),
         }
     }
@@ -432,8 +434,8 @@ struct Acks {
     frame: [u8; ACK_BYTES],
     at: usize,
     said: u64,
-    unsaid: usize, // bytes since the last acknowledgement
-    every: usize,  // ≤ ACK_EVERY
+    unacked: usize, // bytes since the last acknowledgement
+    every: usize,   // ≤ ACK_EVERY
     unflushed: bool,
 }
 
@@ -443,7 +445,7 @@ impl Acks {
     fn new(said: u64, limits: &Limits, class: Class) -> Self {
         let under_way = limits.lane_window.min(limits.lane_bytes_max(class));
         let every = ACK_EVERY.min(under_way / 4);
-        Self { frame: [0; ACK_BYTES], at: ACK_BYTES, said, unsaid: 0, every, unflushed: false }
+        Self { frame: [0; ACK_BYTES], at: ACK_BYTES, said, unacked: 0, every, unflushed: false }
     }
 
     /// Whether every started acknowledgement has been written and flushed.
@@ -468,7 +470,7 @@ impl Acks {
                 self.unflushed = true;
             } else if self.said < accepted {
                 self.frame = frame::ack(accepted);
-                (self.at, self.said, self.unsaid) = (0, accepted, 0);
+                (self.at, self.said, self.unacked) = (0, accepted, 0);
             } else if self.unflushed {
                 ready!(Pin::new(&mut *stream).poll_flush(cx))?;
                 self.unflushed = false;

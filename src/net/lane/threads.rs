@@ -15,13 +15,13 @@ use std::task::{Context, Poll, Wake, Waker};
 use loom::model::Builder;
 use loom::thread;
 
-use super::outbound::{Outbound, Taken};
+use super::outbound::{OutboundQueue, WriterStep};
 use super::{LaneStats, SendError, names, outbound};
 use crate::net::Class;
 use crate::net::config::Limits;
 use crate::net::frame::{self, Cut, FRAME_BYTES};
 
-use desk::{Beside, Desk};
+use desk::{CombinerHandle, WriterCombiner};
 use handoff::Handoff;
 use inbound::InboundLane;
 
@@ -49,11 +49,11 @@ enum Fault {
     /// Tasks that wait for room or for a turn are not notified.
     NotifyLost,
     /// A task that waits for room or for a turn registers only after its check.
-    EnlistedLate,
+    RegisteredLate,
     /// A reader is not told of its successor.
     NewestLost,
     /// A sender that finds the writer in use assumes that its message is written.
-    DeskTrusted,
+    CombinerTrusted,
 }
 
 thread_local! {
@@ -112,10 +112,10 @@ mod sync {
 
     /// Wakes the tasks that are registered when it is notified, but none that registers later.
     #[derive(Debug)]
-    pub(super) struct Notify(Mutex<Enlisted>);
+    pub(super) struct Notify(Mutex<Registered>);
 
     #[derive(Debug, Default)]
-    struct Enlisted {
+    struct Registered {
         times: u64,
         wakers: Vec<Waker>,
     }
@@ -136,10 +136,10 @@ mod sync {
         }
 
         fn wake_all(&self) {
-            let mut enlisted = self.0.lock().expect("no thread panicked");
-            enlisted.times += 1;
-            let wakers = std::mem::take(&mut enlisted.wakers);
-            drop(enlisted);
+            let mut registered = self.0.lock().expect("no thread panicked");
+            registered.times += 1;
+            let wakers = std::mem::take(&mut registered.wakers);
+            drop(registered);
             wakers.into_iter().for_each(Waker::wake);
         }
     }
@@ -151,7 +151,7 @@ mod sync {
 
     impl Notified<'_> {
         pub(super) fn enable(mut self: Pin<&mut Self>) -> bool {
-            if !has(Fault::EnlistedLate) {
+            if !has(Fault::RegisteredLate) {
                 self.since = Some(self.notify.0.lock().expect("no thread panicked").times);
             }
             false
@@ -162,13 +162,13 @@ mod sync {
         type Output = ();
 
         fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-            let mut enlisted = self.notify.0.lock().expect("no thread panicked");
-            let times = enlisted.times;
+            let mut registered = self.notify.0.lock().expect("no thread panicked");
+            let times = registered.times;
             if self.since.is_some_and(|since| since < times) {
                 return Poll::Ready(());
             }
-            enlisted.wakers.push(cx.waker().clone());
-            drop(enlisted);
+            registered.wakers.push(cx.waker().clone());
+            drop(registered);
             self.since = Some(times);
             Poll::Pending
         }
@@ -182,19 +182,19 @@ mod sync {
         use super::{Fault, Mutex, MutexGuard, Notify, has};
 
         #[derive(Debug)]
-        pub(in super::super) struct Sender<T>(Arc<Shared<T>>);
+        pub(in super::super) struct Sender<T>(Arc<WatchShared<T>>);
 
         #[derive(Debug)]
-        struct Shared<T> {
+        struct WatchShared<T> {
             value: Mutex<T>,
             changed: Notify,
         }
 
-        pub(in super::super) struct Receiver<T>(Arc<Shared<T>>);
+        pub(in super::super) struct Receiver<T>(Arc<WatchShared<T>>);
 
         impl<T> Sender<T> {
             pub(in super::super) fn new(value: T) -> Self {
-                Self(Arc::new(Shared { value: Mutex::new(value), changed: Notify::new() }))
+                Self(Arc::new(WatchShared { value: Mutex::new(value), changed: Notify::new() }))
             }
 
             pub(in super::super) fn send_if_modified(
@@ -241,22 +241,22 @@ mod sync {
 
 /// Wakes a thread of the model.
 #[derive(Default)]
-struct Bell(loom::sync::Notify);
+struct ThreadWaker(loom::sync::Notify);
 
-impl Wake for Bell {
+impl Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.0.notify();
     }
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let (mut future, bell) = (pin!(future), Arc::<Bell>::default());
-    let waker = Waker::from(Arc::clone(&bell));
+    let (mut future, wake_up) = (pin!(future), Arc::<ThreadWaker>::default());
+    let waker = Waker::from(Arc::clone(&wake_up));
     loop {
         if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return value;
         }
-        bell.0.wait();
+        wake_up.0.wait();
     }
 }
 
@@ -275,14 +275,14 @@ fn is_noticed(fault: Fault, check: fn()) -> bool {
 
 /// How a writer ended.
 #[derive(Debug, PartialEq, Eq)]
-enum Ended {
+enum WriterEnd {
     Finished,
     Superseded,
 }
 
 /// Whether the peer acknowledges the messages of a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Peer {
+enum PeerMode {
     Acknowledges,
     /// The connection is cut.
     Silent,
@@ -290,52 +290,52 @@ enum Peer {
 
 /// Polls the queue like [`writer`](super::writer). Returns how it ended and how many messages it
 /// sent.
-fn write(lane: &Handoff, peer: Peer) -> (Ended, u64) {
-    let bell = Arc::<Bell>::default();
-    let (waker, mut copy) = (Waker::from(Arc::clone(&bell)), Vec::new());
+fn write(lane: &Handoff, peer: PeerMode) -> (WriterEnd, u64) {
+    let wake_up = Arc::<ThreadWaker>::default();
+    let (waker, mut copy) = (Waker::from(Arc::clone(&wake_up)), Vec::new());
     let turn = lane.resume(0).expect("nothing was acknowledged");
     let mut sent = 0;
     loop {
         if !lane.register(turn, &waker) {
-            return (Ended::Superseded, sent);
+            return (WriterEnd::Superseded, sent);
         }
         loop {
             match lane.take(turn, &mut copy) {
-                Taken::Copied => sent += messages(&copy),
-                Taken::Chunk(bytes, from) => sent += messages(&bytes[from..]),
-                Taken::Nothing => break,
-                Taken::Finished => return (Ended::Finished, sent),
-                Taken::Superseded => return (Ended::Superseded, sent),
+                WriterStep::Copied => sent += messages(&copy),
+                WriterStep::Chunk(bytes, from) => sent += messages(&bytes[from..]),
+                WriterStep::Nothing => break,
+                WriterStep::Finished => return (WriterEnd::Finished, sent),
+                WriterStep::Superseded => return (WriterEnd::Superseded, sent),
             }
-            if peer == Peer::Acknowledges {
+            if peer == PeerMode::Acknowledges {
                 lane.acknowledge(turn, sent).expect("so many were sent");
             }
         }
-        bell.0.wait();
+        wake_up.0.wait();
     }
 }
 
-/// A writer behind a [`Desk`], like that of [`writer`](super::writer), so that senders can write
-/// inline.
-struct Writer {
+/// A writer behind a [`WriterCombiner`], like that of [`writer`](super::writer), so that senders
+/// can write inline.
+struct ModelWriter {
     lane: Arc<Handoff>,
     turn: u64,
     copy: Vec<u8>,
     sent: u64,
-    rests: bool,
+    idle: bool,
     ended: bool, // during an inline write: the task must report it
     waker: Waker,
 }
 
-impl Writer {
+impl ModelWriter {
     /// Returns whether it has ended.
     fn poll(&mut self) -> bool {
         assert!(self.lane.register(self.turn, &self.waker), "it is the only one");
         self.ended || self.write()
     }
 
-    fn write_now(&mut self) -> bool {
-        if !self.rests {
+    fn write_inline(&mut self) -> bool {
+        if !self.idle {
             return false;
         }
         self.ended = self.write();
@@ -346,28 +346,28 @@ impl Writer {
     }
 
     fn write(&mut self) -> bool {
-        self.rests = false;
+        self.idle = false;
         loop {
             match self.lane.take(self.turn, &mut self.copy) {
-                Taken::Copied => self.sent += messages(&self.copy),
-                Taken::Chunk(bytes, from) => self.sent += messages(&bytes[from..]),
-                Taken::Nothing => break,
-                Taken::Finished => return true,
-                Taken::Superseded => panic!("it is the only one"),
+                WriterStep::Copied => self.sent += messages(&self.copy),
+                WriterStep::Chunk(bytes, from) => self.sent += messages(&bytes[from..]),
+                WriterStep::Nothing => break,
+                WriterStep::Finished => return true,
+                WriterStep::Superseded => panic!("it is the only one"),
             }
             self.lane.acknowledge(self.turn, self.sent).expect("so many were sent");
         }
         let _flushed = self.lane.appended(); // another thread may interleave here, as at a flush
-        self.rests = true;
+        self.idle = true;
         false
     }
 }
 
 /// Sends like a lane whose senders may write inline.
-fn send(lane: &Handoff, beside: &Beside<Writer>, body: &[u8]) {
-    while let Err(full) =
-        lane.send(&[], body, || beside.write(Writer::write_now) || has(Fault::DeskTrusted))
-    {
+fn send(lane: &Handoff, handle: &CombinerHandle<ModelWriter>, body: &[u8]) {
+    while let Err(full) = lane.send(&[], body, || {
+        handle.write_inline(ModelWriter::write_inline) || has(Fault::CombinerTrusted)
+    }) {
         assert!(matches!(full, SendError::Full { .. }), "{full}");
         block_on(lane.room());
     }
@@ -384,27 +384,27 @@ fn messages(mut bytes: &[u8]) -> u64 {
 /// Creates a lane that buffers this many bytes.
 fn lane(bytes_max: usize) -> Arc<Handoff> {
     let limits = Limits { lane_bytes_max: [bytes_max; 4], ..Limits::default() };
-    Arc::new(Handoff::new(Outbound::new(Class::User, &limits)))
+    Arc::new(Handoff::new(OutboundQueue::new(Class::User, &limits)))
 }
 
 /// Two senders, and a writer that sleeps in between.
 fn messages_are_sent() {
     let lane = lane(1_000);
     let writer = Arc::clone(&lane);
-    let writer = thread::spawn(move || write(&writer, Peer::Acknowledges));
+    let writer = thread::spawn(move || write(&writer, PeerMode::Acknowledges));
     let other = Arc::clone(&lane);
     let other = thread::spawn(move || other.send(&[], b"1", || false).expect("there is room"));
     lane.send(&[], b"2", || false).expect("there is room");
     other.join().expect("no thread panicked");
     lane.finish();
-    assert_eq!(writer.join().expect("no thread panicked"), (Ended::Finished, 2));
+    assert_eq!(writer.join().expect("no thread panicked"), (WriterEnd::Finished, 2));
 }
 
 /// A sender that waits for room in a lane for one message at a time.
 fn room_is_found() {
     let lane = lane(1);
     let writer = Arc::clone(&lane);
-    let writer = thread::spawn(move || write(&writer, Peer::Acknowledges));
+    let writer = thread::spawn(move || write(&writer, PeerMode::Acknowledges));
     for body in [b"1", b"2"] {
         while let Err(full) = lane.send(&[], body, || false) {
             assert!(matches!(full, SendError::Full { .. }), "{full}");
@@ -412,77 +412,77 @@ fn room_is_found() {
         }
     }
     lane.finish();
-    assert_eq!(writer.join().expect("no thread panicked"), (Ended::Finished, 2));
+    assert_eq!(writer.join().expect("no thread panicked"), (WriterEnd::Finished, 2));
 }
 
 /// Two senders that write inline for an idle writer, in a lane for one message at a time.
-fn somebody_writes() {
+fn task_or_sender_writes() {
     let lane = lane(1);
-    let bell = Arc::<Bell>::default();
-    let desk = Desk::new(Writer {
+    let wake_up = Arc::<ThreadWaker>::default();
+    let combiner = WriterCombiner::new(ModelWriter {
         turn: lane.resume(0).expect("nothing was acknowledged"),
         lane: Arc::clone(&lane),
         copy: Vec::new(),
         sent: 0,
-        rests: false,
+        idle: false,
         ended: false,
-        waker: Waker::from(Arc::clone(&bell)),
+        waker: Waker::from(Arc::clone(&wake_up)),
     });
-    let (beside, others) = (desk.beside(), desk.beside());
-    let desk = ManuallyDrop::new(desk); // dropping it locks, which loom forbids in a deadlock
+    let (handle, others) = (combiner.handle(), combiner.handle());
+    let combiner = ManuallyDrop::new(combiner); // its drop locks, forbidden in a deadlock
     let task = thread::spawn(move || {
-        while !desk.with(Writer::poll) {
-            bell.0.wait();
+        while !combiner.with(ModelWriter::poll) {
+            wake_up.0.wait();
         }
-        let sent = desk.with(|writer| writer.sent);
-        drop(ManuallyDrop::into_inner(desk));
+        let sent = combiner.with(|writer| writer.sent);
+        drop(ManuallyDrop::into_inner(combiner));
         sent
     });
     let other = Arc::clone(&lane);
     let other = thread::spawn(move || send(&other, &others, b"1"));
-    send(&lane, &beside, b"2");
-    send(&lane, &beside, b"3");
+    send(&lane, &handle, b"2");
+    send(&lane, &handle, b"3");
     other.join().expect("no thread panicked");
     lane.finish();
     assert_eq!(task.join().expect("no thread panicked"), 3);
 }
 
 /// A writer whose connection is cut, and the next one.
-fn a_later_writer_goes_on() {
+fn later_writer_continues() {
     let lane = lane(1_000);
     lane.send(&[], b"1", || false).expect("there is room");
     let first = Arc::clone(&lane);
-    let first = thread::spawn(move || write(&first, Peer::Silent));
+    let first = thread::spawn(move || write(&first, PeerMode::Silent));
     let second = Arc::clone(&lane);
     let second = thread::spawn(move || {
         while second.stats().sent == 0 {
             thread::yield_now(); // until the first one has begun
         }
-        write(&second, Peer::Acknowledges)
+        write(&second, PeerMode::Acknowledges)
     });
     lane.finish();
-    assert_eq!(first.join().expect("no thread panicked").0, Ended::Superseded);
-    assert_eq!(second.join().expect("no thread panicked"), (Ended::Finished, 1));
+    assert_eq!(first.join().expect("no thread panicked").0, WriterEnd::Superseded);
+    assert_eq!(second.join().expect("no thread panicked"), (WriterEnd::Finished, 1));
 }
 
 /// A lane is abandoned while a sender waits for room and the writer for an acknowledgement.
-fn a_broken_lane_keeps_nobody() {
+fn abandoned_lane_releases_waiters() {
     let lane = lane(1);
     lane.send(&[], b"1", || false).expect("there is room");
     let (writer, sender) = (Arc::clone(&lane), Arc::clone(&lane));
-    let writer = thread::spawn(move || write(&writer, Peer::Silent));
+    let writer = thread::spawn(move || write(&writer, PeerMode::Silent));
     let sender = thread::spawn(move || {
         while let Err(SendError::Full { .. }) = sender.send(&[], b"2", || false) {
             block_on(sender.room());
         }
     });
     assert_eq!(lane.break_off(), 1);
-    assert_eq!(writer.join().expect("no thread panicked").0, Ended::Superseded);
+    assert_eq!(writer.join().expect("no thread panicked").0, WriterEnd::Superseded);
     sender.join().expect("no thread panicked");
 }
 
 /// A reader, and two later connections.
-fn turns_are_given_on() {
+fn turns_are_passed_on() {
     let lane = InboundLane::new();
     let turn = block_on(lane.take_over(1, 1)).expect("it is the first");
     let reader = thread::spawn(move || {
@@ -507,35 +507,35 @@ fn no_message_waits_for_a_writer_that_sleeps() {
 #[test]
 fn waiting_sender_gets_room() {
     every_interleaving(room_is_found);
-    for fault in [Fault::NotifyLost, Fault::EnlistedLate] {
+    for fault in [Fault::NotifyLost, Fault::RegisteredLate] {
         assert!(is_noticed(fault, room_is_found), "{fault:?}");
     }
 }
 
 #[test]
 fn message_is_written_once_by_task_or_sender() {
-    every_interleaving(somebody_writes);
-    assert!(is_noticed(Fault::DeskTrusted, somebody_writes));
+    every_interleaving(task_or_sender_writes);
+    assert!(is_noticed(Fault::CombinerTrusted, task_or_sender_writes));
 }
 
 #[test]
 fn superseded_writer_ends_and_successor_sends_all() {
-    every_interleaving(a_later_writer_goes_on);
-    assert!(is_noticed(Fault::WakeLost, a_later_writer_goes_on));
+    every_interleaving(later_writer_continues);
+    assert!(is_noticed(Fault::WakeLost, later_writer_continues));
 }
 
 #[test]
 fn abandoned_lane_releases_all_waiters() {
-    every_interleaving(a_broken_lane_keeps_nobody);
+    every_interleaving(abandoned_lane_releases_waiters);
     for fault in [Fault::WakeLost, Fault::NotifyLost] {
-        assert!(is_noticed(fault, a_broken_lane_keeps_nobody), "{fault:?}");
+        assert!(is_noticed(fault, abandoned_lane_releases_waiters), "{fault:?}");
     }
 }
 
 #[test]
 fn reader_passes_its_turn_to_the_latest_generation() {
-    every_interleaving(turns_are_given_on);
-    for fault in [Fault::NotifyLost, Fault::EnlistedLate, Fault::NewestLost] {
-        assert!(is_noticed(fault, turns_are_given_on), "{fault:?}");
+    every_interleaving(turns_are_passed_on);
+    for fault in [Fault::NotifyLost, Fault::RegisteredLate, Fault::NewestLost] {
+        assert!(is_noticed(fault, turns_are_passed_on), "{fault:?}");
     }
 }

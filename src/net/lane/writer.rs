@@ -16,8 +16,8 @@ use std::task::{Context, Poll, Waker, ready};
 use futures::io::{AsyncRead, AsyncWrite};
 
 use super::buffer::Buffer;
-use super::desk::Desk;
-use super::outbound::Taken;
+use super::desk::WriterCombiner;
+use super::outbound::WriterStep;
 use super::{Ended, Lane};
 use crate::net::Class;
 use crate::net::frame::{self, Cut, FRAME_BYTES, Frame, Violation, kind};
@@ -36,30 +36,31 @@ where
         Ok(turn) => turn,
         Err(violation) => return Ended::Violation(violation),
     };
-    let desk = Desk::new(Writer {
+    let combiner = WriterCombiner::new(Writer {
         stream,
         lane: lane.clone(),
         turn,
         batch: Batch::None,
         copy: Vec::new(),
         unflushed: false,
-        rests: false,
-        put_off: None,
-        gives_way: None,
-        courtesy: Courtesy::default(),
+        idle: false,
+        yield_requested: None,
+        yielding_since: None,
+        adaptive_yield: AdaptiveYield::default(),
         closing: false,
         ended: None,
         waker: None,
         acks: Buffer::new(FRAME_BYTES),
     });
-    let beside = desk.beside();
-    let stand_in: Arc<StandIn> = Arc::new(move || beside.write(Writer::write_now));
-    lane.seat(turn, &stand_in);
-    poll_fn(|cx| desk.with(|writer| writer.poll(cx))).await
+    let handle = combiner.handle();
+    let inline_write: Arc<InlineWrite> =
+        Arc::new(move || handle.write_inline(Writer::write_inline));
+    lane.set_inline_writer(turn, &inline_write);
+    poll_fn(|cx| combiner.with(|writer| writer.poll(cx))).await
 }
 
 /// Writes inline if the lane's writer is idle. Returns `false` if the writer must be woken instead.
-pub(super) type StandIn = dyn Fn() -> bool + Send + Sync;
+pub(super) type InlineWrite = dyn Fn() -> bool + Send + Sync;
 
 struct Writer<S> {
     stream: S,
@@ -68,10 +69,10 @@ struct Writer<S> {
     batch: Batch,
     copy: Vec<u8>, // ≤ FRAME_BYTES
     unflushed: bool,
-    rests: bool,            // idle: the last write sent everything
-    put_off: Option<u64>,   // at this number of messages: the next poll must yield
-    gives_way: Option<u64>, // it yields since this number of messages
-    courtesy: Courtesy,
+    idle: bool,                   // the last write sent everything
+    yield_requested: Option<u64>, // at this number of messages: the next poll must yield
+    yielding_since: Option<u64>,  // it yields since this number of messages
+    adaptive_yield: AdaptiveYield,
     closing: bool,
     ended: Option<io::Result<Ended>>, // during an inline write: the task must return it
     waker: Option<Waker>,             // of its task
@@ -91,38 +92,38 @@ struct Writer<S> {
 /// each has woken the next, and the path of a response has a chain of that length without the
 /// writer's task.
 #[derive(Debug, Default)]
-struct Courtesy {
-    worth: u8,   // further yields without gain that are allowed
-    hurried: u8, // messages written alone since the last yield
-    late: bool,  // the next trial comes one message later
+struct AdaptiveYield {
+    tries_left: u8,   // further yields without gain that are allowed
+    since_yield: u8,  // messages written alone since the last yield
+    late_trial: bool, // the next trial comes one message later
 }
 
-impl Courtesy {
+impl AdaptiveYield {
     /// Consecutive yields without gain after which it stops.
-    const PATIENCE: u8 = 4;
+    const VAIN_MAX: u8 = 4;
     /// Messages written alone between two trials. Every second time it is one more, because
     /// otherwise all trials could hit the last messages of bursts, which nothing follows.
     const TRIAL_EVERY: u8 = 8;
 
-    fn gives_way(&mut self) -> bool {
-        self.hurried += 1;
-        let trial = self.hurried >= Self::TRIAL_EVERY + u8::from(self.late);
-        let tries = self.worth > 0 || trial;
+    fn should_yield(&mut self) -> bool {
+        self.since_yield += 1;
+        let trial = self.since_yield >= Self::TRIAL_EVERY + u8::from(self.late_trial);
+        let tries = self.tries_left > 0 || trial;
         if tries {
-            self.hurried = 0;
-            self.late ^= trial;
+            self.since_yield = 0;
+            self.late_trial ^= trial;
         }
         tries
     }
 
     /// Whether yielding has found more messages lately.
-    const fn is_worth(&self) -> bool {
-        self.worth > 0
+    const fn pays_off(&self) -> bool {
+        self.tries_left > 0
     }
 
     /// Records how many further messages were found after yielding.
     const fn learn(&mut self, more: u64) {
-        self.worth = if more > 0 { Self::PATIENCE } else { self.worth.saturating_sub(1) };
+        self.tries_left = if more > 0 { Self::VAIN_MAX } else { self.tries_left.saturating_sub(1) };
     }
 }
 
@@ -148,16 +149,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
         {
             return Poll::Ready(ended);
         }
-        if let Some(before) = self.gives_way.take() {
-            self.courtesy.learn(self.lane.appended() - before);
-        } else if let Some(before) = self.put_off.take() {
-            self.gives_way = Some(before);
+        if let Some(before) = self.yielding_since.take() {
+            self.adaptive_yield.learn(self.lane.appended() - before);
+        } else if let Some(before) = self.yield_requested.take() {
+            self.yielding_since = Some(before);
             // Messages that arrived before this poll would also have been written alone.
             match self.lane.appended() - before {
                 0 => {}
-                more => self.courtesy.learn(more),
+                more => self.adaptive_yield.learn(more),
             }
-            if self.courtesy.is_worth() {
+            if self.adaptive_yield.pays_off() {
                 // A wake from within a poll puts the task at the end of the queue, from which any
                 // thread may take it: tasks that are ready run first.
                 cx.waker().wake_by_ref();
@@ -177,13 +178,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
 
     /// Writes inline, on behalf of the task, which later events of the stream wake. Returns `false`
     /// if the task must be woken now.
-    fn write_now(&mut self) -> bool {
-        if !self.rests || self.lane.class() != Class::User {
+    fn write_inline(&mut self) -> bool {
+        if !self.idle || self.lane.class() != Class::User {
             return false;
         }
         let Some(waker) = self.waker.clone() else { return false };
-        if self.courtesy.gives_way() {
-            self.put_off = Some(self.lane.appended());
+        if self.adaptive_yield.should_yield() {
+            self.yield_requested = Some(self.lane.appended());
             return false;
         }
         match self.write(&mut Context::from_waker(&waker)) {
@@ -199,7 +200,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
     // ── Writing ──
 
     fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Ended>> {
-        self.rests = false;
+        self.idle = false;
         for _ in 0..STEPS_PER_POLL {
             ready!(self.write_batch(cx))?;
             if self.closing {
@@ -207,16 +208,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
                 return Poll::Ready(Ok(Ended::Finished));
             }
             self.batch = match self.lane.take(self.turn, &mut self.copy) {
-                Taken::Chunk(bytes, from) => Batch::Chunk(bytes, from),
-                Taken::Copied => Batch::Copied(0),
-                Taken::Finished => {
+                WriterStep::Chunk(bytes, from) => Batch::Chunk(bytes, from),
+                WriterStep::Copied => Batch::Copied(0),
+                WriterStep::Finished => {
                     self.closing = true;
                     Batch::End(0)
                 }
-                Taken::Superseded => return Poll::Ready(Ok(Ended::Superseded)),
-                Taken::Nothing => {
+                WriterStep::Superseded => return Poll::Ready(Ok(Ended::Superseded)),
+                WriterStep::Nothing => {
                     ready!(self.flush(cx))?;
-                    self.rests = true;
+                    self.idle = true;
                     return Poll::Pending;
                 }
             };
@@ -297,15 +298,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::Courtesy;
+    use super::AdaptiveYield;
 
     /// Number of yields for 800 messages, if each yield finds this many further messages.
     fn given(more: u64) -> usize {
-        let mut courtesy = Courtesy::default();
+        let mut adaptive_yield = AdaptiveYield::default();
         let given = (0..800).filter(|_| {
-            let given = courtesy.gives_way();
+            let given = adaptive_yield.should_yield();
             if given {
-                courtesy.learn(more);
+                adaptive_yield.learn(more);
             }
             given
         });
@@ -324,12 +325,12 @@ mod tests {
 
     #[test]
     fn writer_stops_yielding_without_gain() {
-        let mut courtesy = Courtesy::default();
-        courtesy.learn(1);
+        let mut adaptive_yield = AdaptiveYield::default();
+        adaptive_yield.learn(1);
         for _ in 0..4 {
-            assert!(courtesy.gives_way());
-            courtesy.learn(0);
+            assert!(adaptive_yield.should_yield());
+            adaptive_yield.learn(0);
         }
-        assert!(!courtesy.gives_way());
+        assert!(!adaptive_yield.should_yield());
     }
 }

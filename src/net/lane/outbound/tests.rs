@@ -5,13 +5,13 @@ use super::*;
 const LONG_BODY: usize = 100_000;
 
 /// Creates a lane, and the turn of its writer.
-fn lane(class: Class) -> (Outbound, u64) {
-    let mut lane = Outbound::new(class, &Limits::default());
+fn lane(class: Class) -> (OutboundQueue, u64) {
+    let mut lane = OutboundQueue::new(class, &Limits::default());
     let turn = lane.resume(0).expect("nothing was accepted");
     (lane, turn)
 }
 
-fn append(lane: &mut Outbound, bytes: usize) -> bool {
+fn append(lane: &mut OutboundQueue, bytes: usize) -> bool {
     match lane.append(&["type"], &vec![7; bytes]) {
         Ok(_) => true,
         Err(SendError::Full { .. }) => false,
@@ -20,14 +20,14 @@ fn append(lane: &mut Outbound, bytes: usize) -> bool {
 }
 
 /// Appends messages of this length until one is rejected. Returns how many were accepted.
-fn fill(lane: &mut Outbound, bytes: usize) -> usize {
+fn fill(lane: &mut OutboundQueue, bytes: usize) -> usize {
     std::iter::from_fn(|| append(lane, bytes).then_some(())).count()
 }
 
 /// Makes the writer send one chunk. Returns whether callers waiting for room may try again.
-fn send_chunk(lane: &mut Outbound, turn: u64) -> bool {
+fn send_chunk(lane: &mut OutboundQueue, turn: u64) -> bool {
     let taken = lane.take(turn, &mut Vec::new());
-    assert!(matches!(taken, Taken::Chunk(..) | Taken::Copied), "{taken:?}");
+    assert!(matches!(taken, WriterStep::Chunk(..) | WriterStep::Copied), "{taken:?}");
     lane.room_again()
 }
 
