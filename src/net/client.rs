@@ -28,7 +28,7 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 pub use self::stream::ClientStream;
-pub(super) use self::stream::{Ends, Held};
+pub(super) use self::stream::{Ends, HeldResource};
 use super::address::{self, ResolveError};
 use super::admission::{self, ConfigError, Standing};
 use super::config::{Config, SecretError};
@@ -127,7 +127,7 @@ async fn call(
         .await
         .map_err(|why: NotLetIn| why.at(address, us.peer, within))?;
     let (in_use, dropped) = oneshot::channel();
-    let held = Held::Connection { _in_use: in_use };
+    let held = HeldResource::Connection { _in_use: in_use };
     let (stream, ends) = ClientStream::new(line, node, config.limits.control_undrained_max, held);
     tokio::spawn(keep(swarm, connection, dropped, ends));
     Ok(stream)

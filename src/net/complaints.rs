@@ -16,11 +16,11 @@ const NAMES_MAX: usize = 64;
 /// Times of the warnings of the last minute. Metrics count every case; only the log is throttled.
 #[derive(Debug, Default)]
 pub struct Complaints {
-    kinds: BTreeMap<&'static str, Kind>, // ≤ kinds in the source
+    kinds: BTreeMap<&'static str, KindTimes>, // ≤ kinds in the source
 }
 
 #[derive(Debug, Default)]
-struct Kind {
+struct KindTimes {
     named: BTreeMap<PeerId, Instant>, // ≤ NAMES_MAX
     unnamed: Option<Instant>,
     further: Option<Instant>,
@@ -31,7 +31,7 @@ impl Complaints {
     /// records it.
     pub fn due(&mut self, now: Instant, peer: Option<PeerId>, kind: &'static str) -> bool {
         let is_recent = |last: &Instant| now.duration_since(*last) < EVERY;
-        let Kind { named, unnamed, further } = self.kinds.entry(kind).or_default();
+        let KindTimes { named, unnamed, further } = self.kinds.entry(kind).or_default();
         let shared = match peer {
             None => unnamed,
             Some(peer) => {

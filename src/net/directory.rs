@@ -17,21 +17,21 @@ use super::{Class, NodeId};
 
 /// The lanes to one incarnation. Each is created when it is first used.
 #[derive(Debug)]
-struct Lanes {
+struct NodeLanes {
     node: NodeId,
-    takes: Takes,
+    limits: NodeLimits,
     lanes: [Mutex<Option<Lane>>; 4],
 }
 
 /// Limits that a node has announced, in bytes.
 #[derive(Clone, Copy, Debug)]
-struct Takes {
+struct NodeLimits {
     message: usize,
     frame: usize,
 }
 
-impl Takes {
-    fn limit(self, lane: &Lane) {
+impl NodeLimits {
+    fn apply(self, lane: &Lane) {
         lane.limit_messages(self.message);
         lane.limit_frames(self.frame);
     }
@@ -39,7 +39,7 @@ impl Takes {
 
 /// A lane that was used for the first time, so that the hub must open it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct WantedLane {
     pub(super) node: NodeId,
     pub(super) class: Class,
 }
@@ -48,12 +48,12 @@ pub(super) struct Wanted {
 #[derive(Debug)]
 pub(super) struct Directory {
     limits: Limits,
-    nodes: RwLock<BTreeMap<ReplicaId, Arc<Lanes>>>, // ≤ admitted, not forgotten peers
-    wanted: mpsc::UnboundedSender<Wanted>,          // ≤ one per lane
-    closed: AtomicBool,                             // written before, read under a slot's lock
+    nodes: RwLock<BTreeMap<ReplicaId, Arc<NodeLanes>>>, // ≤ admitted, not forgotten peers
+    wanted: mpsc::UnboundedSender<WantedLane>,          // ≤ one per lane
+    closed: AtomicBool,                                 // written before, read under a slot's lock
 }
 
-impl Lanes {
+impl NodeLanes {
     fn slot(&self, class: Class) -> MutexGuard<'_, Option<Lane>> {
         self.lanes[class as usize].lock().expect("nothing panics under this lock")
     }
@@ -64,7 +64,7 @@ impl Lanes {
 }
 
 impl Directory {
-    pub(super) fn new(limits: Limits) -> (Arc<Self>, mpsc::UnboundedReceiver<Wanted>) {
+    pub(super) fn new(limits: Limits) -> (Arc<Self>, mpsc::UnboundedReceiver<WantedLane>) {
         let (wanted, receiver) = mpsc::unbounded_channel();
         (
             Arc::new(Self {
@@ -77,15 +77,15 @@ impl Directory {
         )
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<ReplicaId, Arc<Lanes>>> {
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<ReplicaId, Arc<NodeLanes>>> {
         self.nodes.read().expect("nothing panics under this lock")
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<ReplicaId, Arc<Lanes>>> {
+    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<ReplicaId, Arc<NodeLanes>>> {
         self.nodes.write().expect("nothing panics under this lock")
     }
 
-    fn lanes(&self, to: ReplicaId) -> Option<Arc<Lanes>> {
+    fn lanes(&self, to: ReplicaId) -> Option<Arc<NodeLanes>> {
         self.read().get(&to).cloned()
     }
 
@@ -101,10 +101,10 @@ impl Directory {
             return Some(lane.clone());
         }
         let lane = Lane::new(lanes.node, class, &self.limits);
-        lanes.takes.limit(&lane);
+        lanes.limits.apply(&lane);
         *slot = Some(lane.clone());
         // The hub is gone only when the node stops: then the lane is never opened.
-        let _ = self.wanted.send(Wanted { node: lanes.node, class });
+        let _ = self.wanted.send(WantedLane { node: lanes.node, class });
         Some(lane)
     }
 
@@ -120,17 +120,17 @@ impl Directory {
 
     /// Returns all lanes that were created.
     pub(super) fn all(&self) -> Vec<(NodeId, Class, Lane)> {
-        let nodes: Vec<Arc<Lanes>> = self.read().values().cloned().collect();
+        let nodes: Vec<Arc<NodeLanes>> = self.read().values().cloned().collect();
         used_of(&nodes)
     }
 
     /// Adds a node with the limits that it has announced. From now on there are lanes to it.
     pub(super) fn add(&self, node: NodeId, facts: &Facts) {
         let frame = facts.frame_bytes_max.map_or(FRAME_BYTES, |max| max as usize);
-        let takes = Takes { message: facts.message_bytes_max as usize, frame };
+        let limits = NodeLimits { message: facts.message_bytes_max as usize, frame };
         let lanes = || {
             let lanes = [const { Mutex::new(None) }; 4];
-            Arc::new(Lanes { node, takes, lanes })
+            Arc::new(NodeLanes { node, limits, lanes })
         };
         self.write().entry(node.incarnation).or_insert_with(lanes);
     }
@@ -142,7 +142,7 @@ impl Directory {
         let mut slot = lanes.slot(class);
         let takes = slot.is_none() && !self.is_closed();
         if takes {
-            lanes.takes.limit(lane);
+            lanes.limits.apply(lane);
             *slot = Some(lane.clone());
         }
         takes
@@ -184,8 +184,8 @@ impl Directory {
     }
 }
 
-fn used_of<'a>(nodes: impl IntoIterator<Item = &'a Arc<Lanes>>) -> Vec<(NodeId, Class, Lane)> {
-    let used = |lanes: &'a Arc<Lanes>| {
+fn used_of<'a>(nodes: impl IntoIterator<Item = &'a Arc<NodeLanes>>) -> Vec<(NodeId, Class, Lane)> {
+    let used = |lanes: &'a Arc<NodeLanes>| {
         lanes.used().map(|(class, lane)| (lanes.node, class, lane)).collect::<Vec<_>>()
     };
     nodes.into_iter().flat_map(used).collect()
@@ -209,7 +209,7 @@ mod tests {
         lane.send(&[], b"one").expect("room");
         let again = directory.lane(node.incarnation, Class::Data).expect("still");
         assert_eq!(again.stats().appended, 1);
-        assert_eq!(wanted.try_recv(), Ok(Wanted { node, class: Class::Data }));
+        assert_eq!(wanted.try_recv(), Ok(WantedLane { node, class: Class::Data }));
         assert!(wanted.try_recv().is_err());
         assert!(lane.send(&[], &[0; 1_001]).is_err(), "longer than that node takes");
     }

@@ -10,7 +10,7 @@ use libp2p::TransportError;
 use libp2p::swarm::{DialError, ListenError};
 
 use super::noise;
-use super::swarm::{Ended, find_cause};
+use super::swarm::{HandshakeEnd, find_cause};
 
 /// Cause of a failed handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +55,8 @@ impl HandshakeFailure {
     fn of_transport(error: &TransportError<io::Error>) -> Self {
         let TransportError::Other(error) = error else { return Self::Other };
         match find_cause(error) {
-            Some(Ended::Evicted | Ended::Refused) => return Self::Refused,
-            Some(Ended::NoFirstMessage(within) | Ended::TimedOut(within)) => {
+            Some(HandshakeEnd::Evicted | HandshakeEnd::Refused) => return Self::Refused,
+            Some(HandshakeEnd::NoFirstMessage(within) | HandshakeEnd::TimedOut(within)) => {
                 return Self::TimedOut(*within);
             }
             None => {}
@@ -106,9 +106,12 @@ mod tests {
     fn handshake_failures_are_classified() {
         let second = Duration::from_secs(1);
         for (error, failure) in [
-            (io::Error::other(Ended::Evicted), HandshakeFailure::Refused),
-            (io::Error::other(Ended::TimedOut(second)), HandshakeFailure::TimedOut(second)),
-            (io::Error::other(Ended::NoFirstMessage(second)), HandshakeFailure::TimedOut(second)),
+            (io::Error::other(HandshakeEnd::Evicted), HandshakeFailure::Refused),
+            (io::Error::other(HandshakeEnd::TimedOut(second)), HandshakeFailure::TimedOut(second)),
+            (
+                io::Error::other(HandshakeEnd::NoFirstMessage(second)),
+                HandshakeFailure::TimedOut(second),
+            ),
             (
                 io::Error::other(noise::Error::Handshake(snow::Error::Decrypt)),
                 HandshakeFailure::Secret,

@@ -153,7 +153,7 @@ pub enum Output {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Connection {
+struct ConnectionInfo {
     dialler: Dialler,
     /// `None` until the peer opens its first lane. Known at once if this node dialled.
     purpose: Option<Purpose>,
@@ -161,7 +161,7 @@ struct Connection {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lane {
+enum LaneState {
     /// No messages to send.
     Unused,
     /// Opened as soon as there is a connection, but not before this time.
@@ -172,15 +172,15 @@ enum Lane {
 
 /// Back-off state: the failures so far, and the earliest time of the next attempt.
 #[derive(Clone, Copy, Debug, Default)]
-struct BackOff {
+struct BackOffState {
     failures: u32,
     until: Option<Instant>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Dial {
+struct DialState {
     under_way: bool,
-    back_off: BackOff,
+    back_off: BackOffState,
     address: Option<Multiaddr>, // of the last dial
 }
 
@@ -197,11 +197,11 @@ pub struct Link {
     addresses: Vec<Multiaddr>, // `given` and `found` without duplicates
     next_address: usize,
     good: Option<Multiaddr>, // the last at which a lane was opened
-    connections: BTreeMap<ConnectionId, Connection>, // ≤ limits.connections_per_peer, by the swarm
-    main: Dial,
-    bulk: Dial,
-    lanes: [Lane; 4],
-    lane_back_off: [BackOff; 4],
+    connections: BTreeMap<ConnectionId, ConnectionInfo>, // ≤ limits.connections_per_peer
+    main: DialState,
+    bulk: DialState,
+    lanes: [LaneState; 4],
+    lane_back_off: [BackOffState; 4],
     opened_at: [Option<Instant>; 4],
     /// Connection on which each lane was last ordered to open, and since when continuously.
     placed: [Option<(ConnectionId, Instant)>; 4],
@@ -226,10 +226,10 @@ impl Link {
             next_address: 0,
             good: None,
             connections: BTreeMap::new(),
-            main: Dial::default(),
-            bulk: Dial::default(),
-            lanes: [Lane::Unused; 4],
-            lane_back_off: [BackOff::default(); 4],
+            main: DialState::default(),
+            bulk: DialState::default(),
+            lanes: [LaneState::Unused; 4],
+            lane_back_off: [BackOffState::default(); 4],
             opened_at: [None; 4],
             placed: [None; 4],
             attempt: 0,
@@ -265,13 +265,15 @@ impl Link {
     #[must_use]
     pub fn awaits(&self, class: Class) -> bool {
         match self.lanes[class as usize] {
-            Lane::Unused => false,
-            Lane::On { .. } => true,
-            Lane::Waiting(_) if self.lane_back_off[class as usize].failures >= REFUSED => false,
+            LaneState::Unused => false,
+            LaneState::On { .. } => true,
+            LaneState::Waiting(_) if self.lane_back_off[class as usize].failures >= REFUSED => {
+                false
+            }
             // Bulk shares the carrier if its own dials fail.
-            Lane::Waiting(_) if self.carrier().is_some() => true,
-            Lane::Waiting(_) if class == Class::Bulk && self.bulk_carrier().is_some() => true,
-            Lane::Waiting(_) => {
+            LaneState::Waiting(_) if self.carrier().is_some() => true,
+            LaneState::Waiting(_) if class == Class::Bulk && self.bulk_carrier().is_some() => true,
+            LaneState::Waiting(_) => {
                 self.kept && !self.addresses.is_empty() && self.main.back_off.failures == 0
             }
         }
@@ -313,12 +315,12 @@ impl Link {
     }
 
     /// Whether the smaller of the two peer ids dialled it.
-    fn is_preferred(&self, connection: &Connection) -> bool {
+    fn is_preferred(&self, connection: &ConnectionInfo) -> bool {
         matches!(connection.dialler, Dialler::Us(_)) == (self.me < self.peer)
     }
 
     fn bulk_carrier(&self) -> Option<ConnectionId> {
-        let ours = |c: &Connection| c.dialler == Dialler::Us(Purpose::Bulk);
+        let ours = |c: &ConnectionInfo| c.dialler == Dialler::Us(Purpose::Bulk);
         let own = self.connections.iter().filter(|(_, c)| ours(c)).map(|(id, _)| *id).max();
         let shares = self.bulk.back_off.failures >= BULK_ATTEMPTS || self.addresses.is_empty();
         own.or_else(|| self.carrier().filter(|_| shares))
@@ -330,7 +332,7 @@ impl Link {
         full.mul_f64(self.rng.random_range(0.5..=1.0))
     }
 
-    fn failed(&mut self, now: Instant, mut back_off: BackOff) -> BackOff {
+    fn failed(&mut self, now: Instant, mut back_off: BackOffState) -> BackOffState {
         let pause = self.pause(back_off.failures);
         back_off.failures = back_off.failures.saturating_add(1);
         back_off.until = Some(now + pause);
@@ -344,7 +346,7 @@ impl Link {
         (dial.under_way, dial.back_off) = (false, back_off);
     }
 
-    const fn dial(&mut self, purpose: Purpose) -> &mut Dial {
+    const fn dial(&mut self, purpose: Purpose) -> &mut DialState {
         match purpose {
             Purpose::Main => &mut self.main,
             Purpose::Bulk => &mut self.bulk,
@@ -360,7 +362,7 @@ impl Link {
         } else {
             None
         };
-        self.connections.insert(connection, Connection { dialler, purpose, since: now });
+        self.connections.insert(connection, ConnectionInfo { dialler, purpose, since: now });
     }
 
     fn admitted(&mut self, connection: ConnectionId, class: Class) {
@@ -376,7 +378,7 @@ impl Link {
     /// Whether this attempt is the lane's current one.
     #[must_use]
     pub fn stands(&self, class: Class, attempt: u64) -> bool {
-        matches!(self.lanes[class as usize], Lane::On { attempt: a, .. } if a == attempt)
+        matches!(self.lanes[class as usize], LaneState::On { attempt: a, .. } if a == attempt)
     }
 
     fn opened(&mut self, now: Instant, class: Class, attempt: u64) {
@@ -386,8 +388,8 @@ impl Link {
         self.opened_at[class as usize] = Some(now);
         self.down_since = None;
         self.dial(if class == Class::Bulk { Purpose::Bulk } else { Purpose::Main }).back_off =
-            BackOff::default();
-        if let Lane::On { connection, .. } = self.lanes[class as usize]
+            BackOffState::default();
+        if let LaneState::On { connection, .. } = self.lanes[class as usize]
             && let Some(Dialler::Us(purpose)) = self.connections.get(&connection).map(|c| c.dialler)
         {
             self.good = self.dial(purpose).address.clone();
@@ -406,22 +408,22 @@ impl Link {
         }
         back_off = self.failed(now, back_off);
         self.lane_back_off[index] = back_off;
-        self.lanes[index] = Lane::Waiting(back_off.until.unwrap_or(now));
+        self.lanes[index] = LaneState::Waiting(back_off.until.unwrap_or(now));
     }
 
     /// Ends the current substream of a lane. If it was open for at least the longest pause, the
     /// back-off starts over.
     fn over(&mut self, now: Instant, index: usize) {
         if self.opened_at[index].take().is_some_and(|at| now - at >= self.back_off.1) {
-            self.lane_back_off[index] = BackOff::default();
+            self.lane_back_off[index] = BackOffState::default();
         }
     }
 
     fn closed(&mut self, now: Instant, connection: ConnectionId) {
         self.connections.remove(&connection);
         for index in 0..self.lanes.len() {
-            if matches!(self.lanes[index], Lane::On { connection: c, .. } if c == connection) {
-                self.lanes[index] = Lane::Waiting(now);
+            if matches!(self.lanes[index], LaneState::On { connection: c, .. } if c == connection) {
+                self.lanes[index] = LaneState::Waiting(now);
                 self.over(now, index);
             }
         }
@@ -429,15 +431,15 @@ impl Link {
 
     fn reborn(&mut self, now: Instant) {
         for lane in &mut self.lanes {
-            if *lane != Lane::Unused {
-                *lane = Lane::Waiting(now);
+            if *lane != LaneState::Unused {
+                *lane = LaneState::Waiting(now);
             }
         }
-        self.lane_back_off = [BackOff::default(); 4];
+        self.lane_back_off = [BackOffState::default(); 4];
         self.opened_at = [None; 4];
         // If this node dialled, the newest found address is that of the new incarnation; all others
         // are outdated.
-        let ours = |connection: &Connection| matches!(connection.dialler, Dialler::Us(_));
+        let ours = |connection: &ConnectionInfo| matches!(connection.dialler, Dialler::Us(_));
         self.found.truncate(usize::from(self.connections.values().any(ours)));
         (self.good, self.next_address) = (None, 0);
         self.set_addresses();
@@ -455,7 +457,7 @@ impl Link {
     }
 
     fn wants(&self, class: Class) -> bool {
-        self.lanes[class as usize] != Lane::Unused
+        self.lanes[class as usize] != LaneState::Unused
     }
 
     /// Opens and moves lanes to the connections that should carry them, and dials if one is
@@ -494,10 +496,10 @@ impl Link {
             self.down_since = self.kept.then_some(now);
             for class in Class::ALL {
                 // A lane that is not waiting has a connection, such as bulk with its own.
-                if matches!(self.lanes[class as usize], Lane::Waiting(_)) {
+                if matches!(self.lanes[class as usize], LaneState::Waiting(_)) {
                     out.push(Output::GiveUp(class));
                     if !self.kept {
-                        self.lanes[class as usize] = Lane::Unused;
+                        self.lanes[class as usize] = LaneState::Unused;
                     }
                 }
             }
@@ -506,7 +508,7 @@ impl Link {
 
     /// Whether bulk wants a connection of its own, and has none.
     fn lacks_bulk(&self, carrier: Option<ConnectionId>) -> bool {
-        let ours = |c: &Connection| c.dialler == Dialler::Us(Purpose::Bulk);
+        let ours = |c: &ConnectionInfo| c.dialler == Dialler::Us(Purpose::Bulk);
         let has_own = self.connections.values().any(ours);
         self.wants(Class::Bulk) && carrier.is_some() && !has_own
     }
@@ -524,15 +526,15 @@ impl Link {
         out: &mut Outbox<Output>,
     ) {
         let due = match self.lanes[class as usize] {
-            Lane::Unused => false,
-            Lane::Waiting(at) => now >= at,
-            Lane::On { connection, .. } => connection != target,
+            LaneState::Unused => false,
+            LaneState::Waiting(at) => now >= at,
+            LaneState::On { connection, .. } => connection != target,
         };
         if due {
             self.over(now, class as usize);
             self.attempt += 1;
             let attempt = self.attempt;
-            self.lanes[class as usize] = Lane::On { connection: target, attempt };
+            self.lanes[class as usize] = LaneState::On { connection: target, attempt };
             let placed = &mut self.placed[class as usize];
             *placed = placed.filter(|(place, _)| *place == target).or(Some((target, now)));
             out.push(Output::Open { class, attempt, connection: target });
@@ -580,7 +582,7 @@ impl Machine for Link {
             Input::Keep => {
                 self.kept = true;
                 if !self.wants(Class::Control) {
-                    self.lanes[Class::Control as usize] = Lane::Waiting(now);
+                    self.lanes[Class::Control as usize] = LaneState::Waiting(now);
                 }
             }
             Input::Release => self.kept = false,
@@ -594,7 +596,7 @@ impl Machine for Link {
                 self.set_addresses();
             }
             Input::Want(class) if self.wants(class) => {}
-            Input::Want(class) => self.lanes[class as usize] = Lane::Waiting(now),
+            Input::Want(class) => self.lanes[class as usize] = LaneState::Waiting(now),
             Input::Reborn => self.reborn(now),
             Input::Established { connection, dialler } => {
                 self.established(now, connection, dialler);
@@ -615,7 +617,7 @@ impl Machine for Link {
         let lanes = Class::ALL.into_iter().filter_map(|class| {
             let has_target = if class == Class::Bulk { bulk_carrier } else { carrier }.is_some();
             match self.lanes[class as usize] {
-                Lane::Waiting(at) if has_target => Some(at),
+                LaneState::Waiting(at) if has_target => Some(at),
                 _ => None,
             }
         });

@@ -253,10 +253,12 @@ pub(super) async fn follow<T>(
     if files.cluster.is_none() && files.client.is_none() {
         return;
     }
-    let mut change = Change { current: secrets, files, seen: None, complaint: None };
+    let mut change = FileFollower { current: secrets, files, seen: None, complaint: None };
     loop {
         tokio::time::sleep(every).await;
-        let Ok(returned) = tokio::task::spawn_blocking(move || change.look()).await else { return };
+        let Ok(returned) = tokio::task::spawn_blocking(move || change.check()).await else {
+            return;
+        };
         let (next, adopted) = returned;
         change = next;
         let Some(orders) = orders.upgrade() else { return };
@@ -266,16 +268,16 @@ pub(super) async fn follow<T>(
     }
 }
 
-struct Change {
+struct FileFollower {
     current: Secrets,
     files: Files,
     seen: Option<Secrets>,     // read once, different from `current`
     complaint: Option<String>, // last logged error
 }
 
-impl Change {
+impl FileFollower {
     /// Reads the files once. Returns whether new secrets were adopted.
-    fn look(mut self) -> (Self, bool) {
+    fn check(mut self) -> (Self, bool) {
         let read = self.current.clone().read(self.files.clone());
         let read = read.map(|read| Secrets { files: self.current.files.clone(), ..read });
         let read = match read {
@@ -404,9 +406,9 @@ mod tests {
     }
 
     /// Number of reads of the file until one is adopted; `None` if none of five is.
-    fn adopted(mut change: Change) -> (Change, Option<usize>) {
+    fn adopted(mut change: FileFollower) -> (FileFollower, Option<usize>) {
         for nth in 1..=5 {
-            let (next, adopted) = change.look();
+            let (next, adopted) = change.check();
             change = next;
             if adopted {
                 return (change, Some(nth));
@@ -422,7 +424,7 @@ mod tests {
         config.read_secret().expect("one secret");
         let current = config.secret.expect("it was read");
         let files = current.files.clone();
-        let change = Change { current, files, seen: None, complaint: None };
+        let change = FileFollower { current, files, seen: None, complaint: None };
         let (change, nth) = adopted(change);
         assert_eq!(nth, None, "nothing has changed");
         let write = |text: &str| fs::write(cluster.path(), text).expect("room");
@@ -431,7 +433,7 @@ mod tests {
         assert_eq!(nth, None);
         assert_eq!(change.current.cluster(), [secret(1)], "the secrets in use stay");
         write(&line(2));
-        let (change, is_adopted) = change.look();
+        let (change, is_adopted) = change.check();
         assert!(!is_adopted, "it may be half of what is being written");
         write(&format!("{}\n{}", line(2), line(1)));
         let (change, nth) = adopted(change);

@@ -28,7 +28,7 @@ use libp2p::swarm::{
 use libp2p::{Multiaddr, PeerId};
 use tokio::sync::oneshot;
 
-pub(super) use acceptor::{Ended, Observed, find_cause};
+pub(super) use acceptor::{HandshakeEnd, Observed, find_cause};
 pub use handler::{Handler, Line, OpenFailed};
 pub use limits::{Exceeded, Refusals};
 pub(super) use limits::{Slot, Slots};
@@ -38,8 +38,8 @@ use super::complaints::Complaints;
 use super::config::Config;
 use super::secrets::Keyring;
 use super::{Class, address, noise, transport};
-use acceptor::{Acceptor, Shared, Times};
-use handler::{FromHandler, Open, Protocol};
+use acceptor::{Acceptor, SharedTable, TimeLimits};
+use handler::{FromHandler, OpenRequest, Protocol};
 use limits::Connections;
 use unfinished::{Busiest, UnfinishedHandshakes};
 
@@ -89,10 +89,12 @@ fn silent(
     takes: &'static [Protocol],
 ) -> Result<Swarm<Lines>, noise::Error> {
     let limits = &config.limits;
-    let unfinished = Shared::new(UnfinishedHandshakes::new(limits.handshakes).into());
+    let unfinished = SharedTable::new(UnfinishedHandshakes::new(limits.handshakes).into());
     let transport = transport::transport(config, keyring, keypair)?;
-    let times =
-        Times { first_message: limits.first_message_within, handshake: limits.handshake_within };
+    let times = TimeLimits {
+        first_message: limits.first_message_within,
+        handshake: limits.handshake_within,
+    };
     let acceptor = Acceptor::new(transport, unfinished.clone(), times);
     let settings = libp2p::swarm::Config::with_tokio_executor()
         .with_idle_connection_timeout(limits.idle_timeout)
@@ -129,10 +131,10 @@ pub fn dial(peer: Option<PeerId>, address: Multiaddr) -> DialOpts {
 #[derive(Debug)]
 pub struct Lines {
     connections: Connections,
-    unfinished: Shared,
+    unfinished: SharedTable,
     complaints: Complaints,
     takes: &'static [Protocol],
-    queue: VecDeque<ToSwarm<Event, Open>>, // drained at every poll of the swarm
+    queue: VecDeque<ToSwarm<Event, OpenRequest>>, // drained at every poll of the swarm
 }
 
 /// Event of the behaviour.
@@ -173,7 +175,7 @@ pub struct Calling {
 }
 
 impl Lines {
-    fn new(config: &Config, takes: &'static [Protocol], unfinished: Shared) -> Self {
+    fn new(config: &Config, takes: &'static [Protocol], unfinished: SharedTable) -> Self {
         Self {
             connections: Connections::new(&config.limits, &config.allowed_peers),
             unfinished,
@@ -216,7 +218,7 @@ impl Lines {
         self.queue.push_back(ToSwarm::NotifyHandler {
             peer_id,
             handler: NotifyHandler::One(connection),
-            event: Open { protocol, reply },
+            event: OpenRequest { protocol, reply },
         });
     }
 
@@ -397,7 +399,7 @@ impl NetworkBehaviour for Lines {
         }
     }
 
-    fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Event, Open>> {
+    fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Event, OpenRequest>> {
         self.queue.pop_front().map_or(Poll::Pending, Poll::Ready)
     }
 }

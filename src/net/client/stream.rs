@@ -25,17 +25,17 @@ use crate::net::swarm::{Line, Slot};
 pub struct ClientStream {
     line: Line,
     peer: PeerId,
-    reading: Cut,
-    writing: Cut,
+    reading: EndSignal,
+    writing: EndSignal,
     stall: Stall,
-    _held: Held,
+    _held: HeldResource,
 }
 
 /// Resource that is released when the stream is dropped.
 #[derive(Debug)]
-pub(in crate::net) enum Held {
+pub(in crate::net) enum HeldResource {
     /// A slot out of the node's limit of clients.
-    Place { _place: Slot },
+    Slot { _slot: Slot },
     /// The client's connection, which is closed when this sender is dropped.
     Connection { _in_use: oneshot::Sender<()> },
 }
@@ -45,11 +45,11 @@ impl ClientStream {
         line: Line,
         peer: PeerId,
         undrained_max: Duration,
-        held: Held,
+        held: HeldResource,
     ) -> (Self, Ends) {
         let (reader, reading) = oneshot::channel();
         let (writer, writing) = oneshot::channel();
-        let [reading, writing] = [reading, writing].map(|told| Cut(Some(told)));
+        let [reading, writing] = [reading, writing].map(|told| EndSignal(Some(told)));
         let stall = Stall { longest: undrained_max, since: None };
         (Self { line, peer, reading, writing, stall, _held: held }, Ends([reader, writer]))
     }
@@ -71,7 +71,7 @@ impl ClientStream {
             self.stall.since = None;
             return said;
         }
-        if self.writing.is_cut(cx) {
+        if self.writing.is_ended(cx) {
             return Poll::Ready(Err(closed()));
         }
         if self.stall.is_over(cx) {
@@ -101,10 +101,10 @@ impl Ends {
 
 /// Whether this half was ended. Reader and writer may be two tasks, so each has its own channel.
 #[derive(Debug)]
-struct Cut(Option<oneshot::Receiver<()>>); // `None`: ended
+struct EndSignal(Option<oneshot::Receiver<()>>); // `None`: ended
 
-impl Cut {
-    fn is_cut(&mut self, cx: &mut Context<'_>) -> bool {
+impl EndSignal {
+    fn is_ended(&mut self, cx: &mut Context<'_>) -> bool {
         let told = self.0.as_mut().map(|told| Pin::new(told).poll(cx));
         match told {
             Some(Poll::Pending) => false,
@@ -138,7 +138,7 @@ impl AsyncRead for ClientStream {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let said = Pin::new(&mut self.line).poll_read(cx, into.initialize_unfilled());
-        if said.is_pending() && self.reading.is_cut(cx) {
+        if said.is_pending() && self.reading.is_ended(cx) {
             return Poll::Ready(Err(closed()));
         }
         let read = ready!(said)?;

@@ -104,9 +104,9 @@ pub(super) fn write_peers<S: Serializer>(peers: &[PeerId], to: S) -> Result<S::O
 /// one.
 #[derive(Deserialize)]
 #[serde(try_from = "String")]
-struct Peer(PeerId);
+struct PeerEntry(PeerId);
 
-impl TryFrom<String> for Peer {
+impl TryFrom<String> for PeerEntry {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -116,6 +116,6 @@ impl TryFrom<String> for Peer {
 }
 
 pub(super) fn read_peers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PeerId>, D::Error> {
-    let peers = Vec::<Peer>::deserialize(from)?;
+    let peers = Vec::<PeerEntry>::deserialize(from)?;
     Ok(peers.into_iter().map(|peer| peer.0).collect())
 }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use libp2p::swarm::ConnectionId;
 use tokio::sync::mpsc;
 
-use super::tasks::{Report, Tasks, Why};
-use crate::net::client::{ClientStream, Ends, Held};
+use super::tasks::{InboundError, Report, Tasks};
+use crate::net::client::{ClientStream, Ends, HeldResource};
 use crate::net::handshake::{self, HandshakeError};
 use crate::net::swarm::{Calling, Slot, Slots};
 use crate::net::wire::Refusal;
@@ -21,15 +21,15 @@ pub(super) struct Clients {
 
 /// Owner of the key with which a client calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum KeyOwner {
     /// The client itself.
-    Own,
+    Client,
     /// A known node: the client's connection is counted as one of the node's.
-    OfNode,
+    KnownNode,
 }
 
 /// Slot and channel permit for one client, reserved before it is admitted.
-struct Room {
+struct Reservation {
     place: Slot,
     taker: mpsc::OwnedPermit<ClientStream>,
 }
@@ -51,13 +51,13 @@ impl Clients {
 
     /// Answers a calling client in a task of its own. If the client is admitted, its stream is
     /// delivered.
-    pub(super) fn call(&self, calling: Calling, key: Key, tasks: &Tasks) {
+    pub(super) fn call(&self, calling: Calling, key: KeyOwner, tasks: &Tasks) {
         let (places, taker, tasks) = (self.places.clone(), self.taker.clone(), tasks.clone());
         tokio::spawn(async move {
             let (peer, connection) = (calling.peer, calling.connection);
             let room = || match key {
-                Key::Own => room(&places, taker),
-                Key::OfNode => Err(Refusal::Twin),
+                KeyOwner::Client => room(&places, taker),
+                KeyOwner::KnownNode => Err(Refusal::Twin),
             };
             if let Err(why) = answer(calling, &tasks, room).await {
                 tasks.tell(Report::Client { peer, connection, why });
@@ -80,7 +80,7 @@ impl Clients {
     }
 }
 
-fn room(places: &Slots, taker: Option<mpsc::Sender<ClientStream>>) -> Result<Room, Refusal> {
+fn room(places: &Slots, taker: Option<mpsc::Sender<ClientStream>>) -> Result<Reservation, Refusal> {
     use mpsc::error::TrySendError::{Closed, Full};
     let full = || Refusal::Limit { what: "net.limits.clients".to_owned() };
     let taker = taker.filter(|taker| !taker.is_closed()).ok_or(Refusal::Unserved)?;
@@ -89,23 +89,23 @@ fn room(places: &Slots, taker: Option<mpsc::Sender<ClientStream>>) -> Result<Roo
         Full(_) => full(),
         Closed(_) => Refusal::Unserved,
     })?;
-    Ok(Room { place, taker })
+    Ok(Reservation { place, taker })
 }
 
 async fn answer(
     calling: Calling,
     tasks: &Tasks,
-    room: impl FnOnce() -> Result<Room, Refusal>,
-) -> Result<(), Why> {
+    room: impl FnOnce() -> Result<Reservation, Refusal>,
+) -> Result<(), InboundError> {
     let Calling { peer, connection, mut stream, place: unanswered } = calling;
     let (us, within) = (tasks.standing(), tasks.limits.handshake_within);
     let answered = handshake::answer(&mut stream, &us, peer, within, room).await;
-    let Room { place, taker } = answered.map_err(|error| match error {
-        HandshakeError::Unacceptable(refusal) => Why::Refused(refusal),
-        error => Why::Handshake(error),
+    let Reservation { place, taker } = answered.map_err(|error| match error {
+        HandshakeError::Unacceptable(refusal) => InboundError::Refused(refusal),
+        error => InboundError::Handshake(error),
     })?;
     drop(unanswered);
-    let held = Held::Place { _place: place };
+    let held = HeldResource::Slot { _slot: place };
     let undrained_max = tasks.limits.control_undrained_max;
     let (stream, ends) = ClientStream::new(stream, peer, undrained_max, held);
     tasks.tell(Report::LetIn { connection, ends });

@@ -28,15 +28,17 @@ use ostraca_ddata::machine::{Machine, Outbox};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
-use self::clients::{Clients, Key};
-use self::peer::{Peer, Reborn, Word};
-use self::tasks::{Accepting, Ended, Opening, Report, Tasks, Welcomed, Why};
+use self::clients::{Clients, KeyOwner};
+use self::peer::{Announcement, PeerState, RestartKind};
+use self::tasks::{
+    InboundError, InboundSubstream, OutboundEnd, OutboundOpening, Report, Tasks, WelcomedLane,
+};
 use super::admission::Standing;
 use super::advertised::{Listener, advertised};
 use super::client::{ClientStream, Ends};
 use super::complaints::Complaints;
 use super::config::Config;
-use super::directory::{Directory, Wanted};
+use super::directory::{Directory, WantedLane};
 use super::handle::{Event, PeerStats, Runtimes, Stats};
 use super::identity::Identity;
 use super::lane::Lane;
@@ -49,7 +51,7 @@ use super::{Class, NodeId, Receiver, address};
 /// Maximum number of consecutive substreams of a lane that end on a living connection without
 /// progress. At that number the peer apparently cannot take a message of the lane, so the lane is
 /// abandoned and its messages are counted as lost.
-const STRIKES_MAX: u32 = 5;
+const STALLED_MAX: u32 = 5;
 
 /// Maximum number of peers that are remembered. Beyond it, a peer that is neither kept nor
 /// connected is removed.
@@ -80,7 +82,7 @@ pub(super) enum Command {
 
 /// A dial in progress.
 #[derive(Clone, Debug)]
-struct Dialled {
+struct PendingDial {
     peer: Option<PeerId>,
     purpose: Purpose,
     address: Multiaddr,
@@ -95,16 +97,16 @@ pub(super) struct Hub {
     tasks: Tasks,
     directory: Arc<Directory>,
     commands: mpsc::UnboundedReceiver<Command>,
-    wanted: mpsc::UnboundedReceiver<Wanted>,
+    wanted: mpsc::UnboundedReceiver<WantedLane>,
     reports: mpsc::UnboundedReceiver<Report>,
     events: mpsc::UnboundedSender<Event>,
-    peers: BTreeMap<PeerId, Peer>, // ≤ admitted peers and those that the node keeps
-    dials: BTreeMap<ConnectionId, Dialled>, // ≤ 2 per kept peer, and `Command::Dial`s
+    peers: BTreeMap<PeerId, PeerState>, // ≤ admitted peers and those that the node keeps
+    dials: BTreeMap<ConnectionId, PendingDial>, // ≤ 2 per kept peer, and `Command::Dial`s
     clients: Clients,
     /// Incarnations that `standing` refuses, the oldest first.
     quarantined: VecDeque<NodeId>, // ≤ quarantine::QUARANTINED_MAX
     complaints: Complaints,
-    counted: Counted,
+    counted: HubCounters,
     started: std::time::Instant,
     look_at: Instant,
     stops: bool,
@@ -112,7 +114,7 @@ pub(super) struct Hub {
 
 /// Counters for [`Stats`].
 #[derive(Clone, Copy, Debug, Default)]
-struct Counted {
+struct HubCounters {
     refused: u64,
     violations: u64,
     given_up: u64,
@@ -169,7 +171,7 @@ impl Hub {
             clients: Clients::new(Slots::new(config.limits.clients)),
             quarantined: VecDeque::new(),
             complaints: Complaints::default(),
-            counted: Counted::default(),
+            counted: HubCounters::default(),
             started: std::time::Instant::now(),
             look_at: Instant::default(),
             stops: false,
@@ -216,7 +218,7 @@ impl Hub {
 
     fn tick_links(&mut self) {
         let now = self.now().mono;
-        let due = |peer: &Peer| peer.link.next_deadline().is_some_and(|at| at <= now);
+        let due = |peer: &PeerState| peer.link.next_deadline().is_some_and(|at| at <= now);
         let due: Vec<PeerId> =
             self.peers.iter().filter(|(_, peer)| due(peer)).map(|(id, _)| *id).collect();
         for peer in due {
@@ -230,7 +232,7 @@ impl Hub {
         match command {
             Command::Dial(address) if self.is_dialling(&address) => {}
             Command::Dial(address) => {
-                self.dial(Dialled { peer: None, purpose: Purpose::Main, address });
+                self.dial(PendingDial { peer: None, purpose: Purpose::Main, address });
             }
             Command::Keep(peer, addresses) => {
                 if !addresses.is_empty() {
@@ -255,14 +257,16 @@ impl Hub {
     /// Whether this address is being dialled, or the peer that answered there has not yet told its
     /// incarnation.
     fn is_dialling(&self, address: &Multiaddr) -> bool {
-        let under_way = |dialled: &Dialled| dialled.peer.is_none() && dialled.address == *address;
+        let under_way =
+            |dialled: &PendingDial| dialled.peer.is_none() && dialled.address == *address;
         self.dials.values().any(under_way) || self.peers.values().any(|peer| peer.awaits(address))
     }
 
     fn inspect(&self) -> Stats {
-        let lane =
-            |peer: &Peer, class| Some(self.directory.used(peer.incarnation()?, class)?.stats());
-        let stats = |(id, peer): (&PeerId, &Peer)| PeerStats {
+        let lane = |peer: &PeerState, class| {
+            Some(self.directory.used(peer.incarnation()?, class)?.stats())
+        };
+        let stats = |(id, peer): (&PeerId, &PeerState)| PeerStats {
             peer: *id,
             incarnation: peer.incarnation(),
             kept: peer.link.is_kept(),
@@ -271,7 +275,7 @@ impl Hub {
             outbound: Class::ALL.map(|class| lane(peer, class)),
             inbound: Class::ALL.map(|class| peer.inbound(class).stats()),
         };
-        let Counted { refused, violations, given_up } = self.counted;
+        let HubCounters { refused, violations, given_up } = self.counted;
         let lines = self.swarm.behaviour();
         Stats {
             peers: self.peers.iter().map(stats).collect(),
@@ -285,8 +289,8 @@ impl Hub {
         }
     }
 
-    fn on_wanted(&mut self, wanted: Wanted) {
-        if self.peers.get(&wanted.node.peer).and_then(Peer::incarnation)
+    fn on_wanted(&mut self, wanted: WantedLane) {
+        if self.peers.get(&wanted.node.peer).and_then(PeerState::incarnation)
             == Some(wanted.node.incarnation)
         {
             self.give(wanted.node.peer, link::Input::Want(wanted.class));
@@ -335,12 +339,12 @@ impl Hub {
 
     // ── Orders of the links ──
 
-    fn peer(&mut self, id: PeerId) -> &mut Peer {
+    fn peer(&mut self, id: PeerId) -> &mut PeerState {
         if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&id) {
             self.drop_idle();
         }
         let (me, limits) = (self.me.peer, &self.tasks.limits);
-        self.peers.entry(id).or_insert_with(|| Peer::new(me, id, limits))
+        self.peers.entry(id).or_insert_with(|| PeerState::new(me, id, limits))
     }
 
     /// Removes a peer that is neither kept nor connected. Its lane numbers are lost with it, so its
@@ -373,7 +377,7 @@ impl Hub {
         for output in out.drain() {
             match output {
                 link::Output::Dial { purpose, address } => {
-                    self.dial(Dialled { peer: Some(id), purpose, address });
+                    self.dial(PendingDial { peer: Some(id), purpose, address });
                 }
                 link::Output::Open { class, attempt, connection } => {
                     self.open(id, class, attempt, connection);
@@ -383,7 +387,7 @@ impl Hub {
         }
     }
 
-    fn dial(&mut self, dialled: Dialled) {
+    fn dial(&mut self, dialled: PendingDial) {
         if let Some(host) = address::host(&dialled.address) {
             self.swarm.behaviour_mut().add_known_address(host);
         }
@@ -397,8 +401,8 @@ impl Hub {
         }
     }
 
-    fn dial_failed(&mut self, dialled: Dialled, error: &DialError) {
-        let Dialled { peer, purpose, address } = dialled;
+    fn dial_failed(&mut self, dialled: PendingDial, error: &DialError) {
+        let PendingDial { peer, purpose, address } = dialled;
         tracing::debug!(%address, %error, "net.dial_failed");
         self.complain_of_dial(peer, &address, error);
         // The swarm does not dial its own listen addresses and reports them as `NoAddresses`.
@@ -428,7 +432,8 @@ impl Hub {
         let (reply, stream) = oneshot::channel();
         self.swarm.behaviour_mut().open(connection, class, reply);
         let before = self.peer(id).outbound[class as usize].take();
-        let opening = Opening { peer: id, class, attempt, connection, to, lane, is_new, stream };
+        let opening =
+            OutboundOpening { peer: id, class, attempt, connection, to, lane, is_new, stream };
         let task = self.tasks.open(opening, before);
         self.peer(id).outbound[class as usize] = Some(task);
     }
@@ -436,7 +441,7 @@ impl Hub {
     /// Abandons a lane and counts its unacknowledged messages; the next message begins a new lane.
     fn give_up(&mut self, id: PeerId, class: Class) {
         let Some(incarnation) = self.peer(id).incarnation() else { return };
-        self.peer(id).forgive(class);
+        self.peer(id).reset_stalled(class);
         if let Some(lane) = self.directory.renew(incarnation, class) {
             self.broken(NodeId { peer: id, incarnation }, class, lane.break_off());
         }
@@ -447,7 +452,7 @@ impl Hub {
     fn on_swarm(&mut self, event: SwarmEvent<swarm::Event>) {
         match event {
             SwarmEvent::Behaviour(swarm::Event::Inbound { peer, connection, class, stream }) => {
-                self.tasks.accept(Accepting { peer, connection, class, stream });
+                self.tasks.accept(InboundSubstream { peer, connection, class, stream });
             }
             SwarmEvent::Behaviour(swarm::Event::Client(calling)) => self.called(calling),
             SwarmEvent::Behaviour(swarm::Event::Closing { peer, connection }) => {
@@ -463,7 +468,8 @@ impl Hub {
                 tracing::debug!(peer = %peer_id, %connection_id, cause, "net.connection_closed");
                 self.closed(peer_id, connection_id);
                 if num_established == 0
-                    && let Some(incarnation) = self.peers.get_mut(&peer_id).and_then(Peer::away)
+                    && let Some(incarnation) =
+                        self.peers.get_mut(&peer_id).and_then(PeerState::away)
                 {
                     self.emit(Event::Closed { node: NodeId { peer: peer_id, incarnation } });
                 }
@@ -490,7 +496,7 @@ impl Hub {
             return; // not known, or forgotten meanwhile: added once it is admitted
         }
         let dialler = dialled.as_ref().map_or(Dialler::Peer, |d| Dialler::Us(d.purpose));
-        if let Some(Dialled { peer: None, address, .. }) = dialled {
+        if let Some(PendingDial { peer: None, address, .. }) = dialled {
             self.peer(id).answers(address.clone());
             self.give(id, link::Input::Found(address));
             self.give(id, link::Input::Want(Class::Control));
@@ -517,7 +523,7 @@ impl Hub {
     fn called(&mut self, calling: Calling) {
         if self.swarm.behaviour().is_open(calling.connection) {
             let is_node = self.peers.contains_key(&calling.peer);
-            let key = if is_node { Key::OfNode } else { Key::Own };
+            let key = if is_node { KeyOwner::KnownNode } else { KeyOwner::Client };
             self.clients.call(calling, key, &self.tasks);
         }
     }
@@ -529,8 +535,8 @@ impl Hub {
         }
     }
 
-    fn not_let_in(&mut self, id: PeerId, connection: ConnectionId, why: &Why) {
-        let Why::Refused(refusal) = why else {
+    fn not_let_in(&mut self, id: PeerId, connection: ConnectionId, why: &InboundError) {
+        let InboundError::Refused(refusal) = why else {
             tracing::debug!(peer = %id, ?why, "net.client_not_let_in");
             return;
         };
@@ -573,8 +579,8 @@ impl Hub {
         }
     }
 
-    fn welcomed(&mut self, welcomed: Welcomed) {
-        let Welcomed { peer, class, attempt, connection, facts, accepted, .. } = welcomed;
+    fn welcomed(&mut self, welcomed: WelcomedLane) {
+        let WelcomedLane { peer, class, attempt, connection, facts, accepted, .. } = welcomed;
         let lane = welcomed.lane;
         if !self.stands(peer, class, attempt) {
             return; // a newer attempt replaced it, maybe with another lane
@@ -587,7 +593,7 @@ impl Hub {
             return;
         }
         if lane.stats().appended > accepted
-            && self.peer(peer).strike(class, connection, accepted) >= STRIKES_MAX
+            && self.peer(peer).note_opened(class, connection, accepted) >= STALLED_MAX
         {
             tracing::warn!(
                 %peer, ?class, accepted,
@@ -631,20 +637,22 @@ impl Hub {
         self.check_claim(node)?;
         // A peer on a closed connection is treated as gone.
         let rank = self.swarm.behaviour().rank(connection).ok_or(Refusal::Superseded)?;
-        let reborn = self.peer(id).meet(Word { facts, rank });
+        let reborn = self.peer(id).meet(Announcement { facts, rank });
         match reborn {
-            Reborn::Same => {
+            RestartKind::Unchanged => {
                 if self.peer(id).is_back() {
                     self.emit(Event::Up { node, facts: facts.clone() });
                 }
                 self.answered(id);
                 return Ok(());
             }
-            Reborn::Late => return Err(Refusal::Superseded),
-            Reborn::First | Reborn::Anew { .. } => _ = self.peer(id).is_back(),
+            RestartKind::Outdated => return Err(Refusal::Superseded),
+            RestartKind::FirstContact | RestartKind::Restarted { .. } => {
+                _ = self.peer(id).is_back();
+            }
         }
         self.directory.add(node, facts);
-        if let Reborn::Anew { old, is_proof } = reborn {
+        if let RestartKind::Restarted { old, is_proof } = reborn {
             let old = NodeId { peer: id, incarnation: old };
             self.quarantine(old);
             self.drop_lanes(old);
@@ -687,18 +695,18 @@ impl Hub {
         self.peers.get(&id).is_some_and(|peer| peer.link.stands(class, attempt))
     }
 
-    fn outbound_ended(&mut self, id: PeerId, class: Class, attempt: u64, ended: Ended) {
+    fn outbound_ended(&mut self, id: PeerId, class: Class, attempt: u64, ended: OutboundEnd) {
         if !self.stands(id, class, attempt) {
             return; // of a replaced attempt, maybe to an earlier incarnation
         }
         let end = match ended {
-            Ended::Finished if self.stops => return, // it is not opened again
-            Ended::Finished => End::Broken,
-            Ended::Broken(why) => {
+            OutboundEnd::Finished if self.stops => return, // it is not opened again
+            OutboundEnd::Finished => End::Broken,
+            OutboundEnd::Broken(why) => {
                 tracing::debug!(peer = %id, ?class, why, "net.substream_ended");
                 End::Broken
             }
-            Ended::Refused(refusal) => {
+            OutboundEnd::Refused(refusal) => {
                 if self.complaints.due(std::time::Instant::now(), Some(id), "refused by") {
                     tracing::warn!(peer = %id, %refusal, "net.refused_by_peer");
                 }
@@ -718,7 +726,7 @@ impl Hub {
                 self.emit(Event::Refused { peer: id, refusal });
                 end
             }
-            Ended::Unacceptable(refusal) => {
+            OutboundEnd::Unacceptable(refusal) => {
                 self.refused(id, &refusal);
                 End::Refused
             }
@@ -726,13 +734,13 @@ impl Hub {
         self.give(id, link::Input::Ended { class, attempt, end });
     }
 
-    fn inbound_ended(&mut self, id: PeerId, class: Class, why: Why) {
+    fn inbound_ended(&mut self, id: PeerId, class: Class, why: InboundError) {
         match why {
-            Why::Refused(refusal) => self.refused(id, &refusal),
-            Why::Handshake(error) => {
+            InboundError::Refused(refusal) => self.refused(id, &refusal),
+            InboundError::Handshake(error) => {
                 tracing::debug!(peer = %id, ?class, %error, "net.lane_not_opened");
             }
-            Why::Violation(ended) => {
+            InboundError::Violation(ended) => {
                 self.counted.violations += 1;
                 if self.complaints.due(std::time::Instant::now(), Some(id), "violation") {
                     tracing::warn!(peer = %id, ?class, %ended, "net.violation: the lane was closed");

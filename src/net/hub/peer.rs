@@ -15,13 +15,13 @@ use crate::net::wire::{ADDRESSES_MAX, Facts};
 
 /// Result of comparing a peer's facts with those known before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reborn {
+pub(super) enum RestartKind {
     /// The peer was not known.
-    First,
+    FirstContact,
     /// The incarnation is the known one.
-    Same,
+    Unchanged,
     /// The peer has restarted.
-    Anew {
+    Restarted {
         /// The former incarnation.
         old: ReplicaId,
         /// Whether the peer holds the lock of its former incarnation on the same host, which proves
@@ -29,12 +29,12 @@ pub(super) enum Reborn {
         is_proof: bool,
     },
     /// The facts are of a former incarnation: they were in flight while the peer restarted.
-    Late,
+    Outdated,
 }
 
 /// Facts that a peer announced, and the connection on which it did.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Word<'a> {
+pub(super) struct Announcement<'a> {
     pub(super) facts: &'a Facts,
     /// The [rank](crate::net::swarm::Lines::rank) of the connection.
     pub(super) rank: u64,
@@ -42,14 +42,14 @@ pub(super) struct Word<'a> {
 
 /// Consecutive substreams of a lane that ended without progress on a connection that is still open.
 #[derive(Clone, Copy, Debug, Default)]
-struct Strikes {
+struct StalledSubstreams {
     /// Connection of the last substream, and the number of messages accepted when it was opened.
     last: Option<(ConnectionId, u64)>,
     count: u32,
 }
 
 /// State of one peer.
-pub(super) struct Peer {
+pub(super) struct PeerState {
     pub(super) link: Link,
     /// Facts of the known incarnation.
     facts: Option<Facts>,
@@ -67,10 +67,10 @@ pub(super) struct Peer {
     inbound: [InboundLane; 4],
     /// Reader tasks of each connection.
     readers: BTreeMap<ConnectionId, Vec<AbortHandle>>, // ≤ limits.lanes_per_peer, by the swarm
-    strikes: [Strikes; 4],
+    stalled: [StalledSubstreams; 4],
 }
 
-impl Peer {
+impl PeerState {
     pub(super) fn new(me: PeerId, peer: PeerId, limits: &Limits) -> Self {
         Self {
             link: Link::new(me, peer, limits, rand::random()),
@@ -82,7 +82,7 @@ impl Peer {
             outbound: [const { None }; 4],
             inbound: std::array::from_fn(|_| InboundLane::new()),
             readers: BTreeMap::new(),
-            strikes: [Strikes::default(); 4],
+            stalled: [StalledSubstreams::default(); 4],
         }
     }
 
@@ -140,26 +140,26 @@ impl Peer {
     ///
     /// Incarnations have no order, but connections have: an incarnation that speaks on an older
     /// connection than the known one started before it.
-    pub(super) fn meet(&mut self, Word { facts, rank }: Word<'_>) -> Reborn {
+    pub(super) fn meet(&mut self, Announcement { facts, rank }: Announcement<'_>) -> RestartKind {
         let is_other = self.incarnation().is_some_and(|known| known != facts.incarnation);
         if is_other && rank <= self.met_on {
-            return Reborn::Late;
+            return RestartKind::Outdated;
         }
         self.is_stale = false;
         let old = self.facts.replace(facts.clone());
         if let Some(old) = &old
             && old.incarnation == facts.incarnation
         {
-            return Reborn::Same;
+            return RestartKind::Unchanged;
         }
         self.met_on = rank;
-        let Some(old) = old else { return Reborn::First };
-        self.strikes = [Strikes::default(); 4];
+        let Some(old) = old else { return RestartKind::FirstContact };
+        self.stalled = [StalledSubstreams::default(); 4];
         self.end();
         self.inbound = std::array::from_fn(|_| InboundLane::new());
         let locked = old.lock.is_some() && old.boot.is_some();
         let is_proof = locked && old.lock == facts.lock && old.boot == facts.boot;
-        Reborn::Anew { old: old.incarnation, is_proof }
+        RestartKind::Restarted { old: old.incarnation, is_proof }
     }
 
     /// Registers a reader on a connection.
@@ -171,16 +171,21 @@ impl Peer {
 
     /// Notes that a lane was opened, and returns how many times in a row it was opened on this
     /// connection without progress. `accepted` is the number of messages accepted so far.
-    pub(super) fn strike(&mut self, class: Class, connection: ConnectionId, accepted: u64) -> u32 {
-        let strikes = &mut self.strikes[class as usize];
-        let again = strikes.last.replace((connection, accepted)) == Some((connection, accepted));
-        strikes.count = if again { strikes.count + 1 } else { 0 };
-        strikes.count
+    pub(super) fn note_opened(
+        &mut self,
+        class: Class,
+        connection: ConnectionId,
+        accepted: u64,
+    ) -> u32 {
+        let stalled = &mut self.stalled[class as usize];
+        let again = stalled.last.replace((connection, accepted)) == Some((connection, accepted));
+        stalled.count = if again { stalled.count + 1 } else { 0 };
+        stalled.count
     }
 
     /// Resets the count, because another lane follows.
-    pub(super) fn forgive(&mut self, class: Class) {
-        self.strikes[class as usize] = Strikes::default();
+    pub(super) fn reset_stalled(&mut self, class: Class) {
+        self.stalled[class as usize] = StalledSubstreams::default();
     }
 
     /// Whether a task still carries or opens a lane to the peer.

@@ -12,7 +12,7 @@ use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::Machine;
 use tokio::sync::oneshot;
 
-use super::{Hub, Peer};
+use super::{Hub, PeerState};
 use crate::net::Class;
 
 /// Poll interval of the shutdown. A task reports just before it ends, and its end itself produces
@@ -42,7 +42,7 @@ impl Hub {
         for (node, class, lane) in lanes {
             self.broken(node, class, lane.break_off());
         }
-        self.peers.values_mut().for_each(Peer::end);
+        self.peers.values_mut().for_each(PeerState::end);
         drop(self); // close the sockets before the caller releases the identity
         let _ = done.send(()); // an error: the caller has gone
     }

@@ -34,20 +34,20 @@ pub(super) enum Report {
         reply: oneshot::Sender<Result<InboundLane, Refusal>>,
     },
     /// A peer has accepted a lane of this node and told its facts; the task asks whether to go on.
-    Welcome(Welcomed),
+    Welcome(WelcomedLane),
     /// A lane of this node is not, or no longer, carried.
-    Outbound { peer: PeerId, class: Class, attempt: u64, ended: Ended },
+    Outbound { peer: PeerId, class: Class, attempt: u64, ended: OutboundEnd },
     /// A peer was refused, or its lane violated the protocol.
-    Inbound { peer: PeerId, class: Class, why: Why },
+    Inbound { peer: PeerId, class: Class, why: InboundError },
     /// A client was admitted. Its stream must end with its connection.
     LetIn { connection: ConnectionId, ends: Ends },
     /// A client was not admitted.
-    Client { peer: PeerId, connection: ConnectionId, why: Why },
+    Client { peer: PeerId, connection: ConnectionId, why: InboundError },
 }
 
 /// A lane of this node that a peer has accepted.
 #[derive(Debug)]
-pub(super) struct Welcomed {
+pub(super) struct WelcomedLane {
     pub(super) peer: PeerId,
     pub(super) class: Class,
     pub(super) attempt: u64,
@@ -63,7 +63,7 @@ pub(super) struct Welcomed {
 
 /// How carrying a lane of this node ended.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub(super) enum OutboundEnd {
     /// All messages were acknowledged, and the lane was ended.
     Finished,
     /// The substream broke, or was not opened.
@@ -76,7 +76,7 @@ pub(super) enum Ended {
 
 /// Why a peer's lane or client was not served, or ended.
 #[derive(Debug)]
-pub(super) enum Why {
+pub(super) enum InboundError {
     /// This node refused it.
     Refused(Refusal),
     /// The handshake failed.
@@ -87,7 +87,7 @@ pub(super) enum Why {
 
 /// A lane of this node to open.
 #[derive(Debug)]
-pub(super) struct Opening {
+pub(super) struct OutboundOpening {
     pub(super) peer: PeerId,
     pub(super) class: Class,
     pub(super) attempt: u64,
@@ -103,7 +103,7 @@ pub(super) struct Opening {
 
 /// A substream that a peer has opened.
 #[derive(Debug)]
-pub(super) struct Accepting {
+pub(super) struct InboundSubstream {
     pub(super) peer: PeerId,
     pub(super) connection: ConnectionId,
     pub(super) class: Class,
@@ -147,7 +147,11 @@ impl Tasks {
 
     /// Carries a lane over a substream that is being opened, after the lane's previous task has
     /// ended.
-    pub(super) fn open(&self, opening: Opening, before: Option<JoinHandle<()>>) -> JoinHandle<()> {
+    pub(super) fn open(
+        &self,
+        opening: OutboundOpening,
+        before: Option<JoinHandle<()>>,
+    ) -> JoinHandle<()> {
         let tasks = self.clone();
         if let Some(before) = &before {
             before.abort(); // now: the new task may itself be aborted before it is ever polled
@@ -156,18 +160,19 @@ impl Tasks {
             if let Some(before) = before {
                 let _ = before.await; // an error: it was aborted
             }
-            let Opening { peer, class, attempt, .. } = opening;
+            let OutboundOpening { peer, class, attempt, .. } = opening;
             let ended = tasks.carry(opening).await;
             tasks.tell(Report::Outbound { peer, class, attempt, ended });
         })
     }
 
-    async fn carry(&self, opening: Opening) -> Ended {
-        let Opening { peer, class, attempt, connection, to, lane, is_new, stream } = opening;
+    async fn carry(&self, opening: OutboundOpening) -> OutboundEnd {
+        let OutboundOpening { peer, class, attempt, connection, to, lane, is_new, stream } =
+            opening;
         let mut stream = match stream.await {
             Ok(Ok(stream)) => stream,
-            Ok(Err(why)) => return Ended::Broken(why.to_string()),
-            Err(_) => return Ended::Broken("the connection is closed".to_owned()),
+            Ok(Err(why)) => return OutboundEnd::Broken(why.to_string()),
+            Err(_) => return OutboundEnd::Broken("the connection is closed".to_owned()),
         };
         let wanted = Wanted {
             peer,
@@ -179,13 +184,15 @@ impl Tasks {
         let within = self.limits.handshake_within;
         let opened = match handshake::open(&mut stream, &self.standing(), wanted, within).await {
             Ok(opened) => opened,
-            Err(HandshakeError::Refused(refusal)) => return Ended::Refused(refusal),
-            Err(HandshakeError::Unacceptable(refusal)) => return Ended::Unacceptable(refusal),
-            Err(error) => return Ended::Broken(error.to_string()),
+            Err(HandshakeError::Refused(refusal)) => return OutboundEnd::Refused(refusal),
+            Err(HandshakeError::Unacceptable(refusal)) => {
+                return OutboundEnd::Unacceptable(refusal);
+            }
+            Err(error) => return OutboundEnd::Broken(error.to_string()),
         };
         let (reply, goes_on) = oneshot::channel();
         let (facts, accepted) = (opened.facts, opened.accepted);
-        let welcomed = Welcomed {
+        let welcomed = WelcomedLane {
             peer,
             class,
             attempt,
@@ -198,18 +205,18 @@ impl Tasks {
         };
         self.tell(Report::Welcome(welcomed));
         if goes_on.await.is_err() {
-            return Ended::Broken("the lane is another's meanwhile".to_owned());
+            return OutboundEnd::Broken("the lane is another's meanwhile".to_owned());
         }
         match writer::run(stream, lane, accepted).await {
-            lane::Ended::Finished => Ended::Finished,
-            ended => Ended::Broken(ended.to_string()),
+            lane::Ended::Finished => OutboundEnd::Finished,
+            ended => OutboundEnd::Broken(ended.to_string()),
         }
     }
 
     // ── Inbound lanes ──
 
     /// Accepts a substream, and reads the lane that it carries.
-    pub(super) fn accept(&self, accepting: Accepting) {
+    pub(super) fn accept(&self, accepting: InboundSubstream) {
         let tasks = self.clone();
         // The hub needs the task's abort handle, which exists only once the task is spawned.
         let (give, take) = oneshot::channel();
@@ -223,14 +230,20 @@ impl Tasks {
         let _ = give.send(task.abort_handle()); // cannot fail: the task waits for it
     }
 
-    async fn read(&self, accepting: Accepting, reader: AbortHandle) -> Result<(), Why> {
-        let Accepting { peer, connection, class, mut stream } = accepting;
+    async fn read(
+        &self,
+        accepting: InboundSubstream,
+        reader: AbortHandle,
+    ) -> Result<(), InboundError> {
+        let InboundSubstream { peer, connection, class, mut stream } = accepting;
         let within = self.limits.handshake_within;
         let us = self.standing();
         let asked = match handshake::accept(&mut stream, &us, peer, class, within).await {
             Ok(asked) => asked,
-            Err(HandshakeError::Unacceptable(refusal)) => return Err(Why::Refused(refusal)),
-            Err(error) => return Err(Why::Handshake(error)),
+            Err(HandshakeError::Unacceptable(refusal)) => {
+                return Err(InboundError::Refused(refusal));
+            }
+            Err(error) => return Err(InboundError::Handshake(error)),
         };
         let (reply, lane) = oneshot::channel();
         let hello = asked.hello.clone();
@@ -246,20 +259,22 @@ impl Tasks {
             Ok(turn) => turn,
             Err(refusal) => {
                 let said = asked.refuse(&mut stream, &refusal, within).await;
-                return Err(said.map_or_else(Why::Handshake, |()| Why::Refused(refusal)));
+                return Err(
+                    said.map_or_else(InboundError::Handshake, |()| InboundError::Refused(refusal))
+                );
             }
         };
         // A peer that does not read its welcome must not delay its next substream.
         tokio::select! {
             said = asked.welcome(&mut stream, &us, turn.accepted(), within) => {
-                said.map_err(Why::Handshake)?;
+                said.map_err(InboundError::Handshake)?;
             }
             () = turn.superseded() => return Ok(()),
         }
         drop(us); // a snapshot with the whole quarantine; the lane may live long
         let receiver = self.receiver.clone();
         match reader::run(stream, turn, node, class, &self.limits, receiver).await {
-            ended @ lane::Ended::Violation(_) => Err(Why::Violation(ended)),
+            ended @ lane::Ended::Violation(_) => Err(InboundError::Violation(ended)),
             _ => Ok(()),
         }
     }

@@ -173,7 +173,7 @@ async fn welcome_to_a_replaced_attempt_is_ignored() {
     let (reply, goes_on) = oneshot::channel();
     let (attempt, accepted, is_new) = (0, 0, true); // attempts are counted from 1
     let peer = id.peer;
-    a.hub.welcomed(Welcomed {
+    a.hub.welcomed(WelcomedLane {
         peer,
         class,
         attempt,

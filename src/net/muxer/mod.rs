@@ -38,7 +38,7 @@ use tokio::task::coop;
 
 use self::pipe::{SharedStream, store_waker};
 use self::seat::{Access, SessionCombiner};
-use self::session::Session;
+use self::session::MuxerSession;
 pub use self::stream::Stream;
 
 /// Synchronisation primitives of [`seat`], replaced by loom's in its tests.

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use futures::{AsyncRead, AsyncWrite};
 
 use super::sealed::{Incoming, Outgoing};
-use super::session::Session;
+use super::session::CipherSession;
 
 /// Bytes read after which the connection's task yields: a piece of a lane. (The last read may
 /// exceed it.)
@@ -24,14 +24,14 @@ const BYTES_PER_TURN: usize = 64 * 1024;
 /// are short.
 pub struct Channel<S> {
     socket: S,
-    session: Session,
+    session: CipherSession,
     outgoing: Outgoing,
     incoming: Incoming,
     this_turn: usize, // bytes read since the last yield
 }
 
 impl<S> Channel<S> {
-    pub(super) fn new(socket: S, session: Session) -> Self {
+    pub(super) fn new(socket: S, session: CipherSession) -> Self {
         let (outgoing, incoming) = (Outgoing::default(), Incoming::default());
         Self { socket, session, outgoing, incoming, this_turn: 0 }
     }
@@ -161,7 +161,7 @@ mod tests {
     use super::super::suite::Suite;
     use super::*;
 
-    fn ends() -> [Session; 2] {
+    fn ends() -> [CipherSession; 2] {
         sessions(Suite::ChaChaPoly, None)
     }
 
@@ -220,7 +220,7 @@ mod tests {
     }
 
     /// Encrypted bytes of `all` in messages of `each` bytes, and the session that can read them.
-    fn said(all: &[u8], each: usize) -> (Vec<u8>, Session) {
+    fn said(all: &[u8], each: usize) -> (Vec<u8>, CipherSession) {
         let [near, far] = ends();
         let mut channel = Channel::new(Cursor::new(Vec::new()), near);
         for piece in all.chunks(each) {
@@ -296,7 +296,7 @@ mod tests {
             travels.extend_from_slice(&message);
         }
         let mut heard = Vec::new();
-        let far = Session::new(far, Suite::ChaChaPoly);
+        let far = CipherSession::new(far, Suite::ChaChaPoly);
         let mut channel = Channel::new(Cursor::new(travels), far);
         block_on(channel.read_to_end(&mut heard)).expect("in order");
         assert_eq!(heard, b"hello");

@@ -13,7 +13,7 @@ const KEY_BYTES: usize = 32;
 /// Resolver for snow. It holds the static key pair of this process, so that snow need not derive
 /// the public key again for each handshake.
 #[derive(Default)]
-pub(super) struct Resolver(pub(super) Option<Pair>);
+pub(super) struct Resolver(pub(super) Option<KeyPair>);
 
 impl CryptoResolver for Resolver {
     fn resolve_rng(&self) -> Option<Box<dyn Random>> {
@@ -37,18 +37,18 @@ impl Resolver {
     /// Creates the curve without a key: snow sets or generates one later.
     fn curve(&self) -> Box<dyn Dh> {
         let (secret, public) = ([0; KEY_BYTES].into(), [0; KEY_BYTES].into());
-        Box::new(Curve { pair: Pair { secret, public }, known: self.0.clone() })
+        Box::new(Curve { pair: KeyPair { secret, public }, known: self.0.clone() })
     }
 }
 
 /// Key pair of the curve.
 #[derive(Clone)]
-pub(super) struct Pair {
+pub(super) struct KeyPair {
     secret: StaticSecret,
     public: PublicKey,
 }
 
-impl Pair {
+impl KeyPair {
     pub(super) fn new(secret: [u8; KEY_BYTES]) -> Self {
         #[cfg(test)]
         multiplications::count();
@@ -66,8 +66,8 @@ impl Pair {
 }
 
 struct Curve {
-    pair: Pair,
-    known: Option<Pair>,
+    pair: KeyPair,
+    known: Option<KeyPair>,
 }
 
 impl Dh for Curve {
@@ -86,14 +86,14 @@ impl Dh for Curve {
     fn set(&mut self, secret: &[u8]) {
         self.pair = match &self.known {
             Some(known) if known.secret() == secret => known.clone(),
-            _ => Pair::new(secret.try_into().expect("snow asks how long a key is")),
+            _ => KeyPair::new(secret.try_into().expect("snow asks how long a key is")),
         };
     }
 
     fn generate(&mut self, random: &mut dyn Random) -> Result<(), Error> {
         let mut secret = Zeroizing::new([0; KEY_BYTES]);
         random.try_fill_bytes(&mut *secret)?;
-        self.pair = Pair::new(*secret);
+        self.pair = KeyPair::new(*secret);
         Ok(())
     }
 

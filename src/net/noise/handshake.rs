@@ -23,8 +23,8 @@ use prost::Message;
 use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
 
-use super::curve::{Pair, Resolver};
-use super::session::Session;
+use super::curve::{KeyPair, Resolver};
+use super::session::CipherSession;
 use super::suite::Suite;
 use super::{Channel, Error};
 use crate::net::identity::random;
@@ -38,7 +38,7 @@ pub(super) const BYTES_MAX: usize = 4 * 1024;
 
 /// Side of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum Side {
     /// The dialler, which sends the first message.
     Initiator,
     /// The accepting side.
@@ -56,12 +56,12 @@ struct Payload {
 
 /// Static key of this process, and the payload that vouches for it.
 pub(super) struct Keys {
-    pair: Pair,
+    pair: KeyPair,
     payload: Vec<u8>,
 }
 
 /// Negotiated parameters of the handshake.
-pub(super) struct Agreed {
+pub(super) struct HandshakeParams {
     pub(super) suite: Suite,
     pub(super) prologue: Arc<[u8]>,
     /// Preshared keys: an initiator uses the first, a responder tries all.
@@ -70,7 +70,7 @@ pub(super) struct Agreed {
 
 impl Keys {
     pub(super) fn new(identity: &Keypair) -> Result<Self, Error> {
-        let pair = Pair::new(*Zeroizing::new(random()?));
+        let pair = KeyPair::new(*Zeroizing::new(random()?));
         let signature = identity.sign(&[SIGNED, pair.public()].concat())?;
         let identity = identity.public().encode_protobuf();
         let payload = Payload { identity, signature }.encode_to_vec();
@@ -79,7 +79,7 @@ impl Keys {
 }
 
 /// Creates snow's handshake state. A responder replaces the preshared key while it tries others.
-fn begin(keys: &Keys, agreed: &Agreed, role: Role) -> Result<HandshakeState, Error> {
+fn begin(keys: &Keys, agreed: &HandshakeParams, role: Side) -> Result<HandshakeState, Error> {
     let pattern = agreed.suite.pattern(agreed.secrets.is_some());
     let pattern = pattern.parse().expect("a name that Noise knows");
     let resolver = Box::new(Resolver(Some(keys.pair.clone())));
@@ -91,29 +91,29 @@ fn begin(keys: &Keys, agreed: &Agreed, role: Role) -> Result<HandshakeState, Err
         builder = builder.psk(0, key)?;
     }
     Ok(match role {
-        Role::Initiator => builder.build_initiator()?,
-        Role::Responder => builder.build_responder()?,
+        Side::Initiator => builder.build_initiator()?,
+        Side::Responder => builder.build_responder()?,
     })
 }
 
 pub(super) async fn run<S>(
     mut socket: S,
     keys: Arc<Keys>,
-    agreed: Agreed,
-    role: Role,
+    agreed: HandshakeParams,
+    role: Side,
 ) -> Result<(PeerId, Channel<S>), Error>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut noise = begin(&keys, &agreed, role)?;
     let peer = match role {
-        Role::Initiator => {
+        Side::Initiator => {
             say(&mut socket, &mut noise, &[]).await?;
             let peer = meet(&mut socket, &mut noise).await?;
             say(&mut socket, &mut noise, &keys.payload).await?;
             peer
         }
-        Role::Responder => {
+        Side::Responder => {
             let message = receive(&mut socket).await?;
             let early = open_first(&mut noise, &message, agreed.secrets.as_deref())?;
             if !early.is_empty() {
@@ -124,7 +124,7 @@ where
         }
     };
     assert!(noise.is_handshake_finished(), "XX has three messages");
-    let session = Session::new(noise.into_transport_mode()?, agreed.suite);
+    let session = CipherSession::new(noise.into_transport_mode()?, agreed.suite);
     Ok((peer, Channel::new(socket, session)))
 }
 
@@ -224,12 +224,12 @@ mod tests {
         Keys::new(&Keypair::generate_ed25519()).expect("it signs")
     }
 
-    fn agreed(secrets: Option<Secrets>) -> Agreed {
+    fn agreed(secrets: Option<Secrets>) -> HandshakeParams {
         let secrets = secrets.map(Arc::new);
-        Agreed { suite: Suite::ChaChaPoly, prologue: Arc::new([]), secrets }
+        HandshakeParams { suite: Suite::ChaChaPoly, prologue: Arc::new([]), secrets }
     }
 
-    async fn shake(socket: Socket, keys: Keys, role: Role) -> Result<PeerId, Error> {
+    async fn shake(socket: Socket, keys: Keys, role: Side) -> Result<PeerId, Error> {
         run(socket, Arc::new(keys), agreed(None), role).await.map(|(peer, _)| peer)
     }
 
@@ -243,8 +243,8 @@ mod tests {
         let (near, far) = sockets();
         let (near_keys, far_keys) = (Arc::new(keys()), Arc::new(keys()));
         let before = multiplications::so_far();
-        let near = run(near, near_keys, agreed(dials), Role::Initiator);
-        let far = run(far, far_keys, agreed(Some(accepts)), Role::Responder);
+        let near = run(near, near_keys, agreed(dials), Side::Initiator);
+        let far = run(far, far_keys, agreed(Some(accepts)), Side::Responder);
         let (near, far) = block_on(join(near, far));
         let ends = [near.map(|(peer, _)| peer), far.map(|(peer, _)| peer)];
         (ends, multiplications::so_far() - before)
@@ -282,18 +282,18 @@ mod tests {
     }
 
     async fn answer(socket: Socket) -> Result<PeerId, Error> {
-        shake(socket, keys(), Role::Responder).await
+        shake(socket, keys(), Side::Responder).await
     }
 
     /// Errors of a peer of a node with this false payload: of the dialling peer, and of the dialled
     /// one.
     fn refusals(payload: &[u8]) -> [Error; 2] {
-        [(Role::Initiator, Role::Responder), (Role::Responder, Role::Initiator)].map(
+        [(Side::Initiator, Side::Responder), (Side::Responder, Side::Initiator)].map(
             |(us, them)| {
                 let (near, far) = sockets();
                 let liar = Keys { payload: payload.to_vec(), ..keys() };
                 let (us, liar) = block_on(join(shake(near, keys(), us), shake(far, liar, them)));
-                if them == Role::Responder {
+                if them == Side::Responder {
                     assert!(
                         matches!(liar.expect_err("found out"), Error::Io(_)),
                         "it learned this identity"
@@ -340,7 +340,7 @@ mod tests {
         assert!(matches!(us.expect_err("long"), Error::TooLong(len) if len == BYTES_MAX + 1));
         let (mut near, far) = sockets();
         let keys = keys();
-        let mut noise = begin(&keys, &agreed(None), Role::Initiator).expect("it has a key");
+        let mut noise = begin(&keys, &agreed(None), Side::Initiator).expect("it has a key");
         let said = say(&mut near, &mut noise, b"early");
         let (said, us) = block_on(join(said, answer(far)));
         said.expect("there is room");

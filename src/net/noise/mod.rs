@@ -29,7 +29,7 @@ use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade,
 use libp2p::identity::{DecodingError, Keypair, SigningError};
 
 pub use self::channel::Channel;
-use self::handshake::{Agreed, BYTES_MAX, Keys, Role};
+use self::handshake::{BYTES_MAX, HandshakeParams, Keys, Side};
 pub use self::sealed::PLAIN_MAX;
 use self::suite::Suite;
 use super::identity::Entropy;
@@ -75,15 +75,15 @@ impl Noise {
     }
 
     /// Parameters of the handshake with this protocol name.
-    fn agreed(&self, name: &str) -> Result<Agreed, Error> {
+    fn agreed(&self, name: &str) -> Result<HandshakeParams, Error> {
         let unknown = || Error::Unknown(name.to_owned());
         let prologue = self.prologue.clone();
         let Some(secrets) = self.keyring.secrets() else {
             let suite = Suite::named(name, false).ok_or_else(unknown)?;
-            return Ok(Agreed { suite, prologue, secrets: None });
+            return Ok(HandshakeParams { suite, prologue, secrets: None });
         };
         if let Some(suite) = Suite::named(name, true) {
-            return Ok(Agreed { suite, prologue, secrets: Some(secrets) });
+            return Ok(HandshakeParams { suite, prologue, secrets: Some(secrets) });
         }
         let (holder, secret) = secrets
             .accepted()
@@ -91,14 +91,14 @@ impl Noise {
             .find(|(holder, secret)| secrets::prologue_protocol(*holder, secret) == name)
             .ok_or_else(unknown)?;
         let prologue = secrets::prologue(holder, secret)[..].into();
-        Ok(Agreed { suite: Suite::ChaChaPoly, prologue, secrets: None })
+        Ok(HandshakeParams { suite: Suite::ChaChaPoly, prologue, secrets: None })
     }
 
     async fn run<S>(
         self,
         socket: S,
         name: Cow<'static, str>,
-        role: Role,
+        role: Side,
     ) -> Result<(PeerId, Channel<S>), Error>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -133,7 +133,7 @@ where
     type Future = BoxFuture<'static, Result<Self::Output, Error>>;
 
     fn upgrade_inbound(self, socket: S, name: Self::Info) -> Self::Future {
-        self.run(socket, name, Role::Responder).boxed()
+        self.run(socket, name, Side::Responder).boxed()
     }
 }
 
@@ -146,7 +146,7 @@ where
     type Future = BoxFuture<'static, Result<Self::Output, Error>>;
 
     fn upgrade_outbound(self, socket: S, name: Self::Info) -> Self::Future {
-        self.run(socket, name, Role::Initiator).boxed()
+        self.run(socket, name, Side::Initiator).boxed()
     }
 }
 

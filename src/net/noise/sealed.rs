@@ -6,7 +6,7 @@
 use std::io;
 use std::ops::Range;
 
-use super::session::{Session, TAG_LEN};
+use super::session::{CipherSession, TAG_LEN};
 
 /// Maximum length of the content of a message, in bytes.
 pub const PLAIN_MAX: usize = CIPHER_MAX - TAG_LEN;
@@ -62,7 +62,7 @@ impl Outgoing {
     }
 
     /// Seals the buffered data. The previous message must have been sent.
-    pub(super) fn seal(&mut self, session: &mut Session) -> io::Result<()> {
+    pub(super) fn seal(&mut self, session: &mut CipherSession) -> io::Result<()> {
         assert!(self.unsent().is_empty(), "one message travels at a time");
         self.sent = 0;
         let len = PREFIX + self.open.len() + TAG_LEN;
@@ -112,7 +112,7 @@ impl Incoming {
     ///
     /// After a modified message every call returns the same error, so that the reader gets a prefix
     /// of what the other end has sent, without gaps.
-    pub(super) fn open(&mut self, session: &mut Session) -> io::Result<bool> {
+    pub(super) fn open(&mut self, session: &mut CipherSession) -> io::Result<bool> {
         assert!(self.unread.is_empty(), "the last message was read");
         let Some(len) = self.expected().filter(|len| *len <= self.raw.len()) else {
             return Ok(false);
@@ -186,7 +186,7 @@ mod tests {
     use super::super::suite::Suite;
     use super::*;
 
-    fn near() -> Session {
+    fn near() -> CipherSession {
         let [near, _far] = sessions(Suite::ChaChaPoly, None);
         near
     }
@@ -197,7 +197,7 @@ mod tests {
     }
 
     fn pass_with(
-        [mut near, mut far]: [Session; 2],
+        [mut near, mut far]: [CipherSession; 2],
         all: &[u8],
         each: usize,
         portion: usize,

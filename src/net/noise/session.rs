@@ -15,12 +15,12 @@ pub(super) const MESSAGES_PER_KEY: u64 = 1 << 20;
 
 /// Seals and opens the messages of one connection. Keys and nonces are snow's; this type only
 /// decides when a key is replaced (Noise, section 11.3), which both ends do after the same message.
-pub(super) struct Session {
+pub(super) struct CipherSession {
     state: TransportState,
     messages_per_key: Option<u64>, // no limit for ChaCha20-Poly1305
 }
 
-impl Session {
+impl CipherSession {
     pub(super) const fn new(state: TransportState, suite: Suite) -> Self {
         let messages_per_key = match suite {
             Suite::ChaChaPoly => None,
@@ -92,13 +92,16 @@ pub(super) mod tests {
     }
 
     /// Both ends as sessions, which replace their keys after `messages_per_key` messages.
-    pub(in super::super) fn sessions(suite: Suite, messages_per_key: Option<u64>) -> [Session; 2] {
-        states(suite).map(|state| Session { state, messages_per_key })
+    pub(in super::super) fn sessions(
+        suite: Suite,
+        messages_per_key: Option<u64>,
+    ) -> [CipherSession; 2] {
+        states(suite).map(|state| CipherSession { state, messages_per_key })
     }
 
     /// A session that can only open. snow refuses to seal at the receiving end of a one-way
     /// pattern, as it does after the last nonce.
-    pub(in super::super) fn unable_to_seal() -> Session {
+    pub(in super::super) fn unable_to_seal() -> CipherSession {
         let pattern = "Noise_N_25519_ChaChaPoly_SHA256".parse().expect("a pattern");
         let builder =
             || Builder::with_resolver(Clone::clone(&pattern), Box::new(Resolver::default()));
@@ -109,10 +112,10 @@ pub(super) mod tests {
         let mut message = [0; 100];
         let len = near.write_message(&[], &mut message).expect("its turn");
         far.read_message(&message[..len], &mut [0; 100]).expect("in order");
-        Session::new(far.into_transport_mode().expect("finished"), Suite::ChaChaPoly)
+        CipherSession::new(far.into_transport_mode().expect("finished"), Suite::ChaChaPoly)
     }
 
-    impl Session {
+    impl CipherSession {
         /// Seals and drops messages until `nonce` is the next one.
         fn skip_to(&mut self, nonce: u64) {
             let mut message = [0; TAG_LEN];
@@ -127,7 +130,7 @@ pub(super) mod tests {
     fn aes_key_is_replaced_after_each_2_to_the_20_messages() {
         for (suite, rekeys) in [(Suite::ChaChaPoly, false), (Suite::AesGcm, true)] {
             let [near, mut far] = states(suite);
-            let mut near = Session::new(near, suite);
+            let mut near = CipherSession::new(near, suite);
             for count in 1..=2 {
                 let (mut message, mut content) = ([0; 20], [0; 20]);
                 near.skip_to(count * MESSAGES_PER_KEY - 1);

@@ -21,7 +21,7 @@ use libp2p::core::transport::{Boxed, DialOpts, ListenerId, TransportError, Trans
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::unfinished::{Number, Progress, UnfinishedHandshakes};
+use super::unfinished::{HandshakeId, HandshakeProgress, UnfinishedHandshakes};
 use crate::net::address;
 
 /// Minimum number of bytes that a dialler sends until the first message of the cipher is complete:
@@ -53,11 +53,11 @@ impl Signal {
         self.received.store(sum.min(FIRST_MESSAGE_BYTES), Ordering::Relaxed); // one reader
     }
 
-    pub(super) fn progress(&self) -> Progress {
+    pub(super) fn progress(&self) -> HandshakeProgress {
         match self.received.load(Ordering::Relaxed) {
-            0 => Progress::Silent,
-            FIRST_MESSAGE_BYTES.. => Progress::Spoken,
-            _ => Progress::Begun,
+            0 => HandshakeProgress::Silent,
+            FIRST_MESSAGE_BYTES.. => HandshakeProgress::Spoken,
+            _ => HandshakeProgress::Begun,
         }
     }
 
@@ -68,7 +68,7 @@ impl Signal {
 
 /// Why the acceptor ended a handshake. It is the innermost cause of the swarm's error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(in crate::net) enum Ended {
+pub(in crate::net) enum HandshakeEnd {
     /// A newer handshake took its slot.
     #[error("the connection limit is reached (limits.handshakes): evicted for a newer connection")]
     Evicted,
@@ -104,15 +104,15 @@ pub(in crate::net) fn find_cause<'a, E: std::error::Error + 'static>(
 }
 
 /// The table, shared by the acceptor and the behaviour.
-pub(super) type Shared = Arc<Mutex<UnfinishedHandshakes>>;
+pub(super) type SharedTable = Arc<Mutex<UnfinishedHandshakes>>;
 
 /// A slot in the table, released on drop.
-struct Place {
-    number: Number,
-    table: Shared,
+struct TableSlot {
+    number: HandshakeId,
+    table: SharedTable,
 }
 
-impl Drop for Place {
+impl Drop for TableSlot {
     fn drop(&mut self) {
         self.table.lock().end(self.number);
     }
@@ -121,15 +121,15 @@ impl Drop for Place {
 /// Transport wrapper that applies the limits to the handshakes of `inner`.
 pub(super) struct Acceptor<O> {
     inner: Boxed<O>,
-    table: Shared,
-    times: Times,
+    table: SharedTable,
+    times: TimeLimits,
     accepted: usize, // since the last pause: ≤ ACCEPTED_AT_ONCE
     pause: Option<Pin<Box<tokio::time::Sleep>>>,
 }
 
 /// Time limits of handshakes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Times {
+pub(super) struct TimeLimits {
     /// For the first message of an inbound handshake.
     pub(super) first_message: Duration,
     /// For the whole handshake, inbound or outbound.
@@ -137,16 +137,16 @@ pub(super) struct Times {
 }
 
 impl<O: Send + 'static> Acceptor<O> {
-    pub(super) const fn new(inner: Boxed<O>, table: Shared, times: Times) -> Self {
+    pub(super) const fn new(inner: Boxed<O>, table: SharedTable, times: TimeLimits) -> Self {
         Self { inner, table, times, accepted: 0, pause: None }
     }
 
     fn limited(&self, upgrade: Upgrade<O>, from: Option<IpAddr>) -> Upgrade<O> {
         let signal = Arc::new(Signal::default());
         let Ok(number) = self.table.lock().begin(from, Arc::clone(&signal)) else {
-            return async { Err(io::Error::other(Ended::Refused)) }.boxed();
+            return async { Err(io::Error::other(HandshakeEnd::Refused)) }.boxed();
         };
-        let place = Place { number, table: Arc::clone(&self.table) };
+        let place = TableSlot { number, table: Arc::clone(&self.table) };
         let times = self.times;
         async move {
             let _place = place;
@@ -168,21 +168,23 @@ async fn within<O>(
     time: Duration,
     handshake: impl Future<Output = io::Result<O>>,
 ) -> io::Result<O> {
-    let too_late = |_| Err(io::Error::other(Ended::TimedOut(time)));
+    let too_late = |_| Err(io::Error::other(HandshakeEnd::TimedOut(time)));
     tokio::time::timeout(time, handshake).await.unwrap_or_else(too_late)
 }
 
 /// Resolves when the handshake must end.
-async fn ended(signal: &Signal, first_within: Duration) -> Ended {
+async fn ended(signal: &Signal, first_within: Duration) -> HandshakeEnd {
     let evicted = signal.evicted.notified();
     tokio::pin!(evicted);
     match tokio::time::timeout(first_within, &mut evicted).await {
-        Err(_) if signal.progress() < Progress::Spoken => Ended::NoFirstMessage(first_within),
+        Err(_) if signal.progress() < HandshakeProgress::Spoken => {
+            HandshakeEnd::NoFirstMessage(first_within)
+        }
         Err(_) => {
             evicted.await;
-            Ended::Evicted
+            HandshakeEnd::Evicted
         }
-        Ok(()) => Ended::Evicted,
+        Ok(()) => HandshakeEnd::Evicted,
     }
 }
 
@@ -253,7 +255,7 @@ impl<S> Observed<S> {
     fn received(&mut self, bytes: usize) {
         if let Some(signal) = &self.signal {
             signal.received(bytes);
-            if signal.progress() == Progress::Spoken {
+            if signal.progress() == HandshakeProgress::Spoken {
                 self.signal = None;
             }
         }

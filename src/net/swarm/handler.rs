@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 use super::limits::{Slot, Slots};
 use crate::net::{CLIENT_PROTOCOL, Class};
 
-pub(super) type Answer = Result<Line, OpenFailed>;
+pub(super) type OpenResult = Result<Line, OpenFailed>;
 
 /// Protocol of a substream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,15 +58,15 @@ impl AsRef<str> for Protocol {
 
 /// Request to open a substream.
 #[derive(Debug)]
-pub struct Open {
+pub struct OpenRequest {
     pub(super) protocol: Protocol,
-    pub(super) reply: oneshot::Sender<Answer>,
+    pub(super) reply: oneshot::Sender<OpenResult>,
 }
 
-/// Recipient of the result of an [`Open`], and the slot of the substream.
+/// Recipient of the result of an [`OpenRequest`], and the slot of the substream.
 #[derive(Debug)]
 pub struct Reply {
-    to: oneshot::Sender<Answer>,
+    to: oneshot::Sender<OpenResult>,
     slot: Slot,
 }
 
@@ -119,7 +119,7 @@ pub struct Handler {
     slots: Arc<PeerSlots>,
     within: Duration,
     takes: &'static [Protocol],
-    queue: VecDeque<ConnectionHandlerEvent<Outbound, Reply, FromHandler>>, // ≤ slots, and refusals
+    queue: VecDeque<ConnectionHandlerEvent<RequestProtocol, Reply, FromHandler>>, // ≤ slots
 }
 
 /// Slots of one peer, shared by its connections.
@@ -148,36 +148,39 @@ impl Handler {
 }
 
 impl ConnectionHandler for Handler {
-    type FromBehaviour = Open;
+    type FromBehaviour = OpenRequest;
     type ToBehaviour = FromHandler;
-    type InboundProtocol = Inbound;
-    type OutboundProtocol = Outbound;
+    type InboundProtocol = AcceptProtocols;
+    type OutboundProtocol = RequestProtocol;
     type InboundOpenInfo = ();
     type OutboundOpenInfo = Reply;
 
-    fn listen_protocol(&self) -> SubstreamProtocol<Inbound> {
-        SubstreamProtocol::new(Inbound(self.takes), ()).with_timeout(self.within)
+    fn listen_protocol(&self) -> SubstreamProtocol<AcceptProtocols> {
+        SubstreamProtocol::new(AcceptProtocols(self.takes), ()).with_timeout(self.within)
     }
 
     fn poll(
         &mut self,
         _: &mut Context<'_>,
-    ) -> Poll<ConnectionHandlerEvent<Outbound, Reply, FromHandler>> {
+    ) -> Poll<ConnectionHandlerEvent<RequestProtocol, Reply, FromHandler>> {
         self.queue.pop_front().map_or(Poll::Pending, Poll::Ready)
     }
 
-    fn on_behaviour_event(&mut self, Open { protocol, reply: to }: Open) {
+    fn on_behaviour_event(&mut self, OpenRequest { protocol, reply: to }: OpenRequest) {
         let Some(slot) = self.slots.outbound.take() else {
             let _ = to.send(Err(OpenFailed::TooMany(self.slots.outbound.max()))); // or dropped
             return;
         };
-        let protocol = SubstreamProtocol::new(Outbound(protocol), Reply { to, slot });
+        let protocol = SubstreamProtocol::new(RequestProtocol(protocol), Reply { to, slot });
         self.queue.push_back(ConnectionHandlerEvent::OutboundSubstreamRequest {
             protocol: protocol.with_timeout(self.within),
         });
     }
 
-    fn on_connection_event(&mut self, event: ConnectionEvent<'_, Inbound, Outbound, (), Reply>) {
+    fn on_connection_event(
+        &mut self,
+        event: ConnectionEvent<'_, AcceptProtocols, RequestProtocol, (), Reply>,
+    ) {
         match event {
             ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound {
                 protocol: (protocol, stream),
@@ -207,9 +210,9 @@ fn failed(error: StreamUpgradeError<Infallible>) -> OpenFailed {
 
 /// Upgrade that accepts substreams of these protocols.
 #[derive(Clone, Copy, Debug)]
-pub struct Inbound(&'static [Protocol]);
+pub struct AcceptProtocols(&'static [Protocol]);
 
-impl UpgradeInfo for Inbound {
+impl UpgradeInfo for AcceptProtocols {
     type Info = Protocol;
     type InfoIter = Copied<slice::Iter<'static, Protocol>>;
 
@@ -218,7 +221,7 @@ impl UpgradeInfo for Inbound {
     }
 }
 
-impl InboundUpgrade<Stream> for Inbound {
+impl InboundUpgrade<Stream> for AcceptProtocols {
     type Output = (Protocol, Stream);
     type Error = Infallible;
     type Future = Ready<Result<Self::Output, Infallible>>;
@@ -230,9 +233,9 @@ impl InboundUpgrade<Stream> for Inbound {
 
 /// Upgrade that requests a substream of this protocol.
 #[derive(Clone, Copy, Debug)]
-pub struct Outbound(Protocol);
+pub struct RequestProtocol(Protocol);
 
-impl UpgradeInfo for Outbound {
+impl UpgradeInfo for RequestProtocol {
     type Info = Protocol;
     type InfoIter = std::iter::Once<Protocol>;
 
@@ -241,7 +244,7 @@ impl UpgradeInfo for Outbound {
     }
 }
 
-impl OutboundUpgrade<Stream> for Outbound {
+impl OutboundUpgrade<Stream> for RequestProtocol {
     type Output = Stream;
     type Error = Infallible;
     type Future = Ready<Result<Stream, Infallible>>;

@@ -93,15 +93,15 @@ pub struct Refusals {
 #[derive(Debug)]
 pub(super) struct Connections {
     limits: Limits,
-    allowed: BTreeSet<PeerId>,          // empty: all peers
-    open: BTreeMap<ConnectionId, Open>, // ≤ limits.connections
-    peers: BTreeMap<PeerId, Peer>,      // ≤ limits.connections
-    established: u64,                   // connections since the start
+    allowed: BTreeSet<PeerId>,                    // empty: all peers
+    open: BTreeMap<ConnectionId, OpenConnection>, // ≤ limits.connections
+    peers: BTreeMap<PeerId, PeerConnections>,     // ≤ limits.connections
+    established: u64,                             // connections since the start
     refusals: Refusals,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenConnection {
     peer: PeerId,
     host: Option<IpAddr>, // address of the dialler; `None` if this node dialled
     rank: u64,
@@ -110,7 +110,7 @@ struct Open {
 }
 
 #[derive(Debug)]
-struct Peer {
+struct PeerConnections {
     connections: BTreeSet<ConnectionId>, // including closing ones; ids increase
     slots: Arc<PeerSlots>,
     /// Whether a lane or a client's stream was opened on one of them.
@@ -165,8 +165,8 @@ impl Connections {
         }
         self.established += 1;
         let (rank, calls) = (self.established, Slots::new(1));
-        self.open.insert(id, Open { peer, host, rank, calls, closing: false });
-        let known = self.peers.entry(peer).or_insert_with(|| Peer {
+        self.open.insert(id, OpenConnection { peer, host, rank, calls, closing: false });
+        let known = self.peers.entry(peer).or_insert_with(|| PeerConnections {
             connections: BTreeSet::new(),
             slots: Arc::new(PeerSlots { inbound: Slots::new(lanes), outbound: Slots::new(lanes) }),
             is_admitted: false,
@@ -206,7 +206,7 @@ impl Connections {
 
     /// Inbound connections of peers that were not admitted, the oldest first, including closing
     /// ones.
-    fn unadmitted(&self) -> impl Iterator<Item = (ConnectionId, &Open)> {
+    fn unadmitted(&self) -> impl Iterator<Item = (ConnectionId, &OpenConnection)> {
         let all = self.open.iter().map(|(id, open)| (*id, open));
         all.filter(|(_, open)| open.host.is_some() && !self.is_admitted(open.peer))
     }
@@ -215,7 +215,7 @@ impl Connections {
     /// of the address group with the most of them, together with the number of connections of that
     /// group.
     pub(super) fn unadmitted_excess(&mut self) -> Option<(ConnectionId, Busiest)> {
-        let group = |open: &Open| open.host.map(AddressGroup::of);
+        let group = |open: &OpenConnection| open.host.map(AddressGroup::of);
         let mut places = BTreeMap::<_, usize>::new(); // ≤ twice limits.unadmitted
         let live = || self.unadmitted().filter(|(_, open)| !open.closing);
         live().for_each(|(_, open)| *places.entry(group(open)).or_default() += 1);
@@ -239,7 +239,7 @@ impl Connections {
 
     /// Removes a closed connection.
     pub(super) fn closed(&mut self, id: ConnectionId) {
-        let Some(Open { peer, .. }) = self.open.remove(&id) else { return };
+        let Some(OpenConnection { peer, .. }) = self.open.remove(&id) else { return };
         let Some(known) = self.peers.get_mut(&peer) else { return };
         known.connections.remove(&id);
         if known.connections.is_empty() {

@@ -44,7 +44,7 @@ impl AddressGroup {
 
 /// Progress of a handshake, by the number of bytes received; their content is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Progress {
+pub(super) enum HandshakeProgress {
     /// Nothing has arrived.
     Silent = 0,
     /// Fewer bytes than the first message of the cipher has.
@@ -55,7 +55,7 @@ pub(super) enum Progress {
 
 /// Identifies an unfinished handshake; a lower number is older.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Number(u64);
+pub(super) struct HandshakeId(u64);
 
 /// The address group with the most connections at the time a limit was reached, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,9 +89,9 @@ struct Unfinished {
 #[derive(Debug)]
 pub(super) struct UnfinishedHandshakes {
     max: usize,
-    known: BTreeSet<AddressGroup>,         // ≤ KNOWN_MAX
-    known_order: VecDeque<AddressGroup>,   // the same, the last added one last
-    entries: BTreeMap<Number, Unfinished>, // ≤ max live, ≤ max * EVICTED_MAX evicted
+    known: BTreeSet<AddressGroup>,              // ≤ KNOWN_MAX
+    known_order: VecDeque<AddressGroup>,        // the same, the last added one last
+    entries: BTreeMap<HandshakeId, Unfinished>, // ≤ max live, ≤ max * EVICTED_MAX evicted
     next: u64,
     evicted: u64,             // since the start, including refusals (`NoRoom`)
     busiest: Option<Busiest>, // at the last eviction or refusal; see `take_report`
@@ -144,7 +144,7 @@ impl UnfinishedHandshakes {
         &mut self,
         address: Option<IpAddr>,
         signal: Arc<Signal>,
-    ) -> Result<Number, NoRoom> {
+    ) -> Result<HandshakeId, NoRoom> {
         let group = address.map(AddressGroup::of);
         let is_known = self.is_known(group);
         let strangers = self.live().filter(|(_, entry)| !self.is_known(entry.group)).count();
@@ -163,18 +163,18 @@ impl UnfinishedHandshakes {
             }
             self.evict(victim);
         }
-        let number = Number(self.next);
+        let number = HandshakeId(self.next);
         self.next += 1;
         self.entries.insert(number, Unfinished { address, group, signal, is_evicted: false });
         Ok(number)
     }
 
     /// Removes a handshake that succeeded, failed, or was evicted and closed.
-    pub(super) fn end(&mut self, number: Number) {
+    pub(super) fn end(&mut self, number: HandshakeId) {
         self.entries.remove(&number);
     }
 
-    fn live(&self) -> impl Iterator<Item = (&Number, &Unfinished)> {
+    fn live(&self) -> impl Iterator<Item = (&HandshakeId, &Unfinished)> {
         self.entries.iter().filter(|(_, entry)| !entry.is_evicted)
     }
 
@@ -188,7 +188,7 @@ impl UnfinishedHandshakes {
     }
 
     /// Applies the eviction rule to the live handshakes that satisfy `may_be`.
-    fn victim(&self, may_be: impl Fn(&Unfinished) -> bool) -> Option<(Number, Busiest)> {
+    fn victim(&self, may_be: impl Fn(&Unfinished) -> bool) -> Option<(HandshakeId, Busiest)> {
         let candidates = || self.live().filter(|(_, entry)| may_be(entry));
         let mut places = BTreeMap::<_, usize>::new(); // ≤ max
         candidates().for_each(|(_, entry)| *places.entry(entry.group).or_default() += 1);
@@ -198,7 +198,7 @@ impl UnfinishedHandshakes {
         Some((*number, Busiest { address: victim.address, places: most }))
     }
 
-    fn evict(&mut self, number: Number) {
+    fn evict(&mut self, number: HandshakeId) {
         if let Some(entry) = self.entries.get_mut(&number) {
             entry.is_evicted = true;
             entry.signal.evict();
@@ -213,7 +213,7 @@ mod tests {
     /// A table, with the signals of its handshakes.
     struct Table {
         handshakes: UnfinishedHandshakes,
-        signals: BTreeMap<Number, Arc<Signal>>,
+        signals: BTreeMap<HandshakeId, Arc<Signal>>,
     }
 
     impl Table {
@@ -221,7 +221,7 @@ mod tests {
             Self { handshakes: UnfinishedHandshakes::new(max), signals: BTreeMap::new() }
         }
 
-        fn begin(&mut self, address: &str) -> Number {
+        fn begin(&mut self, address: &str) -> HandshakeId {
             let signal = Arc::new(Signal::default());
             let address = address.parse().expect("an address");
             let number = self.handshakes.begin(Some(address), Arc::clone(&signal)).expect("room");
@@ -229,11 +229,11 @@ mod tests {
             number
         }
 
-        fn speak(&self, number: Number) {
+        fn speak(&self, number: HandshakeId) {
             self.signals[&number].received(1_000);
         }
 
-        fn is_evicted(&self, number: Number) -> bool {
+        fn is_evicted(&self, number: HandshakeId) -> bool {
             self.handshakes.entries.get(&number).is_none_or(|entry| entry.is_evicted)
         }
 
