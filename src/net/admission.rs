@@ -31,7 +31,8 @@ pub const CLUSTER_NAME_MAX: usize = 128;
 const ADDRESS_BYTES_MAX: usize = 160;
 
 /// Admission state: the identity, secrets and lists by which this node judges peers, and the facts
-/// that it tells them. An immutable snapshot; the hub publishes a new one when something changes.
+/// that it tells them. An immutable snapshot; the connection manager publishes a new one when
+/// something changes.
 #[derive(Clone, Debug)]
 pub struct Standing {
     /// Peer id of this node.

@@ -1,5 +1,5 @@
-//! Directory of the lanes to every known incarnation. The hub, which opens substreams for the
-//! lanes, and all senders share it.
+//! Directory of the lanes to every known incarnation. The connection manager, which opens
+//! substreams for the lanes, and all senders share it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +37,7 @@ impl NodeLimits {
     }
 }
 
-/// A lane that was used for the first time, so that the hub must open it.
+/// A lane that was used for the first time, so that the connection manager must open it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WantedLane {
     pub(super) node: NodeId,
@@ -103,7 +103,7 @@ impl Directory {
         let lane = Lane::new(lanes.node, class, &self.limits);
         lanes.limits.apply(&lane);
         *slot = Some(lane.clone());
-        // The hub is gone only when the node stops: then the lane is never opened.
+        // The connection manager is gone only when the node stops: then the lane is never opened.
         let _ = self.wanted.send(WantedLane { node: lanes.node, class });
         Some(lane)
     }
@@ -154,7 +154,7 @@ impl Directory {
     }
 
     /// Closes the directory: from now on senders get no lane from it. Returns the existing lanes,
-    /// which the hub still finds in order to finish them.
+    /// which the connection manager still finds in order to finish them.
     pub(super) fn close(&self) -> Vec<(NodeId, Class, Lane)> {
         // Every slot is locked after this store, so that a lane created concurrently is found in
         // it.
@@ -166,7 +166,8 @@ impl Directory {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Returns the lane that the hub opens: the existing one, also after the close, or a new one.
+    /// Returns the lane that the connection manager opens: the existing one, also after the close,
+    /// or a new one.
     pub(super) fn opened(&self, to: ReplicaId, class: Class) -> Option<Lane> {
         self.used(to, class).or_else(|| self.lane(to, class))
     }

@@ -13,7 +13,7 @@ use tokio_util::context::TokioContext;
 use super::client::ClientStream;
 use super::config::Config;
 use super::directory::Directory;
-use super::hub::{Command, Hub, Setup, Started};
+use super::hub::{Command, ConnectionManager, Setup, Started};
 use super::identity::Identity;
 use super::lane::inbound::InboundStats;
 use super::lane::{Lane, LaneStats};
@@ -147,7 +147,7 @@ pub struct Net {
     directory: Arc<Directory>,
     clients_max: usize,
     commands: mpsc::UnboundedSender<Command>, // only the node fills it
-    _runtime: OwnRuntime,                     // runs the hub and connections
+    _runtime: OwnRuntime,                     // runs the connection manager and connections
 }
 
 /// Runtimes on which the tasks of lanes run.
@@ -204,14 +204,14 @@ impl Net {
         let runtime = OwnRuntime::start("ostraca-net", threads()).map_err(StartError::Thread)?;
         let setup = Setup { config, identity, receiver, commands: orders, events, runtimes };
         // Sockets belong to the runtime on which they are created.
-        let starting = TokioContext::new(Hub::start(setup), runtime.handle().clone());
-        let Started { hub, directory, listening, advertised } = starting.await?;
+        let starting = TokioContext::new(ConnectionManager::start(setup), runtime.handle().clone());
+        let Started { manager, directory, listening, advertised } = starting.await?;
         if let Some(secrets) = config.secret.clone() {
             let orders = commands.downgrade();
             let follow = secrets::follow(secrets, secrets::READ_EVERY, orders, Command::Secrets);
             runtime.handle().spawn(follow);
         }
-        runtime.handle().spawn(hub.run());
+        runtime.handle().spawn(manager.run());
         let named = |address: Multiaddr| address.with_p2p(me.peer).unwrap_or_else(|other| other);
         let (addresses, listening) =
             (advertised.into_iter().map(named).collect(), listening.into());
@@ -312,6 +312,6 @@ impl Net {
     }
 
     fn order(&self, command: Command) {
-        let _ = self.commands.send(command); // an error: the hub has stopped
+        let _ = self.commands.send(command); // an error: the connection manager has stopped
     }
 }

@@ -1,8 +1,8 @@
 //! Link to one peer: decides which connection carries its lanes, when to dial, when to retry, and
 //! when to abandon messages.
 //!
-//! A [`Machine`] without I/O. Its inputs are events of the swarm and of the lanes' tasks; the hub
-//! carries out its outputs.
+//! A [`Machine`] without I/O. Its inputs are events of the swarm and of the lanes' tasks; the
+//! connection manager carries out its outputs.
 //!
 //! Crossing dials: two nodes that dial each other at the same time get two connections. Neither is
 //! closed. Both sides move their lanes to the one that was dialled by the smaller peer id, and the
@@ -126,7 +126,7 @@ pub enum Input {
     },
 }
 
-/// Output of a link, carried out by the hub.
+/// Output of a link, carried out by the connection manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Dial this address, for this purpose.

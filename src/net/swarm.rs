@@ -1,8 +1,8 @@
 //! Swarm: connections within limits, and the substreams on them.
 //!
 //! [`Lines`] is this node's only libp2p behaviour. It admits connections within the limits, opens
-//! substreams on the connection that the caller names, and reports those that peers open. The hub
-//! decides when to dial, which connection carries lanes, and what a lane sends.
+//! substreams on the connection that the caller names, and reports those that peers open. The
+//! connection manager decides when to dial, which connection carries lanes, and what a lane sends.
 
 mod acceptor;
 mod handler;

@@ -3,10 +3,10 @@
 use libp2p::swarm::{DialError, ListenError};
 use libp2p::{Multiaddr, PeerId};
 
-use super::Hub;
+use super::ConnectionManager;
 use crate::net::handshake_failure::HandshakeFailure;
 
-impl Hub {
+impl ConnectionManager {
     /// Logs a failed inbound handshake. Only another secret is a warning, because that peer speaks
     /// as a node and an operator must act. All other failures may come from strangers, such as a
     /// port scan or a health check.

@@ -5,29 +5,29 @@ use std::time::Duration;
 
 use ostraca_ddata::clock::Instant;
 
-use super::Hub;
+use super::ConnectionManager;
 use crate::net::Class;
 use crate::net::link::Link;
 
 /// Interval between two checks.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// A check that is late by this time is skipped: this node was paused and has not yet read the
 /// acknowledgements of its peers.
 const PAUSED: Duration = Duration::from_secs(3);
 
-impl Hub {
-    pub(super) fn look_if_due(&mut self) {
-        let (is_taken, next) = look(self.now().mono, self.look_at);
-        self.look_at = next;
+impl ConnectionManager {
+    pub(super) fn check_if_due(&mut self) {
+        let (is_taken, next) = schedule(self.now().mono, self.check_at);
+        self.check_at = next;
         if is_taken {
-            self.look();
+            self.check_control_lanes();
         }
     }
 
     /// Disconnects peers that have read nothing from their control lane for too long, or whose lane
     /// has overflowed. Control messages must not be dropped silently.
-    fn look(&mut self) {
+    fn check_control_lanes(&mut self) {
         let longest = self.tasks.limits.control_undrained_max;
         let now = self.now().mono;
         let lanes = self.directory.all().into_iter();
@@ -53,8 +53,8 @@ impl Hub {
 }
 
 /// Whether a check is performed now, and when the next one is due.
-fn look(now: Instant, at: Instant) -> (bool, Instant) {
-    if now < at { (false, at) } else { (now - at < PAUSED, now + LOOK_EVERY) }
+fn schedule(now: Instant, at: Instant) -> (bool, Instant) {
+    if now < at { (false, at) } else { (now - at < PAUSED, now + CHECK_EVERY) }
 }
 
 #[cfg(test)]
@@ -66,10 +66,10 @@ mod tests {
         let at = Instant::default() + Duration::from_secs(100);
         let after = |millis| at + Duration::from_millis(millis);
         let early = Instant::default() + Duration::from_secs(99);
-        assert_eq!(look(early, at), (false, at));
-        assert_eq!(look(at, at), (true, after(1_000)));
-        assert_eq!(look(after(2_999), at), (true, after(3_999)));
-        assert_eq!(look(after(3_000), at), (false, after(4_000)));
-        assert_eq!(look(after(4_000), after(4_000)), (true, after(5_000)), "the next is taken");
+        assert_eq!(schedule(early, at), (false, at));
+        assert_eq!(schedule(at, at), (true, after(1_000)));
+        assert_eq!(schedule(after(2_999), at), (true, after(3_999)));
+        assert_eq!(schedule(after(3_000), at), (false, after(4_000)));
+        assert_eq!(schedule(after(4_000), after(4_000)), (true, after(5_000)), "the next is taken");
     }
 }

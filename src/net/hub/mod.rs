@@ -1,9 +1,9 @@
-//! Hub: the central task of the transport. It connects the swarm, the links and the tasks of the
-//! lanes.
+//! Connection manager: the central task of the transport. It connects the swarm, the links and the
+//! tasks of the lanes.
 //!
 //! The decisions are made elsewhere: [`Link`](super::link::Link) decides which connection carries
 //! which lane, [`admission`](super::admission) which peers are admitted. Messages do not pass
-//! through the hub: a sender that appends to a lane wakes the lane's task directly.
+//! through the connection manager: a sender that appends to a lane wakes the lane's task directly.
 
 mod clients;
 mod handshake_log;
@@ -57,7 +57,7 @@ const STALLED_MAX: u32 = 5;
 /// connected is removed.
 const PEERS_MAX: usize = 4_096;
 
-/// Command of the node to the hub.
+/// Command of the node to the connection manager.
 #[derive(Debug)]
 pub(super) enum Command {
     /// Dial an address, whatever peer answers there.
@@ -88,8 +88,8 @@ struct PendingDial {
     address: Multiaddr,
 }
 
-/// State of the hub. [`run`](Self::run) is its event loop.
-pub(super) struct Hub {
+/// State of the connection manager. [`run`](Self::run) is its event loop.
+pub(super) struct ConnectionManager {
     swarm: Swarm<Lines>,
     me: NodeId,
     standing: watch::Sender<Arc<Standing>>,
@@ -106,21 +106,21 @@ pub(super) struct Hub {
     /// Incarnations that `standing` refuses, the oldest first.
     quarantined: VecDeque<NodeId>, // ≤ quarantine::QUARANTINED_MAX
     complaints: Complaints,
-    counted: HubCounters,
+    counted: Counts,
     started: std::time::Instant,
-    look_at: Instant,
+    check_at: Instant,
     stops: bool,
 }
 
 /// Counters for [`Stats`].
 #[derive(Clone, Copy, Debug, Default)]
-struct HubCounters {
+struct Counts {
     refused: u64,
     violations: u64,
     given_up: u64,
 }
 
-/// Parameters of a new hub.
+/// Parameters of a new connection manager.
 pub(super) struct Setup<'a> {
     pub(super) config: &'a Config,
     pub(super) identity: &'a Identity,
@@ -130,16 +130,16 @@ pub(super) struct Setup<'a> {
     pub(super) runtimes: Runtimes,
 }
 
-/// A hub that is ready to run, and what the handle needs of it.
+/// A connection manager that is ready to run, and what the handle needs of it.
 pub(super) struct Started {
-    pub(super) hub: Hub,
+    pub(super) manager: ConnectionManager,
     pub(super) directory: Arc<Directory>,
     pub(super) listening: Vec<Multiaddr>,
     pub(super) advertised: Vec<Multiaddr>,
 }
 
-impl Hub {
-    /// Creates the hub and starts listening.
+impl ConnectionManager {
+    /// Creates the connection manager and starts listening.
     pub(super) async fn start(setup: Setup<'_>) -> Result<Started, StartError> {
         let Setup { config, identity, receiver, commands, events, runtimes } = setup;
         let keyring = Keyring::new(config.secret.clone());
@@ -155,7 +155,7 @@ impl Hub {
         let (directory, wanted) = Directory::new(config.limits.clone());
         let (reporter, reports) = mpsc::unbounded_channel();
         let limits = Arc::new(config.limits.clone());
-        let hub = Self {
+        let manager = Self {
             swarm,
             me,
             standing,
@@ -171,13 +171,13 @@ impl Hub {
             clients: Clients::new(Slots::new(config.limits.clients)),
             quarantined: VecDeque::new(),
             complaints: Complaints::default(),
-            counted: HubCounters::default(),
+            counted: Counts::default(),
             started: std::time::Instant::now(),
-            look_at: Instant::default(),
+            check_at: Instant::default(),
             stops: false,
         };
         let listening = listeners.into_iter().flat_map(|listener| listener.heard).collect();
-        Ok(Started { hub, directory, listening, advertised: told })
+        Ok(Started { manager, directory, listening, advertised: told })
     }
 
     pub(super) async fn run(mut self) {
@@ -204,7 +204,7 @@ impl Hub {
 
     fn deadline(&self) -> Instant {
         let links = self.peers.values().filter_map(|peer| peer.link.next_deadline());
-        links.chain([self.look_at]).min().unwrap_or(self.look_at)
+        links.chain([self.check_at]).min().unwrap_or(self.check_at)
     }
 
     fn emit(&self, event: Event) {
@@ -213,7 +213,7 @@ impl Hub {
 
     fn tick(&mut self) {
         self.tick_links();
-        self.look_if_due();
+        self.check_if_due();
     }
 
     fn tick_links(&mut self) {
@@ -275,7 +275,7 @@ impl Hub {
             outbound: Class::ALL.map(|class| lane(peer, class)),
             inbound: Class::ALL.map(|class| peer.inbound(class).stats()),
         };
-        let HubCounters { refused, violations, given_up } = self.counted;
+        let Counts { refused, violations, given_up } = self.counted;
         let lines = self.swarm.behaviour();
         Stats {
             peers: self.peers.iter().map(stats).collect(),

@@ -1,4 +1,4 @@
-//! State that the hub keeps for one peer.
+//! State that the connection manager keeps for one peer.
 
 use std::collections::BTreeMap;
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::Hub;
+use super::ConnectionManager;
 use crate::net::NodeId;
 
 /// Maximum number of quarantined incarnations. Beyond it, the oldest is dropped.
 const QUARANTINED_MAX: usize = 16_384;
 
-impl Hub {
+impl ConnectionManager {
     pub(super) fn quarantine(&mut self, node: NodeId) {
         if self.is_quarantined(node) {
             return;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::Hub;
+use super::ConnectionManager;
 use crate::net::secrets::Secrets;
 
-impl Hub {
+impl ConnectionManager {
     /// Uses these secrets for later handshakes and lanes. Open connections stay open.
     pub(super) fn adopt(&self, secrets: Secrets) {
         self.keyring.replace(secrets.clone());

@@ -12,14 +12,14 @@ use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::Machine;
 use tokio::sync::oneshot;
 
-use super::{Hub, PeerState};
+use super::{ConnectionManager, PeerState};
 use crate::net::Class;
 
 /// Poll interval of the shutdown. A task reports just before it ends, and its end itself produces
 /// no event.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
-impl Hub {
+impl ConnectionManager {
     pub(super) async fn stop(mut self, within: Duration, done: oneshot::Sender<()>) {
         let lanes = self.directory.close();
         lanes.iter().for_each(|(_, _, lane)| lane.finish());
@@ -31,7 +31,7 @@ impl Hub {
         let end = self.now().mono + within.min(self.tasks.limits.link_down_max);
         while self.goes_on() && self.now().mono < end {
             let due = self.peers.values().filter_map(|peer| peer.link.next_deadline()).min();
-            let due = due.map_or(end, |due| due.min(end)).min(self.now().mono + LOOK);
+            let due = due.map_or(end, |due| due.min(end)).min(self.now().mono + POLL_EVERY);
             let wait = due - self.now().mono;
             tokio::select! {
                 event = self.swarm.select_next_some() => self.on_swarm(event),

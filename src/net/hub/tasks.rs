@@ -1,7 +1,7 @@
 //! Tasks of the lanes: each opens or accepts one substream, then carries one lane over it.
 //!
-//! A task asks the hub whether the peer is admitted, and reports how the lane ended. The hub never
-//! waits for a task.
+//! A task asks the connection manager whether the peer is admitted, and reports how the lane ended.
+//! The connection manager never waits for a task.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::net::swarm::{Line, OpenFailed};
 use crate::net::wire::{Facts, Hello, Refusal};
 use crate::net::{Class, NodeId, Receiver};
 
-/// Report or request of a task to the hub.
+/// Report or request of a task to the connection manager.
 #[derive(Debug)]
 pub(super) enum Report {
     /// A peer has proved that it may open this lane; the task asks for the inbound lane.
@@ -126,7 +126,7 @@ impl Tasks {
     }
 
     pub(super) fn tell(&self, report: Report) {
-        let _ = self.reports.send(report); // an error: the hub has stopped
+        let _ = self.reports.send(report); // an error: the connection manager has stopped
     }
 
     /// Spawns the task of a lane on the runtime where only its own messages can delay it. Tasks of
@@ -218,7 +218,8 @@ impl Tasks {
     /// Accepts a substream, and reads the lane that it carries.
     pub(super) fn accept(&self, accepting: InboundSubstream) {
         let tasks = self.clone();
-        // The hub needs the task's abort handle, which exists only once the task is spawned.
+        // The connection manager needs the task's abort handle, which exists only once the task is
+        // spawned.
         let (give, take) = oneshot::channel();
         let task = self.spawn(accepting.class, async move {
             let Ok(reader) = take.await else { return };
@@ -249,7 +250,7 @@ impl Tasks {
         let hello = asked.hello.clone();
         let (generation, first) = (hello.generation, hello.first_unacknowledged);
         self.tell(Report::Hello { peer, connection, hello, reader, reply });
-        let Ok(lane) = lane.await else { return Ok(()) }; // the hub dropped the request
+        let Ok(lane) = lane.await else { return Ok(()) }; // the manager dropped it
         let turn = match lane {
             Ok(lane) => lane.take_over(generation, first).await,
             Err(refusal) => Err(refusal),

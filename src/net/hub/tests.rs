@@ -1,4 +1,4 @@
-//! Tests that drive hubs by hand, one event at a time, in order to check what a hub does when
+//! Tests that drive connection managers by hand, one event at a time, to check what each does when
 //! several things happen before it runs. No test depends on the relative speed of two tasks.
 
 use std::sync::Mutex;
@@ -36,7 +36,7 @@ impl Receiver for Taker {
 }
 
 struct Bench {
-    hub: Hub,
+    manager: ConnectionManager,
     taker: Arc<Taker>,
     address: Multiaddr,
     events: mpsc::UnboundedReceiver<Event>,
@@ -61,24 +61,25 @@ impl Bench {
             events: told,
             runtimes,
         };
-        let Started { hub, listening, .. } = Hub::start(setup).await.expect("a free port");
+        let Started { manager, listening, .. } =
+            ConnectionManager::start(setup).await.expect("a free port");
         let address = listening[0].clone();
-        Self { hub, taker, address, events, _commands, _identity: identity }
+        Self { manager, taker, address, events, _commands, _identity: identity }
     }
 
-    /// Runs one iteration of the loop of [`Hub::run`].
+    /// Runs one iteration of the loop of [`ConnectionManager::run`].
     async fn step(&mut self) {
-        let hub = &mut self.hub;
-        let wait = hub.deadline() - hub.now().mono;
+        let manager = &mut self.manager;
+        let wait = manager.deadline() - manager.now().mono;
         tokio::select! {
-            event = hub.swarm.select_next_some() => hub.on_swarm(event),
-            Some(report) = hub.reports.recv() => hub.on_report(report),
-            Some(wanted) = hub.wanted.recv() => hub.on_wanted(wanted),
-            () = tokio::time::sleep(wait) => hub.tick(),
+            event = manager.swarm.select_next_some() => manager.on_swarm(event),
+            Some(report) = manager.reports.recv() => manager.on_report(report),
+            Some(wanted) = manager.wanted.recv() => manager.on_wanted(wanted),
+            () = tokio::time::sleep(wait) => manager.tick(),
         }
     }
 
-    /// Runs the hub until `met` holds.
+    /// Runs the connection manager until `met` holds.
     async fn until(&mut self, what: &str, met: impl Fn(&Self) -> bool) {
         soon(what, async {
             while !met(self) {
@@ -89,14 +90,14 @@ impl Bench {
     }
 
     fn keep(&mut self, other: &Self) {
-        self.hub.on_command(Command::Keep(other.hub.me.peer, vec![other.address.clone()]));
+        self.manager.on_command(Command::Keep(other.manager.me.peer, vec![other.address.clone()]));
     }
 
     /// Whether the control lane to that peer is carried.
     fn is_linked(&self, other: &Self) -> bool {
-        let link = self.hub.peers.get(&other.hub.me.peer).map(|peer| &peer.link);
+        let link = self.manager.peers.get(&other.manager.me.peer).map(|peer| &peer.link);
         link.is_some_and(|link| link.carried_since(Class::Control).is_some())
-            && self.hub.directory.used(other.hub.me.incarnation, Class::Control).is_some()
+            && self.manager.directory.used(other.manager.me.incarnation, Class::Control).is_some()
     }
 }
 
@@ -105,7 +106,7 @@ async fn soon<T>(what: &str, wanted: impl Future<Output = T>) -> T {
     waited.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"))
 }
 
-/// Runs both hubs until `met` holds.
+/// Runs both managers until `met` holds.
 async fn until(what: &str, a: &mut Bench, b: &mut Bench, met: impl Fn(&Bench, &Bench) -> bool) {
     soon(what, async {
         while !met(a, b) {
@@ -119,7 +120,7 @@ async fn until(what: &str, a: &mut Bench, b: &mut Bench, met: impl Fn(&Bench, &B
     .await;
 }
 
-/// Starts two hubs, of which the first keeps its link to the second.
+/// Starts two connection managers, of which the first keeps its link to the second.
 async fn linked() -> (Bench, Bench) {
     let (mut a, mut b) = (Bench::start().await, Bench::start().await);
     a.keep(&b);
@@ -131,25 +132,25 @@ async fn linked() -> (Bench, Bench) {
 async fn stop_waits_for_the_report_of_a_broken_lane() {
     const MESSAGES: u64 = 100;
     let (mut a, mut b) = linked().await;
-    let (from, to) = (a.hub.me, b.hub.me);
-    let lane = a.hub.directory.lane(to.incarnation, Class::User).expect("it is up");
+    let (from, to) = (a.manager.me, b.manager.me);
+    let lane = a.manager.directory.lane(to.incarnation, Class::User).expect("it is up");
     for n in 0..MESSAGES {
         lane.send(&[], &n.to_be_bytes()).expect("room");
     }
     until("all are under way", &mut a, &mut b, |_, _| lane.stats().unsent == 0).await;
-    b.hub.swarm.disconnect_peer_id(from.peer).expect("they are connected");
-    // The tasks of the lane have ended, but the hub has not processed their reports.
+    b.manager.swarm.disconnect_peer_id(from.peer).expect("they are connected");
+    // The tasks of the lane have ended, but the connection manager has not processed their reports.
     soon("the break is seen", async {
-        while a.hub.peers[&to.peer].carries() {
+        while a.manager.peers[&to.peer].carries() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
     .await;
     b.taker.takes.send_replace(true);
     let taker = b.taker.clone();
-    let serving = tokio::spawn(b.hub.run());
+    let serving = tokio::spawn(b.manager.run());
     let (done, stopped) = oneshot::channel();
-    soon("the end", a.hub.stop(Duration::MAX, done)).await;
+    soon("the end", a.manager.stop(Duration::MAX, done)).await;
     assert_eq!(stopped.await, Ok(()));
     let got: Vec<_> = (0..MESSAGES).map(|n| n.to_be_bytes().to_vec()).collect();
     assert_eq!(*taker.got.lock().expect("no test panics under it"), got);
@@ -165,15 +166,15 @@ async fn stop_waits_for_the_report_of_a_broken_lane() {
 #[tokio::test]
 async fn welcome_to_a_replaced_attempt_is_ignored() {
     let (mut a, b) = linked().await;
-    let (id, class) = (b.hub.me, Class::User);
-    let peer = &a.hub.peers[&id.peer];
+    let (id, class) = (b.manager.me, Class::User);
+    let peer = &a.manager.peers[&id.peer];
     let connection = peer.link.carrier().expect("the link is up");
-    let lane = Lane::new(id, class, &a.hub.tasks.limits);
-    let facts = Facts { incarnation: id.incarnation, ..b.hub.standing.borrow().facts.clone() };
+    let lane = Lane::new(id, class, &a.manager.tasks.limits);
+    let facts = Facts { incarnation: id.incarnation, ..b.manager.standing.borrow().facts.clone() };
     let (reply, goes_on) = oneshot::channel();
     let (attempt, accepted, is_new) = (0, 0, true); // attempts are counted from 1
     let peer = id.peer;
-    a.hub.welcomed(WelcomedLane {
+    a.manager.welcomed(WelcomedLane {
         peer,
         class,
         attempt,
@@ -185,32 +186,32 @@ async fn welcome_to_a_replaced_attempt_is_ignored() {
         reply,
     });
     assert!(goes_on.await.is_err(), "its task goes on");
-    assert!(a.hub.directory.used(id.incarnation, class).is_none(), "its lane is the one now");
+    assert!(a.manager.directory.used(id.incarnation, class).is_none(), "its lane is the one now");
 }
 
 /// An incarnation of a kept peer is forgotten while it is being dialled.
 #[tokio::test]
 async fn aborted_dial_of_a_former_incarnation_is_not_reported() {
     let (mut a, b) = linked().await;
-    let former = b.hub.me;
+    let former = b.manager.me;
     // This listener accepts connections and never sends anything.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = silent.local_addr().expect("bound").port();
     let silent_at: Multiaddr = format!("/ip4/127.0.0.1/tcp/{port}").parse().expect("an address");
     let keep = || Command::Keep(former.peer, vec![silent_at.clone()]);
-    a.hub.on_command(keep());
+    a.manager.on_command(keep());
     drop(b);
-    let is_dialled = |a: &Bench| a.hub.dials.values().any(|dial| dial.address == silent_at);
+    let is_dialled = |a: &Bench| a.manager.dials.values().any(|dial| dial.address == silent_at);
     a.until("it is dialled anew", is_dialled).await;
-    a.hub.on_command(Command::Release(former.peer));
-    a.hub.on_command(keep());
+    a.manager.on_command(Command::Release(former.peer));
+    a.manager.on_command(keep());
     while a.events.try_recv().is_ok() {}
-    a.hub.forget(former);
+    a.manager.forget(former);
     let pending =
-        |a: &Bench| a.hub.swarm.network_info().connection_counters().num_pending_outgoing();
+        |a: &Bench| a.manager.swarm.network_info().connection_counters().num_pending_outgoing();
     assert_eq!(pending(&a), 2, "both incarnations are being dialled");
     a.until("the former dial is over", |a| pending(a) == 1).await;
-    assert_eq!(a.hub.dials.len(), 1);
+    assert_eq!(a.manager.dials.len(), 1);
     while let Ok(event) = a.events.try_recv() {
         assert!(!matches!(event, Event::DialRefused { .. }), "{event:?}");
     }
@@ -220,14 +221,14 @@ async fn aborted_dial_of_a_former_incarnation_is_not_reported() {
 #[tokio::test]
 async fn second_peer_with_an_equal_incarnation_is_refused() {
     let (mut a, b) = linked().await;
-    let (node, connection) = (b.hub.me, a.hub.peers[&b.hub.me.peer].link.carrier());
+    let (node, connection) = (b.manager.me, a.manager.peers[&b.manager.me.peer].link.carrier());
     let connection = connection.expect("the link is up");
-    let facts = b.hub.standing.borrow().facts.clone();
-    let own = Facts { incarnation: a.hub.me.incarnation, ..facts.clone() };
+    let facts = b.manager.standing.borrow().facts.clone();
+    let own = Facts { incarnation: a.manager.me.incarnation, ..facts.clone() };
     for facts in [&facts, &own] {
-        let admitted = a.hub.admit(PeerId::random(), connection, facts);
+        let admitted = a.manager.admit(PeerId::random(), connection, facts);
         assert_eq!(admitted, Err(Refusal::Claimed));
     }
-    assert_eq!(a.hub.directory.whose(node.incarnation), Some(node.peer));
-    assert_eq!(a.hub.admit(node.peer, connection, &facts), Ok(()));
+    assert_eq!(a.manager.directory.whose(node.incarnation), Some(node.peer));
+    assert_eq!(a.manager.admit(node.peer, connection, &facts), Ok(()));
 }
