@@ -4,9 +4,9 @@ use futures::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::lanes::pipe::{Chance, Nature};
 
-/// Data that end number `who` sends: short or long.
-pub(crate) fn said(seed: u64, who: usize) -> Vec<u8> {
-    let mut chance = Chance(seed ^ ((who as u64 + 1) << 32));
+/// Data that end number `end` sends: short or long.
+pub(crate) fn said(seed: u64, end: usize) -> Vec<u8> {
+    let mut chance = Chance(seed ^ ((end as u64 + 1) << 32));
     let len = if chance.one_in(3) { chance.size(1_500_000) } else { chance.size(20_000) };
     let first = chance.next();
     (0..len as u64).map(|at| (at.wrapping_mul(first) >> 24) as u8).collect()

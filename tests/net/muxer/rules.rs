@@ -1,4 +1,4 @@
-//! What holds of streams, limits and peers that break the rules; the other end writes by hand.
+//! Tests of streams, limits and violations. The other end reads and writes frames by hand.
 
 use futures::FutureExt;
 use futures::io::{AsyncRead, AsyncWrite};
@@ -18,13 +18,13 @@ const MAX: usize = 1024 * 1024;
 
 pub(super) type Socket = Held<Compat<DuplexStream>>;
 
-/// A muxer that was dialled, and the bare other end.
+/// A muxer on the accepting side, and the bare socket of the other end.
 pub(super) fn by_hand(capacity: usize) -> (Muxer<Socket>, DuplexStream) {
     let (near, far) = tokio::io::duplex(capacity);
     (dialled(Held::new(near.compat())), far)
 }
 
-/// Polls it until nothing more happens.
+/// Polls the muxer until nothing more happens. Returns its end, if it ended.
 pub(super) fn run(muxer: &mut Muxer<Socket>) -> Option<Error> {
     let waker = noop_waker();
     let mut cx = Context::from_waker(&waker);
@@ -52,7 +52,7 @@ pub(super) fn opened(muxer: &mut Muxer<Socket>) -> Option<Stream<Socket>> {
     }
 }
 
-/// What comes without waiting.
+/// Reads the bytes that are available now.
 pub(super) fn read(stream: &mut Stream<Socket>, most: usize) -> Poll<std::io::Result<Vec<u8>>> {
     let waker = noop_waker();
     let mut bytes = vec![0; most];
@@ -60,7 +60,7 @@ pub(super) fn read(stream: &mut Stream<Socket>, most: usize) -> Poll<std::io::Re
     read.map_ok(|len| bytes[..len].to_vec())
 }
 
-/// Writes as much of it as is taken at once; how much.
+/// Writes as much as is accepted at once, and returns the number of bytes.
 pub(super) fn write(stream: &mut Stream<Socket>, bytes: &[u8]) -> usize {
     let waker = noop_waker();
     let written = Pin::new(stream).poll_write(&mut Context::from_waker(&waker), bytes);
@@ -74,7 +74,7 @@ fn flush(stream: &mut Stream<Socket>) {
     stream.flush().now_or_never().expect("at once").expect("it is open");
 }
 
-/// What the other end finds.
+/// Reads this many bytes at the other end.
 pub(super) async fn found(far: &mut DuplexStream, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     within(far.read_exact(&mut bytes)).await.expect("so much is there");
@@ -134,7 +134,7 @@ async fn flush_writes_without_polling_the_connection() {
 
 #[tokio::test]
 async fn written_data_is_sent_after_its_stream_is_dropped() {
-    // A socket that takes nothing more, so that it waits.
+    // The socket is full, so that the data waits.
     for (flags, end) in [(SYN, RST), (SYN | FIN, FIN)] {
         let (mut muxer, mut far) = by_hand(64 * 1024);
         far.write_all(&data(flags, 1, b"why?")).await.expect("room");
@@ -150,7 +150,7 @@ async fn written_data_is_sent_after_its_stream_is_dropped() {
         let mut heard = Vec::new();
         let mut bytes = vec![0; 64 * 1024];
         for _ in 0..100 {
-            tokio::task::yield_now().await; // its budget is anew
+            tokio::task::yield_now().await; // renews the coop budget
             assert!(run(&mut muxer).is_none());
             if let Some(len) = far.read(&mut bytes).now_or_never() {
                 heard.extend_from_slice(&bytes[..len.expect("it is open")]);
@@ -186,7 +186,7 @@ impl std::task::Wake for Woken {
     }
 }
 
-/// Polls it once; whether it was woken since then.
+/// Polls the muxer once. The returned function tells whether it was woken since then.
 fn polled(muxer: &mut Muxer<Socket>) -> impl Fn() -> bool + use<> {
     let woken = Arc::new(Woken(AtomicUsize::new(0)));
     let waker = Arc::clone(&woken).into();
@@ -214,7 +214,7 @@ async fn writer_stops_at_the_window_and_resumes_on_credit() {
     assert_eq!(write(&mut stream, &plenty), 0);
 }
 
-/// Sends as much as it may; counts it and the credit that comes back.
+/// Sends as much as its credit allows, and keeps count of the credit.
 struct Sender {
     far: DuplexStream,
     credit: usize,
@@ -249,7 +249,7 @@ async fn sending() -> (Muxer<Socket>, Stream<Socket>, Sender) {
     (muxer, stream, Sender { far, credit: FIRST, heard: Vec::new() })
 }
 
-/// Up to `most` bytes are sent and all read at once; the sender hears of its credit.
+/// Sends up to `most` bytes and reads them all at once; then the sender receives its credit.
 async fn pass(
     muxer: &mut Muxer<Socket>,
     stream: &mut Stream<Socket>,
@@ -271,7 +271,7 @@ async fn pass(
 async fn window_grows_for_slow_and_shrinks_for_fast_readers() {
     let (mut muxer, mut stream, mut sender) = sending().await;
     let (mut unread, mut most) = (0, 0);
-    // It has always all that it may have under way when something is read.
+    // Before each read, the sender has used all of its credit.
     for _ in 0..200 {
         unread += sender.credit;
         let all = sender.credit;
@@ -284,7 +284,7 @@ async fn window_grows_for_slow_and_shrinks_for_fast_readers() {
         assert!(run(&mut muxer).is_none());
         sender.listen();
     }
-    // What a reader has taken and not used is beside it.
+    // The last buffer, which the reader holds but has not consumed, does not count.
     assert!((MAX..=MAX + 64 * 1024).contains(&most), "{most}");
     while let Poll::Ready(Ok(bytes)) = read(&mut stream, 1 << 20) {
         unread -= bytes.len();
@@ -329,9 +329,9 @@ async fn pings_are_answered_without_blocking_reads() {
     far.write_all(&frame(PING, SYN, 0, 77)).await.expect("room");
     assert!(run(&mut muxer).is_none());
     assert_eq!(found(&mut far, 12).await, frame(PING, ACK, 0, 77));
-    // Answers that nobody reads fill the socket; what comes is read nevertheless.
+    // Unread answers fill the socket; incoming data must still be read.
     for n in 0..1000 {
-        tokio::task::yield_now().await; // its budget is anew
+        tokio::task::yield_now().await; // renews the coop budget
         far.write_all(&frame(PING, SYN, 0, n)).now_or_never().expect("it is read").expect("so");
         assert!(run(&mut muxer).is_none());
     }
@@ -400,7 +400,7 @@ async fn connection_end_wakes_readers_and_writers() {
         |mut muxer: Muxer<Socket>| {
             let waker = noop_waker();
             let _ = Pin::new(&mut muxer).poll_close(&mut Context::from_waker(&waker));
-            std::mem::forget(muxer); // as long as its goodbye waits
+            std::mem::forget(muxer); // like one whose go-away waits to be written
         },
     ] {
         let (mut muxer, _far) = by_hand(16);
@@ -431,7 +431,7 @@ async fn close_sends_written_data_then_go_away() {
     assert_eq!(within(far.read(&mut [0; 9])).await.expect("closed"), 0);
 }
 
-/// A muxer whose other end says this and takes nothing, and the stream that it has opened.
+/// A muxer whose other end sends these pieces and reads nothing, and the stream that it has opened.
 fn deaf(says: &[Vec<u8>], writing: fn() -> std::io::Result<usize>) -> (Muxer<Deaf>, Stream<Deaf>) {
     let says = says.iter().cloned().collect();
     let mut muxer = dialled(Deaf { says, pauses: false, writing });
@@ -542,7 +542,7 @@ async fn peer_that_ignores_refusals_is_cut_off() {
     let (mut muxer, mut far) = by_hand(64);
     let mut id = 1;
     let end = loop {
-        tokio::task::yield_now().await; // its budget is anew
+        tokio::task::yield_now().await; // renews the coop budget
         far.write_all(&frame(WINDOW, SYN, id, 0)).now_or_never().expect("it is read").expect("so");
         if let Some(end) = run(&mut muxer) {
             break end;
@@ -571,7 +571,7 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// Whatever comes, it is read or it ends the connection; streams are at most as many as may be.
+    /// Any input is read or ends the connection, and the number of streams stays within the limit.
     #[test]
     fn any_bytes_are_read_or_end_the_connection(
         bytes in prop_oneof![frames(), proptest::collection::vec(any::<u8>(), 0..400)],
