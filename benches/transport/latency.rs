@@ -20,7 +20,7 @@ const ROUNDS: usize = 3;
 const PAUSE: Duration = Duration::from_millis(1);
 const BESIDE_BULK: Duration = Duration::from_secs(4);
 
-/// Sorted time spans.
+/// Latency samples in ascending order.
 struct Spans(Vec<Duration>);
 
 impl Spans {
@@ -153,7 +153,7 @@ fn alone_raw(stack: Stack) -> Vec<Duration> {
 
 // ── Beside bulk ──
 
-/// Rate of bulk.
+/// Rate at which bulk messages are sent.
 #[derive(Clone, Copy, PartialEq)]
 enum Pace {
     Saturated,

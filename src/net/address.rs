@@ -1,8 +1,9 @@
 //! Parsing of addresses, and resolution of the names of seeds.
 //!
 //! Seeds are found through the system's resolver only. Multicast and a DHT are not used, because
-//! they find no peers inside containers. Each address of a name is dialled separately, because
-//! libp2p's resolver stops at the first address that connects, which may be this node itself.
+//! they find no peers inside containers. Every address of a name is dialled
+//! (docs/protocol/transport.md#every-address-of-a-name-is-dialled), because libp2p's resolver stops
+//! at the first address that connects, which may be this node itself.
 
 use std::collections::BTreeSet;
 use std::io;

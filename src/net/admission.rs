@@ -50,8 +50,9 @@ pub struct Standing {
     pub stopping: bool,
 }
 
-/// The opening of a lane that a proof is bound to. Both nonces are part of it, so that a recorded
-/// proof cannot be replayed.
+/// The opening of a lane that a proof is bound to
+/// (docs/protocol/transport.md#proofs-bind-roles-and-nonces). Both nonces are part of it, so that a
+/// recorded proof cannot be replayed.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
     /// Peer that opens the lane.
@@ -92,7 +93,8 @@ pub struct Call<'a> {
 }
 
 /// Role of the prover in a client's call. The labels differ from each other and from those of both
-/// [`Role`]s, so that a proof for a call never opens a lane.
+/// [`Role`]s, so that a proof for a call never opens a lane
+/// (docs/protocol/transport.md#client-secrets-open-no-lane).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Party {
     /// The client proves itself to the node.
@@ -174,7 +176,8 @@ impl Standing {
     }
 
     /// Judges an opener's `Hello`. The checks are ordered so that a peer without a valid proof
-    /// learns nothing.
+    /// learns at most the protocol version
+    /// (docs/protocol/transport.md#verdicts-tell-strangers-nothing).
     ///
     /// # Errors
     /// The [`Refusal`] to send to the opener.
@@ -195,6 +198,8 @@ impl Standing {
         };
         let secret = self.proven(Role::Opener, &opening, hello.proof.as_ref())?;
         let node = self.judge_node(from, &hello.facts)?;
+        // Messages for an earlier incarnation must not reach this one, which lacks that state
+        // (docs/protocol/transport.md#lanes-are-for-one-incarnation).
         let current = self.facts.incarnation;
         if hello.to.is_some_and(|to| to != current) {
             return Err(Refusal::WrongIncarnation { current });
@@ -324,7 +329,9 @@ impl Standing {
 pub struct Opener {
     /// The node as it has identified itself.
     pub node: NodeId,
-    /// The secret of its proof; the answer is proven with the same one.
+    /// The secret of its proof; the answer is proven with the same one, because during a
+    /// replacement the two sides prefer different secrets
+    /// (docs/protocol/transport.md#answer-by-the-secret-that-was-used).
     pub secret: Option<Secret>,
 }
 
@@ -390,7 +397,9 @@ fn begun(
     mac
 }
 
-/// Checks that a node may start with these settings.
+/// Checks that a node may start with these settings. No open listener without a secret
+/// (docs/protocol/transport.md#no-open-listener-without-a-secret): otherwise any peer that reaches
+/// the port could join.
 ///
 /// # Errors
 /// [`ConfigError`], whose text tells what to set.

@@ -54,8 +54,8 @@ const PROBE_WITHIN: Duration = Duration::from_secs(1);
 /// tried in order until one admits the client.
 ///
 /// # Errors
-/// [`ConnectError`], whose text says what is wrong and what to do. Until then the node has learned
-/// nothing but the client's peer id.
+/// [`ConnectError`], whose text names the cause and the remedy. In that case the node has received
+/// only the messages of the opening handshake.
 pub async fn connect(
     config: &Config,
     address: &Multiaddr,

@@ -169,7 +169,8 @@ pub struct Limits {
     #[serde(with = "humantime_serde")]
     pub idle_timeout: Duration,
     /// Maximum time for which a peer may read nothing from a control lane with queued messages, or
-    /// from a client's stream with unwritten bytes. Then it is disconnected.
+    /// from a client's stream with unwritten bytes. Then the peer is disconnected, or writing to
+    /// the client's stream fails.
     #[serde(with = "humantime_serde")]
     pub control_undrained_max: Duration,
     /// How long unacknowledged messages are kept for an unreachable node.

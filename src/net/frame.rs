@@ -46,7 +46,8 @@ pub const DEFINE: u16 = 0xfffe;
 pub const LITERAL: u16 = 0xffff;
 
 /// Kinds of frames. A later release that adds a kind which older nodes may ignore must number it
-/// from [`SKIPPABLE`](kind::SKIPPABLE) on.
+/// from [`SKIPPABLE`](kind::SKIPPABLE) on
+/// (docs/protocol/transport.md#unknown-kinds-may-be-skipped).
 pub mod kind {
     /// A whole message in one frame.
     pub const MESSAGE: u8 = 1;
@@ -113,7 +114,8 @@ pub enum Cut<'a> {
     Short,
 }
 
-/// Violation of the protocol by the peer. The substream must be closed.
+/// Violation of the protocol by the peer. The substream must be closed, but not the connection,
+/// which carries other lanes (docs/protocol/transport.md#a-violation-costs-one-substream).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Violation {
@@ -172,7 +174,8 @@ pub enum Violation {
 ///
 /// # Errors
 /// A [`Violation`], as soon as the available bytes show it: a length above `bytes_max` is refused
-/// before any further byte of the frame has arrived.
+/// before any further byte of the frame has arrived
+/// (docs/protocol/transport.md#lengths-are-checked-before-allocation).
 pub fn cut(bytes: &[u8], bytes_max: usize) -> Result<Cut<'_>, Violation> {
     let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else {
         return Ok(Cut::Short);

@@ -61,7 +61,8 @@ pub enum Event {
         /// Node that was removed.
         node: NodeId,
     },
-    /// The last connection with a node has closed. This is evidence of a failure, not proof.
+    /// The last connection with a node has closed. This is evidence of a failure, not proof
+    /// (docs/protocol/transport.md#a-closed-connection-is-evidence).
     Closed {
         /// The node of the connection.
         node: NodeId,
@@ -178,8 +179,8 @@ impl Net {
     /// control lanes have threads of their own; the other lanes run on the caller's runtime.
     ///
     /// # Errors
-    /// [`StartError`] names the address that cannot be listened on, or says why listening would not
-    /// be safe.
+    /// [`StartError`] names the address that cannot be listened on, or the reason why listening
+    /// would not be safe.
     pub async fn start(
         config: &Config,
         identity: &Identity,

@@ -1,12 +1,15 @@
 //! Identity of this node: its key, its incarnation, and the lock of its data directory, which
 //! excludes a second process with the same identity.
 //!
-//! **Incarnations are self-certifying.** An incarnation is a hash of the peer id and of a nonce
-//! that is drawn at each start and sent with every lane's opening ([`incarnation`]). Lanes, dots
-//! and configurations name nodes by incarnation alone, so a peer that claimed the incarnation of
-//! another node would receive the messages of that node. Peer ids are authenticated, so a peer can
-//! claim only incarnations for which it has found a nonce. To hit another node's incarnation takes
-//! about 2^64 hashes, within the lifetime of that incarnation.
+//! Certified incarnation (docs/protocol/transport.md#certified-incarnation): an incarnation is a
+//! hash of the peer id and of a nonce that is drawn at each start and sent with every lane's
+//! opening ([`incarnation`]). Lanes, dots and configurations name nodes by incarnation alone, so a
+//! peer that claimed the incarnation of another node would receive the messages of that node. Peer
+//! ids are authenticated, so a peer can claim only incarnations for which it has found a nonce. To
+//! hit another node's incarnation takes about 2^64 hashes, within the lifetime of that incarnation.
+//!
+//! One process per data directory (docs/protocol/transport.md#one-process-per-data-directory): two
+//! processes with one identity would answer for each other.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -71,7 +74,7 @@ impl Identity {
     /// without a directory, creates an ephemeral one. Draws a new incarnation in any case.
     ///
     /// # Errors
-    /// [`IdentityError`], whose text says what to do.
+    /// [`IdentityError`], whose text names the remedy.
     pub fn load(data_dir: Option<&Path>) -> Result<Self, IdentityError> {
         let lock = data_dir.map(Lock::take).transpose()?;
         let keypair = match data_dir {

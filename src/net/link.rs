@@ -4,17 +4,18 @@
 //! A [`Machine`] without I/O. Its inputs are events of the swarm and of the lanes' tasks; the
 //! connection manager carries out its outputs.
 //!
-//! Crossing dials: two nodes that dial each other at the same time get two connections. Neither is
-//! closed. Both sides move their lanes to the one that was dialled by the smaller peer id, and the
-//! other one becomes idle. A connection that is clearly newer than the rest wins regardless of its
-//! dialler, because the peer had a reason to dial again, such as a broken connection that this side
-//! has not noticed yet.
+//! The smaller peer id carries (docs/protocol/transport.md#the-smaller-peer-id-carries): two nodes
+//! that dial each other at the same time get two connections. Neither is closed. Both sides move
+//! their lanes to the one that was dialled by the smaller peer id, and the other one becomes idle.
+//! A connection that is clearly newer than the rest wins regardless of its dialler, because the
+//! peer had a reason to dial again, such as a broken connection that this side has not noticed yet.
 //!
-//! Dialled addresses: a link dials only addresses from this node's own settings or from membership,
-//! and those at which the peer has answered such a dial. The addresses that a peer tells in `Hello`
-//! are never dialled, because otherwise any admitted peer could have this node connect to any host
-//! and port behind its firewall. A peer that is not kept is not dialled again when its connection
-//! breaks; it must dial itself.
+//! Dial only known addresses (docs/protocol/transport.md#dial-only-known-addresses): a link dials
+//! only addresses from this node's own settings or from membership, and those at which the peer has
+//! answered such a dial. The addresses that a peer tells in `Hello` are never dialled, because
+//! otherwise any admitted peer could have this node connect to any host and port behind its
+//! firewall. A peer that is not kept is not dialled again when its connection breaks; it must dial
+//! itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -50,7 +51,8 @@ const REFUSED: u32 = 16;
 pub enum Purpose {
     /// Control, data and user lanes.
     Main,
-    /// The bulk lane only.
+    /// The bulk lane only: a control message must not wait behind bulk data in one socket
+    /// (docs/protocol/transport.md#bulk-has-its-own-connection).
     Bulk,
 }
 
@@ -147,8 +149,9 @@ pub enum Output {
         /// Connection on which to open it.
         connection: ConnectionId,
     },
-    /// The lane has had no connection for too long: count its unacknowledged messages as lost. If
-    /// the peer is not kept, the lane is unused from now on, until the next [`Input::Want`].
+    /// The lane has had no connection for too long: count its unacknowledged messages as lost
+    /// (docs/protocol/transport.md#giving-up-is-counted). If the peer is not kept, the lane is
+    /// unused from now on, until the next [`Input::Want`].
     GiveUp(Class),
 }
 

@@ -1,8 +1,10 @@
 //! Secrets of the cluster and of its clients, and their replacement while the node runs.
 //!
 //! Each file holds one secret per line. A node dials with the first one and accepts all of them. A
-//! secret is therefore replaced in three steps, each of which must be finished on all nodes before
-//! the next one begins: add the new secret, move it to the first line, remove the old one.
+//! secret is therefore replaced in three steps
+//! (docs/protocol/transport.md#secrets-are-replaced-in-three-steps), each of which must be finished
+//! on all nodes before the next one begins: add the new secret, move it to the first line, remove
+//! the old one.
 
 use std::borrow::Cow;
 use std::io::Read as _;

@@ -109,7 +109,7 @@ fn set_options(socket: &SockRef<'_>, limits: &Limits) -> io::Result<()> {
 ///
 /// libp2p listens with SO_REUSEPORT, with which a second node of the same user would start without
 /// an error and receive part of the first one's connections. Binding without that option detects
-/// this.
+/// this (docs/protocol/transport.md#one-process-per-data-directory).
 ///
 /// # Errors
 /// The error of binding: `AddrInUse` if another process listens there.

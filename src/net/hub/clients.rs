@@ -22,7 +22,7 @@ pub(super) struct Clients {
 /// Owner of the key with which a client calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyOwner {
-    /// The client itself.
+    /// The client, which is not known as a node.
     Client,
     /// A known node: the client's connection is counted as one of the node's.
     KnownNode,

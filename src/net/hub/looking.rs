@@ -1,5 +1,6 @@
 //! Periodic check of the control lanes: a peer that reads nothing from its control lane is
-//! disconnected.
+//! disconnected, because a dropped heartbeat is worse than a broken connection
+//! (docs/protocol/transport.md#control-is-never-dropped).
 
 use std::time::Duration;
 

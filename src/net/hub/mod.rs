@@ -49,8 +49,8 @@ use super::wire::{Facts, Refusal};
 use super::{Class, NodeId, Receiver, address};
 
 /// Maximum number of consecutive substreams of a lane that end on a living connection without
-/// progress. At that number the peer apparently cannot take a message of the lane, so the lane is
-/// abandoned and its messages are counted as lost.
+/// progress. Then the lane is abandoned: the peer apparently cannot take one of its messages
+/// (docs/protocol/transport.md#a-hopeless-lane-is-given-up).
 const STALLED_MAX: u32 = 5;
 
 /// Maximum number of peers that are remembered. Beyond it, a peer that is neither kept nor
@@ -112,7 +112,7 @@ pub(super) struct ConnectionManager {
     stops: bool,
 }
 
-/// Counters for [`Stats`].
+/// Counters that [`Stats`] reports.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     refused: u64,
@@ -664,11 +664,10 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Refuses an incarnation that belongs to another peer. Lanes are keyed by incarnation alone,
-    /// so the second peer would receive the messages of the first.
-    ///
-    /// Admission accepts only incarnations that are hashes of the peer's own id, so this takes two
-    /// equal hashes of 64 bits. The peer that came first keeps the incarnation.
+    /// Refuses an incarnation that belongs to another peer, which would otherwise take over the
+    /// lanes of that peer (docs/protocol/transport.md#one-peer-per-incarnation). Admission accepts
+    /// only hashes of the peer's own id, so this takes two equal hashes of 64 bits. The peer that
+    /// came first keeps the incarnation.
     fn check_claim(&mut self, node: NodeId) -> Result<(), Refusal> {
         let is_own = node.incarnation == self.me.incarnation;
         let own = is_own.then_some(self.me.peer);

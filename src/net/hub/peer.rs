@@ -22,7 +22,7 @@ pub(super) enum RestartKind {
     Unchanged,
     /// The peer has restarted.
     Restarted {
-        /// The former incarnation.
+        /// Incarnation before the restart.
         old: ReplicaId,
         /// Whether the peer holds the lock of its former incarnation on the same host, which proves
         /// that the old process is dead.
@@ -138,8 +138,12 @@ impl PeerState {
 
     /// Updates the peer's facts. A new incarnation gets new lanes.
     ///
-    /// Incarnations have no order, but connections have: an incarnation that speaks on an older
-    /// connection than the known one started before it.
+    /// An older connection never speaks for a newer life
+    /// (docs/protocol/transport.md#an-older-connection-never-speaks-for-a-newer-life): incarnations
+    /// have no order, but connections have.
+    ///
+    /// A held lock proves death (docs/protocol/transport.md#a-held-lock-proves-death): only one
+    /// process can hold the lock of one file on one boot of a host.
     pub(super) fn meet(&mut self, Announcement { facts, rank }: Announcement<'_>) -> RestartKind {
         let is_other = self.incarnation().is_some_and(|known| known != facts.incarnation);
         if is_other && rank <= self.met_on {

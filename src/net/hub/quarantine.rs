@@ -1,11 +1,13 @@
-//! Quarantine: incarnations that were removed and are refused.
+//! Quarantine: incarnations that were removed and are refused, so that a removed node learns that
+//! it is out (docs/protocol/transport.md#removed-incarnations-are-quarantined).
 
 use std::sync::Arc;
 
 use super::ConnectionManager;
 use crate::net::NodeId;
 
-/// Maximum number of quarantined incarnations. Beyond it, the oldest is dropped.
+/// Maximum number of quarantined incarnations. Beyond it, the oldest is dropped; the configuration
+/// still excludes it (docs/protocol/configurations.md#removed-incarnations-never-return).
 const QUARANTINED_MAX: usize = 16_384;
 
 impl ConnectionManager {

@@ -1,7 +1,8 @@
 //! Shutdown of the transport: queued messages are sent, as far as peers acknowledge them.
 //!
-//! Until the deadline lanes still move between connections and are reopened when they break, but no
-//! new lane begins.
+//! The last messages of an orderly leave are decisions that other nodes wait for
+//! (docs/protocol/transport.md#stopping-drains-lanes). Until the deadline lanes still move between
+//! connections and are reopened when they break, but no new lane begins.
 
 use std::sync::Arc;
 use std::time::Duration;

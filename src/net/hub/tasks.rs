@@ -79,7 +79,7 @@ pub(super) enum OutboundEnd {
 pub(super) enum InboundError {
     /// This node refused it.
     Refused(Refusal),
-    /// The handshake failed.
+    /// The opening handshake of the lane failed.
     Handshake(HandshakeError),
     /// The lane violated the protocol.
     Violation(lane::Ended),

@@ -27,12 +27,12 @@ struct InboundShared {
 pub(super) struct LaneProgress {
     lane: u64,
     pub(super) accepted: u64,
-    /// Includes earlier lanes.
+    /// Messages accepted on this lane and on earlier ones.
     pub(super) accepted_ever: u64,
     pub(super) names: Names,
 }
 
-/// Counters behind [`InboundStats`].
+/// Counters that [`InboundStats`] reports.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) accepted: AtomicU64,
@@ -81,11 +81,15 @@ impl InboundLane {
     }
 
     /// Takes the lane over for a later generation: tells the current reader to end, and waits until
-    /// it has. A higher lane number (the upper half of the generation) starts to count anew.
+    /// it has, because two readers would accept messages twice or in a mixed order
+    /// (docs/protocol/transport.md#one-reader-per-lane). A higher lane number (the upper half of
+    /// the generation) starts to count anew.
     ///
     /// # Errors
     /// [`Refusal::Superseded`] if this generation or a later one had a turn, or comes while this
-    /// one waits; [`Refusal::Gap`] if messages before `first_unacknowledged` are missing here.
+    /// one waits; [`Refusal::Gap`] if messages before `first_unacknowledged` are missing here:
+    /// neither side has them, so the sender must begin a new lane
+    /// (docs/protocol/transport.md#a-gap-starts-a-new-lane).
     pub async fn take_over(
         &self,
         generation: u64,

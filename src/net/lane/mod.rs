@@ -7,6 +7,9 @@
 //! one continues after the last accepted message, so that between two living nodes no message is
 //! lost, duplicated or reordered.
 //!
+//! A lane outlives connections (docs/protocol/transport.md#a-lane-outlives-connections): message
+//! order and replication rely on it.
+//!
 //! A lane that was abandoned is never continued. A new [`Lane`] to the same node has a higher
 //! [number](Lane::next_generation), at which the receiver starts to count anew.
 
@@ -218,7 +221,8 @@ impl Lane {
 
     /// Appends a response to an accepted message (a reply, an acknowledgement, a bounce). It may
     /// exceed the lane's limit up to four times, so that two nodes that answer each other do not
-    /// block each other. On `Full` the caller must drop the response and count it.
+    /// block each other (docs/protocol/transport.md#answers-have-four-times-the-room). On `Full`
+    /// the caller must drop the response and count it.
     ///
     /// # Errors
     /// [`SendError`]; the message was not sent then.

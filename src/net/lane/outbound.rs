@@ -26,8 +26,9 @@ const SPARE_MAX: usize = 4;
 /// Length above which a message counts as long, in bytes.
 const LONG: usize = 16 * 1024;
 
-/// Number of unsent bytes above which a user lane rejects long messages. A short message of another
-/// entity then has at most this and one long message ahead of it.
+/// Number of unsent bytes above which a user lane rejects long messages
+/// (docs/protocol/transport.md#long-messages-take-turns). A short message of another entity then
+/// has at most this and one long message ahead of it.
 const AHEAD_OF_LONG: usize = 256 * 1024;
 
 /// Bytes of short messages that may pass a rejected long one. Beyond that the lane also rejects
@@ -261,6 +262,8 @@ impl OutboundQueue {
         self.kept += whole;
     }
 
+    /// Appends a message as consecutive frames, so that the receiver needs one buffer per lane
+    /// (docs/protocol/transport.md#pieces-are-never-interleaved).
     fn put_pieces(&mut self, body: &[u8]) {
         if FRAME_BYTES - self.open.len() < PIECE_BYTES_MIN.min(self.frame_bytes) {
             self.seal(self.appended - 1, self.appended - 1);
@@ -364,7 +367,9 @@ impl OutboundQueue {
         let index = (self.cursor.chunk - self.gone) as usize;
         let inside = |begins_inside: bool| self.cursor.at == 0 && begins_inside;
         let under_way = self.taken_bytes - self.acknowledged_bytes;
-        // The window never delays the rest of a message, which can only be acknowledged as a whole.
+        // The window never splits a message
+        // (docs/protocol/transport.md#the-window-never-splits-a-message), because a message is
+        // acknowledged only as a whole.
         let held = |begins_inside| under_way >= self.window && !inside(begins_inside);
         if let Some(chunk) = self.sealed.get(index) {
             if self.cursor.at == chunk.bytes.len() {

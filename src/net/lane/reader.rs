@@ -1,8 +1,9 @@
 //! Reader of an inbound lane: decodes one substream, delivers its messages to the receiver, and
 //! acknowledges accepted ones.
 //!
-//! It waits only for bytes and for a busy receiver. Acknowledgements never delay reading. The most
-//! that a misbehaving peer can cause is the end of this substream.
+//! It waits only for bytes and for a busy receiver. Acknowledgements are cumulative and never delay
+//! reading (docs/protocol/transport.md#cumulative-acknowledgement). The most that a misbehaving
+//! peer can cause is the end of this substream.
 
 use std::future::{Future, poll_fn};
 use std::io;

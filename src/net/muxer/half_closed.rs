@@ -1,4 +1,5 @@
-//! Half-closed streams without a user: closed and dropped locally while the peer's half is open.
+//! Half-closed streams without a user: closed and dropped locally while the peer's half is open
+//! (docs/protocol/transport.md#abandoned-streams-are-reset).
 
 use std::collections::VecDeque;
 

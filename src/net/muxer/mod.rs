@@ -4,9 +4,10 @@
 //! and a wake-up for every acknowledgement and every credit), needs the connection's task for each
 //! of them, and reads nothing while the answer to a ping waits to be written, so that two nodes
 //! with saturated connections can block each other. This muxer writes all waiting frames together.
-//! On an idle connection a sender writes inline, and reading never waits for writing. A window
-//! grows only while its data waits for the stream's reader, not for the connection: a busy stream
-//! with 2 MiB in the socket buffers would delay all other streams by that much.
+//! On an idle connection a sender writes inline, and reading never waits for writing
+//! (docs/protocol/transport.md#reading-never-waits-for-writing). A window grows only while its data
+//! waits for the stream's reader, not for the connection: a busy stream with 2 MiB in the socket
+//! buffers would delay all other streams by that much.
 //!
 //! A `MuxerSession` owns the socket. One caller at a time uses it: the connection's task or, while
 //! that is idle, a task that writes to a stream. A `SharedStream` holds the state of one stream.

@@ -357,7 +357,7 @@ impl StreamState {
     }
 
     /// Returns the credit for the consumed bytes: more than that while the reader is slow, less
-    /// while it keeps up.
+    /// while it keeps up (docs/protocol/transport.md#windows-grow-only-for-slow-readers).
     ///
     /// Unread data of a slow reader lies in this stream's inbox, where it delays no other stream,
     /// and a larger window lets both ends work longer at a time. With a fast reader the data in

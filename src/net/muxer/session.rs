@@ -307,7 +307,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         self.resets.extend(reset);
     }
 
-    /// Accepts or refuses a stream of the peer. `false`: there is no room for it.
+    /// Accepts or refuses a stream of the peer. `false`: there is no room for it, and it alone is
+    /// reset (docs/protocol/transport.md#an-extra-stream-is-reset-alone).
     fn on_open(&mut self, id: u32, credit: u32) -> Result<bool, Error> {
         let odd = self.mode == Mode::Server; // clients use odd ids
         if id == 0 || (id % 2 == 1) != odd {

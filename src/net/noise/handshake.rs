@@ -1,15 +1,17 @@
 //! Noise handshake of a connection: three messages that authenticate both peers and derive two
 //! session keys.
 //!
-//! Noise proves that the peer has a certain static key. The payloads of the second and third
-//! message hold the peer's identity, which has signed that key.
+//! The static key is signed (docs/protocol/transport.md#the-static-key-is-signed): Noise proves
+//! only that the peer has a certain static key. The payloads of the second and third message hold
+//! the peer's identity, which has signed that key.
 //!
-//! With a secret the pattern is XXpsk0. The first message then carries an authentication tag under
-//! the preshared key, which the responder verifies before any multiplication on the curve: a
-//! stranger costs a few hashes, and learns neither identity nor static key. The responder tries
-//! each accepted secret, so that no id of a secret is sent in the clear. An attacker that records a
-//! first message can test guesses of the secret with it, which is futile for random secrets of 256
-//! bits.
+//! The secret comes before Diffie Hellman
+//! (docs/protocol/transport.md#the-secret-comes-before-diffie-hellman): with a secret the pattern
+//! is XXpsk0. The first message then carries an authentication tag under the preshared key, which
+//! the responder verifies before any multiplication on the curve: a stranger costs a few hashes,
+//! and learns neither identity nor static key. The responder tries each accepted secret, so that no
+//! id of a secret is sent in the clear. An attacker that records a first message can test guesses
+//! of the secret with it, which is futile for random secrets of 256 bits.
 //!
 //! Without a secret the pattern is XX, as in every libp2p. The dialler then shows its identity only
 //! to a responder that has proven its own; the responder shows its identity to every dialler.
@@ -41,7 +43,7 @@ pub(super) const BYTES_MAX: usize = 4 * 1024;
 pub(super) enum Side {
     /// The dialler, which sends the first message.
     Initiator,
-    /// The accepting side.
+    /// The side that accepted the connection.
     Responder,
 }
 

@@ -1,4 +1,5 @@
-//! The keys of an established channel: snow's `TransportState`, rekeyed by message count.
+//! The keys of an established channel: snow's `TransportState`, rekeyed by message count
+//! (docs/protocol/transport.md#cipher-keys-are-replaced).
 
 use std::io;
 

@@ -1,7 +1,8 @@
 //! Limits of connections and substreams, and counters of what they refused.
 //!
-//! libp2p's own limiter is not used, because it refuses the *new* connection of a peer that
-//! restarted and keeps the dead one. Without I/O and clock.
+//! The oldest connection goes (docs/protocol/transport.md#the-oldest-connection-goes): libp2p's own
+//! limiter is not used, because it refuses the *new* connection of a peer that restarted and keeps
+//! the dead one. Without I/O and clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -213,7 +214,8 @@ impl Connections {
 
     /// Returns the inbound connection to close if too many peers are not admitted: the oldest one
     /// of the address group with the most of them, together with the number of connections of that
-    /// group.
+    /// group. Without a secret any peer can finish a handshake
+    /// (docs/protocol/transport.md#unadmitted-connections-are-bounded).
     pub(super) fn unadmitted_excess(&mut self) -> Option<(ConnectionId, Busiest)> {
         let group = |open: &OpenConnection| open.host.map(AddressGroup::of);
         let mut places = BTreeMap::<_, usize>::new(); // ≤ twice limits.unadmitted

@@ -3,12 +3,14 @@
 //! Pure: no I/O, no clock. A connection costs an attacker only a port, so a limit that refused new
 //! connections would let silent sockets exclude all other peers. This table evicts instead.
 //!
-//! Eviction rule: of the address group with the most unfinished handshakes, the handshake that has
-//! made the least progress is evicted, the oldest of those first. A flood thereby evicts its own
-//! connections. This also holds if it shares an address with honest peers (SNAT), because those
-//! send their first bytes at once and silent sockets do not. `max / 4` entries are reserved for
-//! known addresses (members and seeds). Unknown addresses hold at most the rest; at that limit a
-//! connection from an unknown address evicts among unknown addresses only.
+//! Evict the least advanced handshake
+//! (docs/protocol/transport.md#evict-the-least-advanced-handshake): of the address group with the
+//! most unfinished handshakes, the handshake that has made the least progress is evicted, the
+//! oldest of those first. A flood thereby evicts its own connections. This also holds if it shares
+//! an address with honest peers (SNAT), because those send their first bytes at once and silent
+//! sockets do not. `max / 4` entries are reserved for known addresses (members and seeds). Unknown
+//! addresses hold at most the rest; at that limit a connection from an unknown address evicts among
+//! unknown addresses only.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -45,7 +47,7 @@ impl AddressGroup {
 /// Progress of a handshake, by the number of bytes received; their content is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum HandshakeProgress {
-    /// Nothing has arrived.
+    /// No byte has arrived.
     Silent = 0,
     /// Fewer bytes than the first message of the cipher has.
     Begun = 1,
