@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::BATCH;
 use crate::cores;
-use crate::stacks::{Boxed, Host, Sides, Stack, noise, substream, tcp};
+use crate::stacks::{BenchNode, Boxed, Sides, StackSetup, noise, substream, tcp};
 
 const BODY: usize = 100;
 const ROUND_TRIPS: usize = 4_000;
@@ -68,7 +68,7 @@ impl Receiver for Answered {
 }
 
 /// Two transports, a lane on which every message is answered, and the notification of answers.
-fn answering(sides: &Sides, class: Class) -> ([Host; 2], Lane, Arc<Answered>) {
+fn answering(sides: &Sides, class: Class) -> ([BenchNode; 2], Lane, Arc<Answered>) {
     let (echo, answered) = (Arc::<Echo>::default(), Arc::<Answered>::default());
     let [near, far] = sides.nets(answered.clone(), echo.clone());
     let lane = near.lane(&far, class);
@@ -143,7 +143,7 @@ fn alone_ours() -> Vec<Duration> {
     sides.near.block_on(sides.near.spawn(asking)).expect("no panic").split_off(WARM)
 }
 
-fn alone_raw(stack: Stack) -> Vec<Duration> {
+fn alone_raw(stack: StackSetup) -> Vec<Duration> {
     let sides = Sides::new();
     let (here, there) = sides.connect(stack);
     sides.far.spawn(echo_raw(there));

@@ -21,11 +21,11 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{mpsc, oneshot};
 
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
-pub(crate) type Boxed = Box<dyn Stream>;
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
+pub(crate) type Boxed = Box<dyn ByteStream>;
 /// Creates a connected pair, one end on each runtime.
-pub(crate) type Stack = fn(Handle, Handle) -> BoxFuture<'static, (Boxed, Boxed)>;
+pub(crate) type StackSetup = fn(Handle, Handle) -> BoxFuture<'static, (Boxed, Boxed)>;
 
 /// Two runtimes, like those of two processes.
 pub(crate) struct Sides {
@@ -42,14 +42,14 @@ impl Sides {
         Self { near: runtime(), far: runtime() }
     }
 
-    pub(crate) fn connect(&self, stack: Stack) -> (Boxed, Boxed) {
+    pub(crate) fn connect(&self, stack: StackSetup) -> (Boxed, Boxed) {
         self.near.block_on(stack(self.near.handle().clone(), self.far.handle().clone()))
     }
 
     /// Starts two connected transports with these receivers.
-    pub(crate) fn nets(&self, near: Arc<dyn Receiver>, far: Arc<dyn Receiver>) -> [Host; 2] {
-        let far = self.far.block_on(Host::start(far));
-        let mut near = self.near.block_on(Host::start(near));
+    pub(crate) fn nets(&self, near: Arc<dyn Receiver>, far: Arc<dyn Receiver>) -> [BenchNode; 2] {
+        let far = self.far.block_on(BenchNode::start(far));
+        let mut near = self.near.block_on(BenchNode::start(near));
         let address = far.net.addresses()[0].clone();
         near.net.keep(far.net.me().peer, vec![address]);
         let mut far = far;
@@ -173,13 +173,13 @@ async fn listening(swarm: &mut Swarm<Lines>) -> Multiaddr {
 // ── Whole transports ──
 
 /// A transport with its events and identity.
-pub(crate) struct Host {
+pub(crate) struct BenchNode {
     pub(crate) net: Net,
     events: mpsc::UnboundedReceiver<Event>,
     _identity: Identity,
 }
 
-impl Host {
+impl BenchNode {
     async fn start(receiver: Arc<dyn Receiver>) -> Self {
         let identity = Identity::load(None).expect("an identity");
         let started = Net::start(&Config::default(), &identity, receiver).await;

@@ -13,7 +13,7 @@ use ostraca::net::lane::Lane;
 use ostraca::net::{Busy, Class, Inbound, NodeId, Receiver};
 
 use crate::cores;
-use crate::stacks::{Sides, Stack, substream, tcp};
+use crate::stacks::{Sides, StackSetup, substream, tcp};
 use crate::{BATCH, RUN, RUNS};
 
 /// Counts received messages, and ignores their contents.
@@ -100,7 +100,7 @@ async fn produce(lane: Lane, size: usize) {
 }
 
 /// Upper limit: the same bytes are only written and read.
-fn limit(stack: Stack, framed: usize) -> Figure {
+fn limit(stack: StackSetup, framed: usize) -> Figure {
     let sides = Sides::new();
     let (mut here, mut there) = sides.connect(stack);
     let until = Instant::now() + RUN;

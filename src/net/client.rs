@@ -41,7 +41,7 @@ use super::swarm::{self, Lines, OpenFailed};
 use super::wire::Refusal;
 
 /// How long the connection may take to close after the stream was dropped.
-const GOODBYE_WITHIN: Duration = Duration::from_secs(1);
+const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Timeout of the TCP probe that finds out whether a process listens at all.
 const PROBE_WITHIN: Duration = Duration::from_secs(1);
@@ -204,7 +204,7 @@ async fn keep(
     drop(ends);
     swarm.behaviour_mut().close(connection);
     let closed = async { while !is_over(&swarm.select_next_some().await) {} };
-    let _ = tokio::time::timeout(GOODBYE_WITHIN, closed).await; // on timeout the socket just closes
+    let _ = tokio::time::timeout(CLOSE_WITHIN, closed).await; // on timeout the socket just closes
 }
 
 /// Why no stream was opened although the connection was established.

@@ -66,14 +66,14 @@ impl Receiver for Recorder {
     }
 }
 
-struct Host {
+struct TestNode {
     net: Net,
     events: mpsc::UnboundedReceiver<Event>,
     inbox: Arc<Recorder>,
     _identity: Identity,
 }
 
-impl Host {
+impl TestNode {
     async fn start(config: &Config) -> Self {
         Self::with_room(config, usize::MAX / 2).await
     }
@@ -193,7 +193,7 @@ fn number(body: &[u8]) -> u64 {
 }
 
 /// Waits for `count` messages, numbered from 0 in order.
-async fn receives_in_order(host: &Host, count: u64) {
+async fn receives_in_order(host: &TestNode, count: u64) {
     let mut next = 0;
     until("all messages arrive", async || {
         for (_, _, body) in host.inbox.take() {
@@ -207,23 +207,23 @@ async fn receives_in_order(host: &Host, count: u64) {
 
 /// Starts two nodes, of which `a` knows `b` only through a proxy. A data directory, if set, is
 /// `b`'s.
-async fn behind_a_proxy(config: &Config) -> (Host, Host, Proxy) {
+async fn behind_a_proxy(config: &Config) -> (TestNode, TestNode, Proxy) {
     let proxy = Proxy::start().await;
     let config_of_a = Config { data_dir: None, ..config.clone() };
     let config_of_b = Config { advertise: vec![proxy.address.clone()], ..config.clone() };
-    let (a, b) = (Host::start(&config_of_a).await, Host::start(&config_of_b).await);
+    let (a, b) = (TestNode::start(&config_of_a).await, TestNode::start(&config_of_b).await);
     proxy.lead_to(b.port());
     a.net.keep(b.id().peer, vec![proxy.address.clone()]);
     (a, b, proxy)
 }
 
-async fn pair(config: &Config) -> (Host, Host) {
+async fn pair(config: &Config) -> (TestNode, TestNode) {
     pair_with_room(config, usize::MAX / 2).await
 }
 
 /// Starts two connected nodes; the second one has room for this many messages.
-async fn pair_with_room(config: &Config, room: usize) -> (Host, Host) {
-    let (mut a, mut b) = (Host::start(config).await, Host::with_room(config, room).await);
+async fn pair_with_room(config: &Config, room: usize) -> (TestNode, TestNode) {
+    let (mut a, mut b) = (TestNode::start(config).await, TestNode::with_room(config, room).await);
     a.keep(&b);
     assert_eq!((a.up().await, b.up().await), (b.id(), a.id()));
     (a, b)
@@ -267,7 +267,7 @@ async fn hundred_crossing_dials_keep_one_ordered_lossless_link() {
 
 async fn crossing_dials() {
     let config = quick();
-    let (mut a, mut b) = (Host::start(&config).await, Host::start(&config).await);
+    let (mut a, mut b) = (TestNode::start(&config).await, TestNode::start(&config).await);
     a.keep(&b);
     b.keep(&a);
     a.up().await;
@@ -297,7 +297,7 @@ async fn broken_connections_keep_order_without_loss() {
     let (mut a, mut b, proxy) = behind_a_proxy(&patient(PATIENCE)).await;
     a.up().await;
     b.up().await;
-    let send = async |from: &Host, to: &Host| {
+    let send = async |from: &TestNode, to: &TestNode| {
         for n in 0..MESSAGES {
             let mut body = n.to_be_bytes().to_vec();
             body.resize(8 + (n % 400) as usize, 0);
@@ -369,7 +369,7 @@ async fn restarted_peer_gets_no_messages_for_the_old_one() {
     until("the connection is gone", async || !a.net.peers().await[0].linked).await;
     a.send(old.incarnation, Class::Data, b"for the old one");
     drop(b);
-    let b = Host::again(&Config { advertise: vec![proxy.address.clone()], ..keeps }).await;
+    let b = TestNode::again(&Config { advertise: vec![proxy.address.clone()], ..keeps }).await;
     proxy.lead_to(b.port());
     proxy.open();
     let mut lost = 0;
@@ -421,9 +421,9 @@ async fn peer_with_other_secret_or_cluster_never_comes_up() {
     let base = Config { secret: secret(1), ..quick() };
     let other_secret = Config { secret: secret(2), ..quick() };
     let other_name = Config { cluster_name: "other".to_owned(), ..base.clone() };
-    let mut a = Host::start(&base).await;
+    let mut a = TestNode::start(&base).await;
     for config in [other_secret, other_name] {
-        let mut stranger = Host::start(&config).await;
+        let mut stranger = TestNode::start(&config).await;
         stranger.keep(&a);
         stranger
             .event("it is refused", |event| match event {
@@ -433,7 +433,7 @@ async fn peer_with_other_secret_or_cluster_never_comes_up() {
             })
             .await;
     }
-    let mut friend = Host::start(&base).await;
+    let mut friend = TestNode::start(&base).await;
     friend.keep(&a);
     assert_eq!(friend.up().await, a.id());
     assert_eq!(a.up().await, friend.id());
@@ -455,16 +455,17 @@ async fn two_saturated_nodes_that_answer_each_other_do_not_deadlock() {
     const MESSAGES: u64 = 20_000;
     let limits = Limits { lane_bytes_max: [64 * 1024; 4], ..quick().limits };
     let config = Config { limits, ..quick() };
-    let (mut a, mut b) = (Host::with_room(&config, 100).await, Host::with_room(&config, 100).await);
+    let (mut a, mut b) =
+        (TestNode::with_room(&config, 100).await, TestNode::with_room(&config, 100).await);
     a.keep(&b);
     a.up().await;
     b.up().await;
-    let ask = async |from: &Host, to: ReplicaId| {
+    let ask = async |from: &TestNode, to: ReplicaId| {
         for n in 0..MESSAGES {
             from.send_waiting(to, Class::User, &[&n.to_be_bytes()[..], b"?"].concat()).await;
         }
     };
-    let answer = async |host: &Host, to: ReplicaId| {
+    let answer = async |host: &TestNode, to: ReplicaId| {
         let (mut asked, mut answered) = (0, 0);
         until("all is asked and answered", async || {
             for (_, _, body) in host.inbox.take() {

@@ -18,7 +18,7 @@ pub(crate) mod pipe;
 mod pressure;
 mod writers;
 
-use pipe::{End, Nature, pipe};
+use pipe::{Nature, PipeEnd, pipe};
 
 fn node(number: u64) -> NodeId {
     // The identity multihash of nothing: any valid peer id will do.
@@ -117,7 +117,7 @@ async fn ended(task: JoinHandle<Ended>) -> Ended {
     waited.expect("it ends").expect("it does not panic")
 }
 
-fn read(end: End, turn: Turn, limits: &Limits, to: Arc<dyn Receiver>) -> JoinHandle<Ended> {
+fn read(end: PipeEnd, turn: Turn, limits: &Limits, to: Arc<dyn Receiver>) -> JoinHandle<Ended> {
     let limits = limits.clone();
     tokio::spawn(async move { reader::run(end, turn, node(1), Class::User, &limits, to).await })
 }

@@ -19,9 +19,9 @@ use ostraca::net::muxer::{Muxer, Yamux};
 use tokio::task::{JoinSet, LocalSet};
 use tokio_util::compat::TokioAsyncReadCompatExt;
 
-use self::peer::{Held, Theirs};
+use self::peer::{FlushedSocket, Theirs};
 use crate::lanes::cuts::{block_on, seeds};
-use crate::lanes::pipe::{Chance, End, pipe};
+use crate::lanes::pipe::{Chance, PipeEnd, pipe};
 use crate::talk::{nature, said, say};
 
 const STREAMS_MAX: usize = 8;
@@ -121,13 +121,18 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Both ends open streams and echo those of the other.
-fn talk(seed: u64, ends: impl Fn(Held<End>, Held<End>) -> [StreamMuxerBox; 2]) {
+fn talk(
+    seed: u64,
+    ends: impl Fn(FlushedSocket<PipeEnd>, FlushedSocket<PipeEnd>) -> [StreamMuxerBox; 2],
+) {
     let mut chance = Chance(seed);
     let (near, far) = pipe(nature(&mut chance));
     let counts = [1 + chance.below(3), chance.below(3)];
     block_on(within(LocalSet::new().run_until(async move {
         let mut asked = Vec::new();
-        for (mut muxer, count) in ends(Held::new(near), Held::new(far)).into_iter().zip(counts) {
+        for (mut muxer, count) in
+            ends(FlushedSocket::new(near), FlushedSocket::new(far)).into_iter().zip(counts)
+        {
             for _ in 0..count {
                 let stream = open(&mut muxer).await;
                 asked.push(tokio::task::spawn_local(ask(stream, seed, asked.len())));
@@ -180,8 +185,10 @@ fn small_writes_of_many_threads_all_arrive() {
     let runtime = runtime.worker_threads(3).enable_all().build().expect("a runtime");
     runtime.block_on(within(async {
         let (near, far) = tokio::io::duplex(16 * 1024);
-        let (mut near, far) =
-            (dialling(Held::new(near.compat())), dialled(Held::new(far.compat())));
+        let (mut near, far) = (
+            dialling(FlushedSocket::new(near.compat())),
+            dialled(FlushedSocket::new(far.compat())),
+        );
         let answered = Arc::<AtomicUsize>::default();
         let mut asking = JoinSet::new();
         for stream in 0..STREAMS {

@@ -17,7 +17,7 @@ use ostraca::net::noise::{Channel, Error, Noise, PLAIN_MAX};
 use proptest::prelude::*;
 
 use crate::lanes::cuts::{block_on, seeds};
-use crate::lanes::pipe::{Chance, End, Nature, pipe};
+use crate::lanes::pipe::{Chance, Nature, PipeEnd, pipe};
 use crate::talk::{nature, said, say};
 
 const PROLOGUE: &[u8] = b"what both know";
@@ -35,7 +35,11 @@ fn theirs(identity: &Keypair) -> libp2p_noise::Config {
 }
 
 /// Two channels of this crate that have authenticated each other.
-async fn channels(name: &'static str, near: End, far: End) -> (Channel<End>, Channel<End>) {
+async fn channels(
+    name: &'static str,
+    near: PipeEnd,
+    far: PipeEnd,
+) -> (Channel<PipeEnd>, Channel<PipeEnd>) {
     let identity = Keypair::generate_ed25519();
     let near = ours(&identity).upgrade_outbound(near, name.into());
     let (near, far) = join(near, ours(&identity).upgrade_inbound(far, name.into())).await;
@@ -71,8 +75,8 @@ fn talk<N, F, C, D>(
     dial: impl Fn(&Keypair) -> N,
     answer: impl Fn(&Keypair) -> F,
 ) where
-    N: OutboundConnectionUpgrade<End, Output = (PeerId, C)>,
-    F: InboundConnectionUpgrade<End, Output = (PeerId, D)>,
+    N: OutboundConnectionUpgrade<PipeEnd, Output = (PeerId, C)>,
+    F: InboundConnectionUpgrade<PipeEnd, Output = (PeerId, D)>,
     N::Info: From<&'static str>,
     F::Info: From<&'static str>,
     N::Error: std::fmt::Debug,
@@ -197,7 +201,11 @@ fn unknown_protocol_name_is_refused() {
 // ── An attacker between two ends ──
 
 /// The messages that one end sends, as on the wire.
-async fn captured(channel: &mut Channel<End>, far: &mut End, said: &[&[u8]]) -> Vec<Vec<u8>> {
+async fn captured(
+    channel: &mut Channel<PipeEnd>,
+    far: &mut PipeEnd,
+    said: &[&[u8]],
+) -> Vec<Vec<u8>> {
     let mut messages = Vec::new();
     for said in said {
         channel.write_all(said).await.expect("there is room");

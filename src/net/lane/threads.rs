@@ -42,7 +42,7 @@ mod inbound;
 
 /// Fault injected by the replaced primitives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+enum LaneFault {
     None,
     /// Waking the writer's waker does nothing.
     WakeLost,
@@ -58,10 +58,10 @@ enum Fault {
 
 thread_local! {
     // loom runs all threads of a model on one OS thread.
-    static FAULT: Cell<Fault> = const { Cell::new(Fault::None) };
+    static FAULT: Cell<LaneFault> = const { Cell::new(LaneFault::None) };
 }
 
-fn has(fault: Fault) -> bool {
+fn has(fault: LaneFault) -> bool {
     FAULT.with(Cell::get) == fault
 }
 
@@ -73,7 +73,7 @@ mod sync {
 
     pub(super) use loom::sync::{Mutex, MutexGuard, MutexGuard as ShortGuard};
 
-    use super::{Fault, has};
+    use super::{LaneFault, has};
 
     /// A panic ends the model, so that poisoning need not be modelled.
     #[derive(Debug)]
@@ -104,7 +104,7 @@ mod sync {
 
         pub(super) fn wake(&self) {
             let waker = self.0.lock().expect("no thread panicked").take();
-            if let Some(waker) = waker.filter(|_| !has(Fault::WakeLost)) {
+            if let Some(waker) = waker.filter(|_| !has(LaneFault::WakeLost)) {
                 waker.wake();
             }
         }
@@ -130,7 +130,7 @@ mod sync {
         }
 
         pub(super) fn notify_waiters(&self) {
-            if !has(Fault::NotifyLost) {
+            if !has(LaneFault::NotifyLost) {
                 self.wake_all();
             }
         }
@@ -151,7 +151,7 @@ mod sync {
 
     impl Notified<'_> {
         pub(super) fn enable(mut self: Pin<&mut Self>) -> bool {
-            if !has(Fault::RegisteredLate) {
+            if !has(LaneFault::RegisteredLate) {
                 self.since = Some(self.notify.0.lock().expect("no thread panicked").times);
             }
             false
@@ -179,7 +179,7 @@ mod sync {
         use std::pin::pin;
         use std::sync::Arc;
 
-        use super::{Fault, Mutex, MutexGuard, Notify, has};
+        use super::{LaneFault, Mutex, MutexGuard, Notify, has};
 
         #[derive(Debug)]
         pub(in super::super) struct Sender<T>(Arc<WatchShared<T>>);
@@ -202,7 +202,7 @@ mod sync {
                 modify: impl FnOnce(&mut T) -> bool,
             ) -> bool {
                 let modified = modify(&mut self.borrow_mut());
-                if modified && !has(Fault::NewestLost) {
+                if modified && !has(LaneFault::NewestLost) {
                     self.0.changed.wake_all();
                 }
                 modified
@@ -266,10 +266,10 @@ fn every_interleaving(check: impl Fn() + Sync + Send + 'static) {
     builder.check(check);
 }
 
-fn is_noticed(fault: Fault, check: fn()) -> bool {
+fn is_noticed(fault: LaneFault, check: fn()) -> bool {
     FAULT.with(|is| is.set(fault));
     let explored = catch_unwind(AssertUnwindSafe(|| every_interleaving(check)));
-    FAULT.with(|is| is.set(Fault::None));
+    FAULT.with(|is| is.set(LaneFault::None));
     explored.is_err()
 }
 
@@ -366,7 +366,7 @@ impl ModelWriter {
 /// Sends like a lane whose senders may write inline.
 fn send(lane: &Handoff, handle: &CombinerHandle<ModelWriter>, body: &[u8]) {
     while let Err(full) = lane.send(&[], body, || {
-        handle.write_inline(ModelWriter::write_inline) || has(Fault::CombinerTrusted)
+        handle.write_inline(ModelWriter::write_inline) || has(LaneFault::CombinerTrusted)
     }) {
         assert!(matches!(full, SendError::Full { .. }), "{full}");
         block_on(lane.room());
@@ -501,13 +501,13 @@ fn turns_are_passed_on() {
 #[test]
 fn no_message_waits_for_a_writer_that_sleeps() {
     every_interleaving(messages_are_sent);
-    assert!(is_noticed(Fault::WakeLost, messages_are_sent));
+    assert!(is_noticed(LaneFault::WakeLost, messages_are_sent));
 }
 
 #[test]
 fn waiting_sender_gets_room() {
     every_interleaving(room_is_found);
-    for fault in [Fault::NotifyLost, Fault::RegisteredLate] {
+    for fault in [LaneFault::NotifyLost, LaneFault::RegisteredLate] {
         assert!(is_noticed(fault, room_is_found), "{fault:?}");
     }
 }
@@ -515,19 +515,19 @@ fn waiting_sender_gets_room() {
 #[test]
 fn message_is_written_once_by_task_or_sender() {
     every_interleaving(task_or_sender_writes);
-    assert!(is_noticed(Fault::CombinerTrusted, task_or_sender_writes));
+    assert!(is_noticed(LaneFault::CombinerTrusted, task_or_sender_writes));
 }
 
 #[test]
 fn superseded_writer_ends_and_successor_sends_all() {
     every_interleaving(later_writer_continues);
-    assert!(is_noticed(Fault::WakeLost, later_writer_continues));
+    assert!(is_noticed(LaneFault::WakeLost, later_writer_continues));
 }
 
 #[test]
 fn abandoned_lane_releases_all_waiters() {
     every_interleaving(abandoned_lane_releases_waiters);
-    for fault in [Fault::WakeLost, Fault::NotifyLost] {
+    for fault in [LaneFault::WakeLost, LaneFault::NotifyLost] {
         assert!(is_noticed(fault, abandoned_lane_releases_waiters), "{fault:?}");
     }
 }
@@ -535,7 +535,7 @@ fn abandoned_lane_releases_all_waiters() {
 #[test]
 fn reader_passes_its_turn_to_the_latest_generation() {
     every_interleaving(turns_are_passed_on);
-    for fault in [Fault::NotifyLost, Fault::RegisteredLate, Fault::NewestLost] {
+    for fault in [LaneFault::NotifyLost, LaneFault::RegisteredLate, LaneFault::NewestLost] {
         assert!(is_noticed(fault, turns_are_passed_on), "{fault:?}");
     }
 }

@@ -22,7 +22,7 @@ mod sync {
 
 /// Injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+enum MuxerFault {
     None,
     /// An inline writer does not wake the task.
     TaskNotWoken,
@@ -31,7 +31,7 @@ enum Fault {
 }
 
 /// Data arrives during an inline write: the task must read it eventually.
-fn data_arrives(fault: Fault, writers: usize) {
+fn data_arrives(fault: MuxerFault, writers: usize) {
     let mut model = Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
@@ -47,7 +47,7 @@ fn data_arrives(fault: Fault, writers: usize) {
                 let writes = |(): &mut ()| {
                     looks.load(sync::Ordering::SeqCst);
                 };
-                if combiner.write_inline(writes) && fault != Fault::TaskNotWoken {
+                if combiner.write_inline(writes) && fault != MuxerFault::TaskNotWoken {
                     rings.notify();
                 }
             }));
@@ -64,7 +64,7 @@ fn data_arrives(fault: Fault, writers: usize) {
                 break;
             }
             let asked = match fault {
-                Fault::QueryAsWork => combiner.work(|()| ()),
+                MuxerFault::QueryAsWork => combiner.work(|()| ()),
                 _ => combiner.ask(|()| ()),
             };
             assert_ne!(asked, Access::Gone);
@@ -77,13 +77,13 @@ fn data_arrives(fault: Fault, writers: usize) {
 
 #[test]
 fn task_is_woken_for_data_during_an_inline_write() {
-    data_arrives(Fault::None, 1);
-    data_arrives(Fault::None, 2);
+    data_arrives(MuxerFault::None, 1);
+    data_arrives(MuxerFault::None, 2);
 }
 
 #[test]
 fn injected_faults_are_detected() {
-    for fault in [Fault::TaskNotWoken, Fault::QueryAsWork] {
+    for fault in [MuxerFault::TaskNotWoken, MuxerFault::QueryAsWork] {
         assert!(catch_unwind(|| data_arrives(fault, 1)).is_err(), "{fault:?}");
     }
 }

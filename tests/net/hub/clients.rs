@@ -19,7 +19,7 @@ async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 }
 
 /// Echoes the data of every client until the client shuts down its half.
-fn echoes(host: &Host) -> tokio::task::JoinHandle<()> {
+fn echoes(host: &TestNode) -> tokio::task::JoinHandle<()> {
     let mut clients = host.net.clients();
     tokio::spawn(async move {
         while let Some(client) = clients.recv().await {
@@ -50,7 +50,7 @@ async fn refused(config: &Config, address: &Multiaddr) -> ConnectError {
 async fn client_with_same_settings_talks_both_ways() {
     let private = Config { private_network: true, ..closed_to_strangers() };
     for config in [quick(), closed_to_strangers(), private] {
-        let host = Host::start(&config).await;
+        let host = TestNode::start(&config).await;
         let echoing = echoes(&host);
         let named = format!("/dns4/localhost/tcp/{}", host.port()).parse().expect("valid");
         for address in [&host.net.listening()[0], &host.address(), &named] {
@@ -114,7 +114,7 @@ fn secrets(cluster: &[u8], client: &[u8]) -> Option<Secrets> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_are_admitted_with_either_secret() {
-    let host = Host::start(&Config { secret: secrets(&[1, 2], &[8, 9]), ..quick() }).await;
+    let host = TestNode::start(&Config { secret: secrets(&[1, 2], &[8, 9]), ..quick() }).await;
     let echoing = echoes(&host);
     // On a node's host a client finds both secrets in the settings.
     let tools = [(&[1][..], &[][..]), (&[2], &[]), (&[], &[8]), (&[], &[9]), (&[1], &[9])];
@@ -137,7 +137,7 @@ async fn clients_are_admitted_with_either_secret() {
 #[tokio::test(flavor = "multi_thread")]
 async fn client_of_other_cluster_or_secret_learns_the_cause() {
     let config = closed_to_strangers();
-    let host = Host::start(&config).await;
+    let host = TestNode::start(&config).await;
     let echoing = echoes(&host);
     for stranger in [None, Some(secret(2))] {
         let wrong = Config { secret: stranger, ..config.clone() };
@@ -179,7 +179,7 @@ async fn client_of_other_cluster_or_secret_learns_the_cause() {
 async fn allow_list_applies_to_clients_on_both_sides() {
     let friend = Identity::load(None).expect("an identity");
     let listed = Config { allowed_peers: vec![friend.node_id().peer], ..closed_to_strangers() };
-    let host = Host::start(&listed).await;
+    let host = TestNode::start(&listed).await;
     let echoing = echoes(&host);
     let config = closed_to_strangers();
     let error = refused(&config, &host.address()).await;
@@ -198,7 +198,7 @@ async fn allow_list_applies_to_clients_on_both_sides() {
 async fn node_without_room_or_taker_refuses_clients() {
     let limits = Limits { clients: 2, ..quick().limits };
     let config = Config { limits, ..closed_to_strangers() };
-    let host = Host::start(&config).await;
+    let host = TestNode::start(&config).await;
     let error = refused(&config, &host.address()).await;
     let is = |error: &ConnectError, why: &Refusal| {
         let said = matches!(error, ConnectError::Refused { refusal, .. } if refusal == why);
@@ -224,7 +224,7 @@ async fn node_without_room_or_taker_refuses_clients() {
 #[tokio::test(flavor = "multi_thread")]
 async fn client_error_names_missing_and_unexpected_nodes() {
     let config = closed_to_strangers();
-    let host = Host::start(&config).await;
+    let host = TestNode::start(&config).await;
     let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = closed.local_addr().expect("bound").port();
     drop(closed);
@@ -305,7 +305,7 @@ async fn silent_clients_are_bounded_and_time_out() {
     let within = Duration::from_secs(2);
     let limits = Limits { handshakes: 4, handshake_within: within, ..quick().limits };
     let config = Config { limits, ..closed_to_strangers() };
-    let host = Host::start(&config).await;
+    let host = TestNode::start(&config).await;
     let echoing = echoes(&host);
     let (mut crowd, mut strangers) = (Vec::new(), Vec::new());
     for _ in 0..3 {
@@ -334,7 +334,7 @@ async fn silent_clients_are_bounded_and_time_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn client_and_node_protocols_do_not_mix() {
-    let host = Host::start(&closed_to_strangers()).await;
+    let host = TestNode::start(&closed_to_strangers()).await;
     let echoing = echoes(&host);
     let mut peer = Node::start(nodes::config()).await;
     let connection = peer.connect_at(host.id().peer, host.net.listening()[0].clone()).await;
@@ -392,7 +392,7 @@ async fn client_that_stops_reading_does_not_block_the_node() {
 #[tokio::test(flavor = "multi_thread")]
 async fn stream_ends_with_its_connection_from_either_side() {
     let config = closed_to_strangers();
-    let host = Host::start(&config).await;
+    let host = TestNode::start(&config).await;
     let mut clients = host.net.clients();
     let one = Identity::load(None).expect("an identity");
     let (mut here, mut there) = (Vec::new(), Vec::new());

@@ -2,7 +2,7 @@
 
 use super::*;
 
-impl Host {
+impl TestNode {
     async fn answered(&mut self) -> (NodeId, Multiaddr) {
         self.event("a node answers", |event| match event {
             Event::Answered { node, address } => Some((node, address)),
@@ -14,7 +14,7 @@ impl Host {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dial_is_answered_at_first_contact_and_on_a_live_link() {
-    let (mut a, mut b) = (Host::start(&quick()).await, Host::start(&quick()).await);
+    let (mut a, mut b) = (TestNode::start(&quick()).await, TestNode::start(&quick()).await);
     let address = b.net.listening()[0].clone();
     for _ in 0..2 {
         a.net.dial(address.clone());
@@ -27,7 +27,7 @@ async fn dial_is_answered_at_first_contact_and_on_a_live_link() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn node_that_dials_itself_gets_its_own_answer() {
-    let mut a = Host::start(&quick()).await;
+    let mut a = TestNode::start(&quick()).await;
     let own = a.net.listening()[0].clone();
     a.net.dial(own.clone());
     assert_eq!(a.answered().await, (a.id(), own));
@@ -35,8 +35,8 @@ async fn node_that_dials_itself_gets_its_own_answer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dial_without_a_listener_is_refused() {
-    let mut a = Host::start(&quick()).await;
-    let b = Host::start(&quick()).await;
+    let mut a = TestNode::start(&quick()).await;
+    let b = TestNode::start(&quick()).await;
     let nobody = b.net.listening()[0].clone();
     b.net.stop().await;
     a.net.dial(nobody.clone());
@@ -62,7 +62,7 @@ async fn returning_node_is_reported_up_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn later_contact_learns_the_cluster_id() {
-    let (mut a, b) = (Host::start(&quick()).await, Host::start(&quick()).await);
+    let (mut a, b) = (TestNode::start(&quick()).await, TestNode::start(&quick()).await);
     b.net.belongs_to(77);
     let known = |event| match event {
         Event::Up { facts, .. } => Some(facts.cluster_id),
@@ -78,7 +78,7 @@ async fn kept_link_without_address_dials_where_peer_answered() {
     // The address that it tells leads nowhere, because the transport does not resolve names.
     let told: Multiaddr = "/dns4/b.example/tcp/4001".parse().expect("an address");
     let of_b = Config { advertise: vec![told], ..quick() };
-    let (mut a, b) = (Host::start(&quick()).await, Host::start(&of_b).await);
+    let (mut a, b) = (TestNode::start(&quick()).await, TestNode::start(&of_b).await);
     proxy.lead_to(b.port());
     a.net.dial(proxy.address.clone());
     assert_eq!(a.up().await, b.id());
@@ -109,7 +109,7 @@ fn is_closed(event: Event) -> Option<NodeId> {
 async fn addresses_told_in_hello_are_never_dialled() {
     let (victim, address) = bystander();
     let hostile = Config { advertise: vec![address], ..quick() };
-    let (mut a, h) = (Host::start(&quick()).await, Host::start(&hostile).await);
+    let (mut a, h) = (TestNode::start(&quick()).await, TestNode::start(&hostile).await);
     h.keep(&a);
     assert_eq!(a.up().await, h.id());
     a.net.keep(h.id().peer, Vec::new());
@@ -133,7 +133,7 @@ async fn cut_link_to_named_address_comes_back() {
     let (victim, told) = bystander();
     let proxy = Proxy::start().await;
     let of_b = Config { advertise: vec![told], ..quick() };
-    let (mut a, b) = (Host::start(&quick()).await, Host::start(&of_b).await);
+    let (mut a, b) = (TestNode::start(&quick()).await, TestNode::start(&of_b).await);
     proxy.lead_to(b.port());
     a.net.keep(b.id().peer, vec![proxy.address.clone()]);
     assert_eq!(a.up().await, b.id());
@@ -150,7 +150,7 @@ async fn cut_link_to_named_address_comes_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn joiner_redials_its_seed_after_a_cut() {
     let proxy = Proxy::start().await;
-    let (mut joiner, mut seed) = (Host::start(&quick()).await, Host::start(&quick()).await);
+    let (mut joiner, mut seed) = (TestNode::start(&quick()).await, TestNode::start(&quick()).await);
     proxy.lead_to(seed.port());
     for _ in 0..3 {
         joiner.net.dial(proxy.address.clone());

@@ -4,7 +4,7 @@ use super::*;
 use crate::nodes::{self, Node};
 use ostraca::net::handle::PeerStats;
 
-async fn of_peer(host: &Host, other: &Host) -> PeerStats {
+async fn of_peer(host: &TestNode, other: &TestNode) -> PeerStats {
     let stats = host.net.stats().await;
     let peer = stats.peers.into_iter().find(|peer| peer.peer == other.id().peer);
     peer.expect("it is known")
@@ -14,7 +14,7 @@ async fn of_peer(host: &Host, other: &Host) -> PeerStats {
 async fn queues_batches_and_bytes_are_counted_by_lane_and_peer() {
     const MESSAGES: u64 = 1_000;
     const FRAMED: u64 = 6 + 94; // length, kind, number of names
-    let (a, b) = (Host::start(&quick()).await, Host::with_room(&quick(), 0).await);
+    let (a, b) = (TestNode::start(&quick()).await, TestNode::with_room(&quick(), 0).await);
     let (mut a, mut b) = (a, b);
     a.keep(&b);
     assert_eq!((a.up().await, b.up().await), (b.id(), a.id()));
@@ -53,7 +53,7 @@ async fn queues_batches_and_bytes_are_counted_by_lane_and_peer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_and_violations_are_counted() {
-    let host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
+    let host = TestNode::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
     let address = host.net.listening()[0].clone();
     let mut other = Node::start(nodes::config()).await;
     other.standing.facts.cluster = "another".to_owned();

@@ -40,14 +40,14 @@ fn life(peer: &Node, number: u8) -> ReplicaId {
 }
 
 /// Sends the hello of that incarnation of the peer, and returns the answer.
-async fn hello(begun: &mut Begun, peer: &Node, life: u8, host: &Host) -> Answer {
+async fn hello(begun: &mut Begun, peer: &Node, life: u8, host: &TestNode) -> Answer {
     let mut facts = peer.standing.facts.clone();
     live(&mut facts, &peer.peer(), life);
     hello_with(begun, peer, facts, host).await
 }
 
 /// Sends a hello with these facts, and returns the answer.
-async fn hello_with(begun: &mut Begun, peer: &Node, facts: Facts, host: &Host) -> Answer {
+async fn hello_with(begun: &mut Begun, peer: &Node, facts: Facts, host: &TestNode) -> Answer {
     let (nonce, generation) = (Nonce([7; 32]), begun.generation);
     let opened = Opening {
         opener: peer.peer(),
@@ -74,7 +74,7 @@ async fn hello_with(begun: &mut Begun, peer: &Node, facts: Facts, host: &Host) -
 
 #[tokio::test(flavor = "multi_thread")]
 async fn late_hello_of_old_incarnation_keeps_the_current_one() {
-    let host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
+    let host = TestNode::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
     let address = host.net.listening()[0].clone();
     let mut peer = Node::start(nodes::config()).await;
     let (dead, living) = (1, 2);
@@ -100,7 +100,7 @@ async fn late_hello_of_old_incarnation_keeps_the_current_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn later_incarnation_wins() {
-    let mut host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
+    let mut host = TestNode::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
     let address = host.net.listening()[0].clone();
     let mut peer = Node::start(nodes::config()).await;
     let (first, second) = (1, 2);
@@ -142,7 +142,7 @@ fn claims(peer: &Node, of: &Facts) -> [Facts; 2] {
 /// Messages to the incarnation must go only to its owner.
 #[tokio::test(flavor = "multi_thread")]
 async fn claim_of_another_incarnation_is_refused() {
-    let mut host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
+    let mut host = TestNode::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
     let address = host.net.listening()[0].clone();
     let (mut victim, mut mean) =
         (Node::start(nodes::config()).await, Node::start(nodes::config()).await);
@@ -175,7 +175,7 @@ async fn claim_of_another_incarnation_is_refused() {
 /// node.
 #[tokio::test(flavor = "multi_thread")]
 async fn welcome_with_another_incarnation_is_refused() {
-    let mut host = Host::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
+    let mut host = TestNode::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
     let victim = Node::start(nodes::config()).await;
     let claimed = victim.standing.facts.clone();
     host.net.keep(victim.peer(), vec![victim.address.clone()]);
@@ -207,7 +207,7 @@ async fn kept_link_survives_the_removal_of_an_incarnation() {
     a.net.keep(former.peer, vec![proxy.address.clone()]);
     a.net.forget(former);
     drop(b);
-    let b = Host::again(&Config { advertise: vec![proxy.address.clone()], ..keeps }).await;
+    let b = TestNode::again(&Config { advertise: vec![proxy.address.clone()], ..keeps }).await;
     proxy.lead_to(b.port());
     assert_eq!(a.up().await, b.id(), "only this side dials");
 }

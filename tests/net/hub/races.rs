@@ -12,7 +12,7 @@ use ostraca::net::wire::{Greeting, Hello, Nonce};
 #[tokio::test(flavor = "multi_thread")]
 async fn hello_before_its_connection_closes_leaves_no_connection() {
     let config = Config { secret: Some(nodes::secret(1)), ..quick() };
-    let host = Host::start(&config).await;
+    let host = TestNode::start(&config).await;
     let address = host.net.listening()[0].clone();
     let mut mean = Node::start(nodes::config()).await;
     for generation in 1..=50_u64 {
@@ -63,7 +63,8 @@ async fn unlisted_peer_backs_off() {
     let listed = libp2p::PeerId::random();
     let closed = Config { allowed_peers: vec![listed], ..nodes::config() };
     let node = Node::start(closed).await;
-    let host = Host::start(&Config { secret: Some(nodes::secret(1)), ..Config::default() }).await;
+    let host =
+        TestNode::start(&Config { secret: Some(nodes::secret(1)), ..Config::default() }).await;
     host.net.keep(node.peer(), vec![node.address.clone()]);
     tokio::time::sleep(Duration::from_secs(3)).await;
     let (refusals, _) = node.count().await;

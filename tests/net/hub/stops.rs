@@ -5,7 +5,7 @@ use super::*;
 
 const MESSAGES: u64 = 100;
 
-impl Host {
+impl TestNode {
     /// Waits until the stop has begun, which means that there are no lanes for senders.
     async fn stops(&self, to: ReplicaId) {
         until("the stop has begun", async || self.net.lane(to, Class::User).is_none()).await;
@@ -19,13 +19,13 @@ impl Host {
 }
 
 /// Starts two nodes, the second one behind a proxy and without room, with messages in flight to it.
-async fn with_messages_under_way() -> (Host, Host, Proxy) {
+async fn with_messages_under_way() -> (TestNode, TestNode, Proxy) {
     // A connection without lanes stays open, so that the lanes of the other one can move to it.
     let limits = Limits { idle_timeout: PATIENCE, ..patient(PATIENCE).limits };
     let config = Config { limits, ..quick() };
     let proxy = Proxy::start().await;
     let of_b = Config { advertise: vec![proxy.address.clone()], ..config.clone() };
-    let (mut a, b) = (Host::start(&config).await, Host::with_room(&of_b, 0).await);
+    let (mut a, b) = (TestNode::start(&config).await, TestNode::with_room(&of_b, 0).await);
     proxy.lead_to(b.port());
     a.net.keep(b.id().peer, vec![proxy.address.clone()]);
     assert_eq!(a.up().await, b.id());

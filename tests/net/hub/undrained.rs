@@ -96,7 +96,7 @@ async fn lane_that_always_breaks_is_abandoned_and_counted() {
     // Between two attempts the connection has no lane, and must not be closed as idle.
     let limits = Limits { idle_timeout: PATIENCE, ..quick().limits };
     let config = Config { secret: Some(nodes::secret(1)), limits, ..quick() };
-    let mut host = Host::start(&config).await;
+    let mut host = TestNode::start(&config).await;
     let mut node = Node::start(nodes::config()).await;
     host.net.keep(node.peer(), vec![node.address.clone()]);
     let id = host.up().await;
@@ -131,7 +131,7 @@ async fn lane_that_always_breaks_is_abandoned_and_counted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn announced_frame_limit_is_respected() {
     let small = Config { limits: Limits { frame_bytes_max: 1, ..quick().limits }, ..quick() };
-    let (mut a, mut b) = (Host::start(&quick()).await, Host::start(&small).await);
+    let (mut a, mut b) = (TestNode::start(&quick()).await, TestNode::start(&small).await);
     a.keep(&b);
     assert_eq!((a.up().await, b.up().await), (b.id(), a.id()));
     for (from, to) in [(&a, &b), (&b, &a)] {

@@ -94,19 +94,19 @@ impl Connection {
 }
 
 /// One end; dropping it breaks the connection.
-pub(crate) struct End {
+pub(crate) struct PipeEnd {
     connection: Arc<Mutex<Connection>>,
     writes: usize,
 }
 
 /// Creates the opener's end and the acceptor's end.
-pub(crate) fn pipe(nature: Nature) -> (End, End) {
+pub(crate) fn pipe(nature: Nature) -> (PipeEnd, PipeEnd) {
     let connection = Connection { nature, broken: false, halves: Default::default() };
     let connection = Arc::new(Mutex::new(connection));
-    (End { connection: Arc::clone(&connection), writes: 0 }, End { connection, writes: 1 })
+    (PipeEnd { connection: Arc::clone(&connection), writes: 0 }, PipeEnd { connection, writes: 1 })
 }
 
-impl AsyncRead for End {
+impl AsyncRead for PipeEnd {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -138,7 +138,7 @@ impl AsyncRead for End {
     }
 }
 
-impl AsyncWrite for End {
+impl AsyncWrite for PipeEnd {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -176,7 +176,7 @@ impl AsyncWrite for End {
     }
 }
 
-impl Drop for End {
+impl Drop for PipeEnd {
     fn drop(&mut self) {
         let mut connection = self.connection.lock().expect("no panic inside");
         if connection.nature.looks != Looks::Silent {

@@ -162,13 +162,13 @@ async fn later_writer_continues_and_earlier_one_ends() {
 // ── No deadlock ──
 
 /// Answers every request on the lane back, and counts the answers to its own requests.
-struct Echo {
+struct EchoReceiver {
     back: Lane,
     requests: Mutex<u64>,
     answers: Mutex<u64>,
 }
 
-impl Receiver for Echo {
+impl Receiver for EchoReceiver {
     fn receive(&self, message: Inbound<'_>) -> Result<(), Busy> {
         if message.fields.is_empty() {
             *self.answers.lock().expect("no panic inside") += 1;
@@ -196,7 +196,7 @@ async fn known_failure_30_saturated_nodes_never_deadlock() {
     let lanes = [lane(&limits), lane(&limits)];
     let nodes = [1, 0].map(|back: usize| {
         let back = lanes[back].clone();
-        Arc::new(Echo { back, requests: Mutex::new(0), answers: Mutex::new(0) })
+        Arc::new(EchoReceiver { back, requests: Mutex::new(0), answers: Mutex::new(0) })
     });
     let narrow = Nature { capacity: 10_000, ..Nature::default() };
     let mut senders = Vec::new();
@@ -222,7 +222,7 @@ async fn known_failure_30_saturated_nodes_never_deadlock() {
         for sender in senders {
             sender.await.expect("the sender ends well");
         }
-        let answered = |node: &Arc<Echo>| *node.answers.lock().expect("no panic inside");
+        let answered = |node: &Arc<EchoReceiver>| *node.answers.lock().expect("no panic inside");
         until(|| nodes.iter().all(|node| answered(node) == REQUESTS)).await;
     };
     tokio::time::timeout(Duration::from_secs(60), all).await.expect("no deadlock");

@@ -4,7 +4,7 @@ use super::*;
 use futures::AsyncReadExt;
 
 /// A writer without anything to write.
-async fn resting(lane: &Lane) -> (JoinHandle<Ended>, End) {
+async fn resting(lane: &Lane) -> (JoinHandle<Ended>, PipeEnd) {
     let (there, here) = pipe(Nature::default());
     let writer = tokio::spawn(writer::run(there, lane.clone(), 0));
     for _ in 0..20 {

@@ -12,7 +12,7 @@ const PLENTY: usize = 4 << 20;
 /// Lets the far end open a stream and write `before` bytes that are not read here. Closes and
 /// drops the stream here, and returns what came of writing [`PLENTY`] more.
 async fn write_to_dropped<M>(
-    mut near: Muxer<Held<End>>,
+    mut near: Muxer<FlushedSocket<PipeEnd>>,
     mut far: M,
     before: usize,
 ) -> std::io::Result<()>
@@ -57,10 +57,10 @@ fn yamux_writer_to_dropped_stream_fails() {
         for mode in [yamux::Mode::Client, yamux::Mode::Server] {
             seeds("muxer::half_closed::yamux_writer_to_dropped_stream_fails", 10, |seed| {
                 let (near, far) = pipe(nature(&mut Chance(seed)));
-                let far = Theirs::new(Held::new(far), mode);
+                let far = Theirs::new(FlushedSocket::new(far), mode);
                 let near = match mode {
-                    yamux::Mode::Client => dialled(Held::new(near)),
-                    yamux::Mode::Server => dialling(Held::new(near)),
+                    yamux::Mode::Client => dialled(FlushedSocket::new(near)),
+                    yamux::Mode::Server => dialling(FlushedSocket::new(near)),
                 };
                 let written =
                     async { LocalSet::new().run_until(write_to_dropped(near, far, before)).await };
@@ -189,7 +189,7 @@ fn orderly_ends_between_own_muxers_stay_orderly() {
     seeds("muxer::half_closed::orderly_ends_between_own_muxers_stay_orderly", 40, |seed| {
         let mut chance = Chance(seed);
         let (near, far) = pipe(nature(&mut chance));
-        let (near, far) = (dialling(Held::new(near)), dialled(Held::new(far)));
+        let (near, far) = (dialling(FlushedSocket::new(near)), dialled(FlushedSocket::new(far)));
         let len = chance.size(1_000_000);
         block_on(within(LocalSet::new().run_until(ask_and_drop(near, far, len))));
     });
@@ -197,7 +197,11 @@ fn orderly_ends_between_own_muxers_stay_orderly() {
 
 /// One end sends a request of `len` bytes, closes and drops the stream unread. The other end reads
 /// the request to its end and closes.
-async fn ask_and_drop(mut near: Muxer<Held<End>>, far: Muxer<Held<End>>, len: usize) {
+async fn ask_and_drop(
+    mut near: Muxer<FlushedSocket<PipeEnd>>,
+    far: Muxer<FlushedSocket<PipeEnd>>,
+    len: usize,
+) {
     let mut stream = open(&mut near).await;
     let (done, is_done) = tokio::sync::oneshot::channel();
     let done = Arc::new(parking_lot::Mutex::new(Some(done)));

@@ -64,18 +64,18 @@ impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for Theirs<C> {
 }
 
 /// Passes data on only with a flush, like a cipher.
-pub(super) struct Held<C> {
+pub(super) struct FlushedSocket<C> {
     socket: C,
     held: Vec<u8>,
 }
 
-impl<C> Held<C> {
+impl<C> FlushedSocket<C> {
     pub(super) const fn new(socket: C) -> Self {
         Self { socket, held: Vec::new() }
     }
 }
 
-impl<C: AsyncRead + Unpin> AsyncRead for Held<C> {
+impl<C: AsyncRead + Unpin> AsyncRead for FlushedSocket<C> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -85,7 +85,7 @@ impl<C: AsyncRead + Unpin> AsyncRead for Held<C> {
     }
 }
 
-impl<C: AsyncWrite + Unpin> AsyncWrite for Held<C> {
+impl<C: AsyncWrite + Unpin> AsyncWrite for FlushedSocket<C> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -10,22 +10,24 @@ use std::task::Context;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio_util::compat::Compat;
 
-use super::peer::{ACK, DATA, Deaf, FIN, GOODBYE, Held, PING, RST, SYN, WINDOW, data, frame};
+use super::peer::{
+    ACK, DATA, Deaf, FIN, FlushedSocket, GOODBYE, PING, RST, SYN, WINDOW, data, frame,
+};
 use super::*;
 
 pub(super) const FIRST: usize = 256 * 1024;
 const MAX: usize = 1024 * 1024;
 
-pub(super) type Socket = Held<Compat<DuplexStream>>;
+pub(super) type TestSocket = FlushedSocket<Compat<DuplexStream>>;
 
 /// A muxer on the accepting side, and the bare socket of the other end.
-pub(super) fn by_hand(capacity: usize) -> (Muxer<Socket>, DuplexStream) {
+pub(super) fn by_hand(capacity: usize) -> (Muxer<TestSocket>, DuplexStream) {
     let (near, far) = tokio::io::duplex(capacity);
-    (dialled(Held::new(near.compat())), far)
+    (dialled(FlushedSocket::new(near.compat())), far)
 }
 
 /// Polls the muxer until nothing more happens. Returns its end, if it ended.
-pub(super) fn run(muxer: &mut Muxer<Socket>) -> Option<Error> {
+pub(super) fn run(muxer: &mut Muxer<TestSocket>) -> Option<Error> {
     let waker = noop_waker();
     let mut cx = Context::from_waker(&waker);
     for _ in 0..100 {
@@ -36,7 +38,7 @@ pub(super) fn run(muxer: &mut Muxer<Socket>) -> Option<Error> {
     None
 }
 
-pub(super) fn arrived(muxer: &mut Muxer<Socket>) -> Option<Stream<Socket>> {
+pub(super) fn arrived(muxer: &mut Muxer<TestSocket>) -> Option<Stream<TestSocket>> {
     let waker = noop_waker();
     match Pin::new(muxer).poll_inbound(&mut Context::from_waker(&waker)) {
         Poll::Ready(stream) => Some(stream.expect("the connection is open")),
@@ -44,7 +46,7 @@ pub(super) fn arrived(muxer: &mut Muxer<Socket>) -> Option<Stream<Socket>> {
     }
 }
 
-pub(super) fn opened(muxer: &mut Muxer<Socket>) -> Option<Stream<Socket>> {
+pub(super) fn opened(muxer: &mut Muxer<TestSocket>) -> Option<Stream<TestSocket>> {
     let waker = noop_waker();
     match Pin::new(muxer).poll_outbound(&mut Context::from_waker(&waker)) {
         Poll::Ready(stream) => Some(stream.expect("the connection is open")),
@@ -53,7 +55,7 @@ pub(super) fn opened(muxer: &mut Muxer<Socket>) -> Option<Stream<Socket>> {
 }
 
 /// Reads the bytes that are available now.
-pub(super) fn read(stream: &mut Stream<Socket>, most: usize) -> Poll<std::io::Result<Vec<u8>>> {
+pub(super) fn read(stream: &mut Stream<TestSocket>, most: usize) -> Poll<std::io::Result<Vec<u8>>> {
     let waker = noop_waker();
     let mut bytes = vec![0; most];
     let read = Pin::new(stream).poll_read(&mut Context::from_waker(&waker), &mut bytes);
@@ -61,7 +63,7 @@ pub(super) fn read(stream: &mut Stream<Socket>, most: usize) -> Poll<std::io::Re
 }
 
 /// Writes as much as is accepted at once, and returns the number of bytes.
-pub(super) fn write(stream: &mut Stream<Socket>, bytes: &[u8]) -> usize {
+pub(super) fn write(stream: &mut Stream<TestSocket>, bytes: &[u8]) -> usize {
     let waker = noop_waker();
     let written = Pin::new(stream).poll_write(&mut Context::from_waker(&waker), bytes);
     match written {
@@ -70,7 +72,7 @@ pub(super) fn write(stream: &mut Stream<Socket>, bytes: &[u8]) -> usize {
     }
 }
 
-fn flush(stream: &mut Stream<Socket>) {
+fn flush(stream: &mut Stream<TestSocket>) {
     stream.flush().now_or_never().expect("at once").expect("it is open");
 }
 
@@ -178,17 +180,17 @@ async fn credit_is_sent_without_a_flush() {
     assert_eq!(found(&mut sender.far, 12).await[..4], [0, WINDOW, 0, ACK]);
 }
 
-struct Woken(AtomicUsize);
+struct WakeCounter(AtomicUsize);
 
-impl std::task::Wake for Woken {
+impl std::task::Wake for WakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// Polls the muxer once. The returned function tells whether it was woken since then.
-fn polled(muxer: &mut Muxer<Socket>) -> impl Fn() -> bool + use<> {
-    let woken = Arc::new(Woken(AtomicUsize::new(0)));
+fn polled(muxer: &mut Muxer<TestSocket>) -> impl Fn() -> bool + use<> {
+    let woken = Arc::new(WakeCounter(AtomicUsize::new(0)));
     let waker = Arc::clone(&woken).into();
     assert!(Pin::new(muxer).poll(&mut Context::from_waker(&waker)).is_pending());
     move || woken.0.load(Ordering::Relaxed) > 0
@@ -215,13 +217,13 @@ async fn writer_stops_at_the_window_and_resumes_on_credit() {
 }
 
 /// Sends as much as its credit allows, and keeps count of the credit.
-struct Sender {
+struct CreditSender {
     far: DuplexStream,
     credit: usize,
     heard: Vec<u8>,
 }
 
-impl Sender {
+impl CreditSender {
     async fn send(&mut self, len: usize) {
         self.credit -= len;
         self.far.write_all(&data(0, 1, &vec![3; len])).await.expect("room");
@@ -241,19 +243,19 @@ impl Sender {
     }
 }
 
-async fn sending() -> (Muxer<Socket>, Stream<Socket>, Sender) {
+async fn sending() -> (Muxer<TestSocket>, Stream<TestSocket>, CreditSender) {
     let (mut muxer, mut far) = by_hand(8 << 20);
     far.write_all(&frame(WINDOW, SYN, 1, 0)).await.expect("room");
     assert!(run(&mut muxer).is_none());
     let stream = arrived(&mut muxer).expect("it has arrived");
-    (muxer, stream, Sender { far, credit: FIRST, heard: Vec::new() })
+    (muxer, stream, CreditSender { far, credit: FIRST, heard: Vec::new() })
 }
 
 /// Sends up to `most` bytes and reads them all at once; then the sender receives its credit.
 async fn pass(
-    muxer: &mut Muxer<Socket>,
-    stream: &mut Stream<Socket>,
-    sender: &mut Sender,
+    muxer: &mut Muxer<TestSocket>,
+    stream: &mut Stream<TestSocket>,
+    sender: &mut CreditSender,
     most: usize,
 ) {
     let len = sender.credit.min(most);
@@ -396,8 +398,8 @@ async fn reset_fails_io_after_received_data_is_read() {
 #[tokio::test]
 async fn connection_end_wakes_readers_and_writers() {
     for ends in [
-        |muxer: Muxer<Socket>| drop(muxer),
-        |mut muxer: Muxer<Socket>| {
+        |muxer: Muxer<TestSocket>| drop(muxer),
+        |mut muxer: Muxer<TestSocket>| {
             let waker = noop_waker();
             let _ = Pin::new(&mut muxer).poll_close(&mut Context::from_waker(&waker));
             std::mem::forget(muxer); // like one whose go-away waits to be written
@@ -478,7 +480,7 @@ async fn panic_in_an_inline_write_ends_the_connection() {
     let (mut muxer, mut stream) = deaf(&[data(SYN, 1, b"hello")], || panic!("as planned"));
     stream.write_all(b"?").await.expect("there is room");
     let is_woken = {
-        let woken = Arc::new(Woken(AtomicUsize::new(0)));
+        let woken = Arc::new(WakeCounter(AtomicUsize::new(0)));
         let waker = Arc::clone(&woken).into();
         let inbound = Pin::new(&mut muxer).poll_inbound(&mut Context::from_waker(&waker));
         assert!(inbound.is_pending());
