@@ -21,26 +21,26 @@ pub(super) struct Listener {
     /// The address as configured.
     pub(super) wanted: Multiaddr,
     /// The addresses that the socket was bound to, with the actual port.
-    pub(super) heard: Vec<Multiaddr>,
+    pub(super) bound: Vec<Multiaddr>,
 }
 
 /// Returns the addresses to tell other nodes, and logs a choice that the settings leave open.
 pub(super) fn advertised(listeners: &[Listener]) -> Vec<Multiaddr> {
-    let mut told = Vec::new(); // ≤ all that is listened on
+    let mut result = Vec::new(); // ≤ all that is listened on
     for listener in listeners {
         let wanted = &listener.wanted;
         match routed(listener, default_route) {
-            Routed::Set => told.extend(listener.heard.iter().cloned()),
+            Routed::Set => result.extend(listener.bound.iter().cloned()),
             Routed::By(address) => {
                 tracing::info!(
                     %address, listen = %wanted,
                     "net.advertised: the address of the default route; set net.advertise for \
                      another"
                 );
-                told.push(address);
+                result.push(address);
             }
             Routed::Nowhere => {
-                let addresses = &listener.heard;
+                let addresses = &listener.bound;
                 tracing::warn!(
                     listen = %wanted, ?addresses,
                     "net.no_route: this host has no default route that would tell which of its \
@@ -49,12 +49,12 @@ pub(super) fn advertised(listeners: &[Listener]) -> Vec<Multiaddr> {
                 let is_near =
                     |at: &&Multiaddr| address::host(at).is_some_and(|at| at.is_loopback());
                 let (near, far): (Vec<_>, Vec<_>) = addresses.iter().partition(is_near);
-                told.extend(if far.is_empty() { near } else { far }.into_iter().cloned());
+                result.extend(if far.is_empty() { near } else { far }.into_iter().cloned());
             }
         }
     }
-    told.dedup();
-    told
+    result.dedup();
+    result
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ fn routed(listener: &Listener, route: impl FnOnce(IpAddr) -> Option<IpAddr>) -> 
     let Some(any) = address::host(&listener.wanted).filter(IpAddr::is_unspecified) else {
         return Routed::Set;
     };
-    let port = listener.heard.iter().find_map(address::socket_address).map(|at| at.port());
+    let port = listener.bound.iter().find_map(address::socket_address).map(|at| at.port());
     match (route(any), port) {
         (Some(host), Some(port)) => Routed::By(Multiaddr::from(host).with(Protocol::Tcp(port))),
         _ => Routed::Nowhere,
@@ -100,9 +100,9 @@ fn default_route(any: IpAddr) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    fn listener(wanted: &str, heard: &[&str]) -> Listener {
+    fn listener(wanted: &str, bound: &[&str]) -> Listener {
         let parse = |text: &&str| text.parse().expect("valid");
-        Listener { wanted: parse(&wanted), heard: heard.iter().map(parse).collect() }
+        Listener { wanted: parse(&wanted), bound: bound.iter().map(parse).collect() }
     }
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
         for one in ["/ip4/127.0.0.1/tcp/7", "/ip4/10.0.0.5/tcp/7", "/ip6/::1/tcp/7"] {
             let one = listener(one, &[one]);
             assert_eq!(routed(&one, |_| unreachable!("it is not asked")), Routed::Set);
-            assert_eq!(advertised(std::slice::from_ref(&one)), one.heard);
+            assert_eq!(advertised(std::slice::from_ref(&one)), one.bound);
         }
     }
 }

@@ -123,8 +123,8 @@ mod tests {
             (io::ErrorKind::ConnectionReset.into(), HandshakeFailure::Closed),
             (io::ErrorKind::ConnectionRefused.into(), HandshakeFailure::Other),
         ] {
-            let said = error.to_string();
-            assert_eq!(of(error), failure, "{said}");
+            let text = error.to_string();
+            assert_eq!(of(error), failure, "{text}");
         }
     }
 }

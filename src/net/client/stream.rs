@@ -49,7 +49,7 @@ impl ClientStream {
     ) -> (Self, Ends) {
         let (reader, reading) = oneshot::channel();
         let (writer, writing) = oneshot::channel();
-        let [reading, writing] = [reading, writing].map(|told| EndSignal(Some(told)));
+        let [reading, writing] = [reading, writing].map(|signal| EndSignal(Some(signal)));
         let stall = Stall { longest: undrained_max, since: None };
         (Self { line, peer, reading, writing, stall, _held: held }, Ends([reader, writer]))
     }
@@ -65,11 +65,11 @@ impl ClientStream {
     fn written<T>(
         &mut self,
         cx: &mut Context<'_>,
-        said: Poll<io::Result<T>>,
+        outcome: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        if said.is_ready() {
+        if outcome.is_ready() {
             self.stall.since = None;
-            return said;
+            return outcome;
         }
         if self.writing.is_ended(cx) {
             return Poll::Ready(Err(closed()));
@@ -105,8 +105,8 @@ struct EndSignal(Option<oneshot::Receiver<()>>); // `None`: ended
 
 impl EndSignal {
     fn is_ended(&mut self, cx: &mut Context<'_>) -> bool {
-        let told = self.0.as_mut().map(|told| Pin::new(told).poll(cx));
-        match told {
+        let signal = self.0.as_mut().map(|signal| Pin::new(signal).poll(cx));
+        match signal {
             Some(Poll::Pending) => false,
             Some(Poll::Ready(_)) | None => {
                 self.0 = None;
@@ -137,11 +137,11 @@ impl AsyncRead for ClientStream {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let said = Pin::new(&mut self.line).poll_read(cx, into.initialize_unfilled());
-        if said.is_pending() && self.reading.is_ended(cx) {
+        let outcome = Pin::new(&mut self.line).poll_read(cx, into.initialize_unfilled());
+        if outcome.is_pending() && self.reading.is_ended(cx) {
             return Poll::Ready(Err(closed()));
         }
-        let read = ready!(said)?;
+        let read = ready!(outcome)?;
         into.advance(read);
         Poll::Ready(Ok(()))
     }
@@ -153,17 +153,17 @@ impl AsyncWrite for ClientStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let said = Pin::new(&mut self.line).poll_write(cx, bytes);
-        self.written(cx, said)
+        let outcome = Pin::new(&mut self.line).poll_write(cx, bytes);
+        self.written(cx, outcome)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let said = Pin::new(&mut self.line).poll_flush(cx);
-        self.written(cx, said)
+        let outcome = Pin::new(&mut self.line).poll_flush(cx);
+        self.written(cx, outcome)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let said = Pin::new(&mut self.line).poll_close(cx);
-        self.written(cx, said)
+        let outcome = Pin::new(&mut self.line).poll_close(cx);
+        self.written(cx, outcome)
     }
 }

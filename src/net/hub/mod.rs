@@ -146,12 +146,12 @@ impl ConnectionManager {
         let (mut swarm, listeners) = swarm::listening(config, &keyring, identity.keypair())?;
         let listeners = listening(&mut swarm, &config.listen, &listeners).await?;
         let me = identity.node_id();
-        let told = match config.advertise.is_empty() {
+        let advertised_addresses = match config.advertise.is_empty() {
             true => advertised(&listeners),
             false => config.advertise.clone(),
         };
         let (standing, standings) =
-            watch::channel(Arc::new(Standing::new(config, identity, &told)));
+            watch::channel(Arc::new(Standing::new(config, identity, &advertised_addresses)));
         let (directory, wanted) = Directory::new(config.limits.clone());
         let (reporter, reports) = mpsc::unbounded_channel();
         let limits = Arc::new(config.limits.clone());
@@ -176,8 +176,8 @@ impl ConnectionManager {
             check_at: Instant::default(),
             stops: false,
         };
-        let listening = listeners.into_iter().flat_map(|listener| listener.heard).collect();
-        Ok(Started { manager, directory, listening, advertised: told })
+        let listening = listeners.into_iter().flat_map(|listener| listener.bound).collect();
+        Ok(Started { manager, directory, listening, advertised: advertised_addresses })
     }
 
     pub(super) async fn run(mut self) {
@@ -765,11 +765,11 @@ async fn listening(
     wanted: &[Multiaddr],
     ids: &[ListenerId],
 ) -> Result<Vec<Listener>, StartError> {
-    let silent = |wanted: &Multiaddr| Listener { wanted: wanted.clone(), heard: Vec::new() };
+    let silent = |wanted: &Multiaddr| Listener { wanted: wanted.clone(), bound: Vec::new() };
     let mut listeners: Vec<Listener> = wanted.iter().map(silent).collect();
     let nth = |id: ListenerId| ids.iter().position(|known| *known == id);
     loop {
-        let event = if listeners.iter().any(|listener| listener.heard.is_empty()) {
+        let event = if listeners.iter().any(|listener| listener.bound.is_empty()) {
             swarm.select_next_some().await
         } else {
             // A listener on all addresses reports one per interface; all of them are queued by now.
@@ -779,7 +779,7 @@ async fn listening(
         match event {
             SwarmEvent::NewListenAddr { listener_id, address } => {
                 if let Some(nth) = nth(listener_id) {
-                    listeners[nth].heard.push(address);
+                    listeners[nth].bound.push(address);
                 }
             }
             SwarmEvent::ListenerClosed { listener_id, reason: Err(source), .. } => {

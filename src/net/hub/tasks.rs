@@ -259,16 +259,16 @@ impl Tasks {
         let turn = match turn {
             Ok(turn) => turn,
             Err(refusal) => {
-                let said = asked.refuse(&mut stream, &refusal, within).await;
+                let sent = asked.refuse(&mut stream, &refusal, within).await;
                 return Err(
-                    said.map_or_else(InboundError::Handshake, |()| InboundError::Refused(refusal))
+                    sent.map_or_else(InboundError::Handshake, |()| InboundError::Refused(refusal))
                 );
             }
         };
         // A peer that does not read its welcome must not delay its next substream.
         tokio::select! {
-            said = asked.welcome(&mut stream, &us, turn.accepted(), within) => {
-                said.map_err(InboundError::Handshake)?;
+            sent = asked.welcome(&mut stream, &us, turn.accepted(), within) => {
+                sent.map_err(InboundError::Handshake)?;
             }
             () = turn.superseded() => return Ok(()),
         }

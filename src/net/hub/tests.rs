@@ -51,14 +51,14 @@ impl Bench {
         let identity = Identity::load(None).expect("an identity");
         let taker = Arc::new(Taker { takes: watch::Sender::new(false), got: Mutex::default() });
         let (_commands, commands) = mpsc::unbounded_channel();
-        let (told, events) = mpsc::unbounded_channel();
+        let (event_sender, events) = mpsc::unbounded_channel();
         let (receiver, runtimes) = (taker.clone(), Runtimes::current());
         let setup = Setup {
             config: &config,
             identity: &identity,
             receiver,
             commands,
-            events: told,
+            events: event_sender,
             runtimes,
         };
         let Started { manager, listening, .. } =

@@ -244,7 +244,7 @@ where
     /// acknowledgement is continued at once.
     fn poll_ack_soon(&mut self, cx: &mut Context<'_>, accepted: u64) -> io::Result<()> {
         if self.acks.is_idle() {
-            if self.acks.said == accepted {
+            if self.acks.acked == accepted {
                 self.ack_waits = false;
                 return Ok(());
             }
@@ -258,7 +258,7 @@ where
             self.ack_waits = false;
         }
         match self.acks.poll(cx, &mut self.stream, accepted) {
-            Poll::Ready(said) => said,
+            Poll::Ready(sent) => sent,
             Poll::Pending => Ok(()),
         }
     }
@@ -434,7 +434,7 @@ impl Drop for Intake<'_> {
 struct Acks {
     frame: [u8; ACK_BYTES],
     at: usize,
-    said: u64,
+    acked: u64,
     unacked: usize, // bytes since the last acknowledgement
     every: usize,   // ≤ ACK_EVERY
     unflushed: bool,
@@ -443,10 +443,10 @@ struct Acks {
 impl Acks {
     /// Uses this node's limits for the sender's, because all nodes of a cluster have the same
     /// settings.
-    fn new(said: u64, limits: &Limits, class: Class) -> Self {
+    fn new(acked: u64, limits: &Limits, class: Class) -> Self {
         let under_way = limits.lane_window.min(limits.lane_bytes_max(class));
         let every = ACK_EVERY.min(under_way / 4);
-        Self { frame: [0; ACK_BYTES], at: ACK_BYTES, said, unacked: 0, every, unflushed: false }
+        Self { frame: [0; ACK_BYTES], at: ACK_BYTES, acked, unacked: 0, every, unflushed: false }
     }
 
     /// Whether every started acknowledgement has been written and flushed.
@@ -469,9 +469,9 @@ impl Acks {
                 }
                 self.at += len;
                 self.unflushed = true;
-            } else if self.said < accepted {
+            } else if self.acked < accepted {
                 self.frame = frame::ack(accepted);
-                (self.at, self.said, self.unacked) = (0, accepted, 0);
+                (self.at, self.acked, self.unacked) = (0, accepted, 0);
             } else if self.unflushed {
                 ready!(Pin::new(&mut *stream).poll_flush(cx))?;
                 self.unflushed = false;

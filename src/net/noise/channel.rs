@@ -211,16 +211,16 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Woken(AtomicUsize);
+    struct WakeCounter(AtomicUsize);
 
-    impl Wake for Woken {
+    impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Encrypted bytes of `all` in messages of `each` bytes, and the session that can read them.
-    fn said(all: &[u8], each: usize) -> (Vec<u8>, CipherSession) {
+    fn sealed_messages(all: &[u8], each: usize) -> (Vec<u8>, CipherSession) {
         let [near, far] = ends();
         let mut channel = Channel::new(Cursor::new(Vec::new()), near);
         for piece in all.chunks(each) {
@@ -233,9 +233,9 @@ mod tests {
     #[test]
     fn busy_channel_yields_after_each_piece() {
         const BYTES: usize = 1 << 20;
-        let (travels, far) = said(&vec![9; BYTES], 4_000);
+        let (travels, far) = sealed_messages(&vec![9; BYTES], 4_000);
         let mut channel = Channel::new(Slow(Cursor::new(travels)), far);
-        let woken = Arc::<Woken>::default();
+        let woken = Arc::<WakeCounter>::default();
         let waker = Arc::clone(&woken).into();
         let mut cx = Context::from_waker(&waker);
         let mut out = [0; 4_000];
@@ -278,10 +278,10 @@ mod tests {
             errors += 1;
         }
         assert!(errors > 3, "{errors}");
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         let mut channel = Channel::new(Cursor::new(channel.socket.taken), far);
-        block_on(channel.read_to_end(&mut heard)).expect("nothing is missing");
-        assert!(heard == all);
+        block_on(channel.read_to_end(&mut received)).expect("nothing is missing");
+        assert!(received == all);
     }
 
     /// A message without content does not end the stream.
@@ -295,16 +295,16 @@ mod tests {
             travels.extend_from_slice(&u16::try_from(len).expect("short").to_be_bytes());
             travels.extend_from_slice(&message);
         }
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         let far = CipherSession::new(far, Suite::ChaChaPoly);
         let mut channel = Channel::new(Cursor::new(travels), far);
-        block_on(channel.read_to_end(&mut heard)).expect("in order");
-        assert_eq!(heard, b"hello");
+        block_on(channel.read_to_end(&mut received)).expect("in order");
+        assert_eq!(received, b"hello");
     }
 
     #[test]
     fn modified_message_ends_reading() {
-        let (mut travels, far) = said(b"abc", 1);
+        let (mut travels, far) = sealed_messages(b"abc", 1);
         travels[2 + 1 + 16 + 2] ^= 1; // the second
         let mut channel = Channel::new(Cursor::new(travels), far);
         let mut out = [0; 9];

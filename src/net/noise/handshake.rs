@@ -110,9 +110,9 @@ where
     let mut noise = begin(&keys, &agreed, role)?;
     let peer = match role {
         Side::Initiator => {
-            say(&mut socket, &mut noise, &[]).await?;
+            send_message(&mut socket, &mut noise, &[]).await?;
             let peer = meet(&mut socket, &mut noise).await?;
-            say(&mut socket, &mut noise, &keys.payload).await?;
+            send_message(&mut socket, &mut noise, &keys.payload).await?;
             peer
         }
         Side::Responder => {
@@ -121,7 +121,7 @@ where
             if !early.is_empty() {
                 return Err(Error::EarlyData(early.len()));
             }
-            say(&mut socket, &mut noise, &keys.payload).await?;
+            send_message(&mut socket, &mut noise, &keys.payload).await?;
             meet(&mut socket, &mut noise).await?
         }
     };
@@ -145,7 +145,11 @@ where
     Ok(identity.to_peer_id())
 }
 
-async fn say<S>(socket: &mut S, noise: &mut HandshakeState, payload: &[u8]) -> Result<(), Error>
+async fn send_message<S>(
+    socket: &mut S,
+    noise: &mut HandshakeState,
+    payload: &[u8],
+) -> Result<(), Error>
 where
     S: AsyncWrite + Unpin,
 {
@@ -337,15 +341,15 @@ mod tests {
     fn oversized_message_and_early_data_are_refused() {
         let (mut near, far) = sockets();
         let long = u16::try_from(BYTES_MAX + 1).expect("short").to_be_bytes();
-        let (said, us) = block_on(join(near.write_all(&long), answer(far)));
-        said.expect("there is room");
+        let (sent, us) = block_on(join(near.write_all(&long), answer(far)));
+        sent.expect("there is room");
         assert!(matches!(us.expect_err("long"), Error::TooLong(len) if len == BYTES_MAX + 1));
         let (mut near, far) = sockets();
         let keys = keys();
         let mut noise = begin(&keys, &agreed(None), Side::Initiator).expect("it has a key");
-        let said = say(&mut near, &mut noise, b"early");
-        let (said, us) = block_on(join(said, answer(far)));
-        said.expect("there is room");
+        let sent = send_message(&mut near, &mut noise, b"early");
+        let (sent, us) = block_on(join(sent, answer(far)));
+        sent.expect("there is room");
         assert!(matches!(us.expect_err("early"), Error::EarlyData(5)));
     }
 
@@ -356,8 +360,8 @@ mod tests {
             let (mut near, far) = sockets();
             let mut hello = [0; 34];
             (hello[1], hello[2]) = (32, low);
-            let (said, us) = block_on(join(near.write_all(&hello), answer(far)));
-            said.expect("there is room");
+            let (sent, us) = block_on(join(near.write_all(&hello), answer(far)));
+            sent.expect("there is room");
             assert!(matches!(us.expect_err("known"), Error::Handshake(snow::Error::Dh)));
         }
     }

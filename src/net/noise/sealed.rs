@@ -204,13 +204,13 @@ mod tests {
     ) -> Incoming {
         let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::default());
         let mut travels = Vec::new();
-        for said in all.chunks(each) {
-            assert_eq!(outgoing.take(said), said.len());
+        for content in all.chunks(each) {
+            assert_eq!(outgoing.take(content), content.len());
             outgoing.seal(&mut near).expect("nonces are left");
             travels.extend_from_slice(outgoing.unsent());
             outgoing.sent(outgoing.unsent().len());
         }
-        let (mut heard, mut out, mut rest) = (Vec::new(), [0; 4_000], &travels[..]);
+        let (mut received, mut out, mut rest) = (Vec::new(), [0; 4_000], &travels[..]);
         while !rest.is_empty() {
             let room = incoming.room();
             let (now, later) = rest.split_at(rest.len().min(portion).min(room.len()));
@@ -219,11 +219,11 @@ mod tests {
             rest = later;
             while incoming.open(&mut far).expect("it is not modified") {
                 while let len @ 1.. = incoming.read(&mut out) {
-                    heard.extend_from_slice(&out[..len]);
+                    received.extend_from_slice(&out[..len]);
                 }
             }
         }
-        assert!(heard == all && !incoming.is_amid(), "{each}, {portion}");
+        assert!(received == all && !incoming.is_amid(), "{each}, {portion}");
         incoming
     }
 

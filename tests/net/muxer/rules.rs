@@ -180,9 +180,9 @@ async fn credit_is_sent_without_a_flush() {
     assert_eq!(found(&mut sender.far, 12).await[..4], [0, WINDOW, 0, ACK]);
 }
 
-struct WakeCounter(AtomicUsize);
+struct CountingWaker(AtomicUsize);
 
-impl std::task::Wake for WakeCounter {
+impl std::task::Wake for CountingWaker {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -190,7 +190,7 @@ impl std::task::Wake for WakeCounter {
 
 /// Polls the muxer once. The returned function tells whether it was woken since then.
 fn polled(muxer: &mut Muxer<TestSocket>) -> impl Fn() -> bool + use<> {
-    let woken = Arc::new(WakeCounter(AtomicUsize::new(0)));
+    let woken = Arc::new(CountingWaker(AtomicUsize::new(0)));
     let waker = Arc::clone(&woken).into();
     assert!(Pin::new(muxer).poll(&mut Context::from_waker(&waker)).is_pending());
     move || woken.0.load(Ordering::Relaxed) > 0
@@ -480,7 +480,7 @@ async fn panic_in_an_inline_write_ends_the_connection() {
     let (mut muxer, mut stream) = deaf(&[data(SYN, 1, b"hello")], || panic!("as planned"));
     stream.write_all(b"?").await.expect("there is room");
     let is_woken = {
-        let woken = Arc::new(WakeCounter(AtomicUsize::new(0)));
+        let woken = Arc::new(CountingWaker(AtomicUsize::new(0)));
         let waker = Arc::clone(&woken).into();
         let inbound = Pin::new(&mut muxer).poll_inbound(&mut Context::from_waker(&waker));
         assert!(inbound.is_pending());
