@@ -111,7 +111,7 @@ where
     let peer = match role {
         Side::Initiator => {
             send_message(&mut socket, &mut noise, &[]).await?;
-            let peer = meet(&mut socket, &mut noise).await?;
+            let peer = receive_identity(&mut socket, &mut noise).await?;
             send_message(&mut socket, &mut noise, &keys.payload).await?;
             peer
         }
@@ -122,7 +122,7 @@ where
                 return Err(Error::EarlyData(early.len()));
             }
             send_message(&mut socket, &mut noise, &keys.payload).await?;
-            meet(&mut socket, &mut noise).await?
+            receive_identity(&mut socket, &mut noise).await?
         }
     };
     assert!(noise.is_handshake_finished(), "XX has three messages");
@@ -131,11 +131,11 @@ where
 }
 
 /// Receives and verifies the peer's identity.
-async fn meet<S>(socket: &mut S, noise: &mut HandshakeState) -> Result<PeerId, Error>
+async fn receive_identity<S>(socket: &mut S, noise: &mut HandshakeState) -> Result<PeerId, Error>
 where
     S: AsyncRead + Unpin,
 {
-    let payload = hear(socket, noise).await?;
+    let payload = receive_message(socket, noise).await?;
     let Payload { identity, signature } = Payload::decode(&payload[..])?;
     let identity = PublicKey::try_decode_protobuf(&identity)?;
     let key = noise.get_remote_static().expect("XX transmits the static key");
@@ -162,7 +162,7 @@ where
     Ok(())
 }
 
-async fn hear<S>(socket: &mut S, noise: &mut HandshakeState) -> Result<Vec<u8>, Error>
+async fn receive_message<S>(socket: &mut S, noise: &mut HandshakeState) -> Result<Vec<u8>, Error>
 where
     S: AsyncRead + Unpin,
 {

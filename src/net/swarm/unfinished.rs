@@ -231,7 +231,7 @@ mod tests {
             number
         }
 
-        fn speak(&self, number: HandshakeId) {
+        fn receive_bytes(&self, number: HandshakeId) {
             self.signals[&number].received(1_000);
         }
 
@@ -276,7 +276,7 @@ mod tests {
         let mut table = Table::new(8);
         table.flood(100, |_| "10.0.0.1".to_owned());
         let honest = table.begin("10.0.0.1");
-        table.speak(honest);
+        table.receive_bytes(honest);
         table.flood(1_000, |_| "10.0.0.1".to_owned());
         assert!(!table.is_evicted(honest));
     }
@@ -307,11 +307,11 @@ mod tests {
     fn least_progress_is_evicted_first_then_the_oldest() {
         let mut table = Table::new(4); // one is reserved
         let [first, second, third] = [(); 3].map(|()| table.begin("10.0.0.1"));
-        table.speak(first);
+        table.receive_bytes(first);
         table.signals[&second].received(1);
         let fourth = table.begin("10.0.0.1");
         assert!(table.is_evicted(third), "it is silent");
-        table.speak(fourth);
+        table.receive_bytes(fourth);
         table.begin("10.0.0.1");
         assert!(table.is_evicted(second), "it has begun only");
         assert!(!table.is_evicted(first) && !table.is_evicted(fourth));
