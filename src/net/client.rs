@@ -125,7 +125,7 @@ async fn call(
     };
     let line = while_driving(&mut swarm, admission)
         .await
-        .map_err(|why: NotLetIn| why.at(address, us.peer, within))?;
+        .map_err(|why: NotAdmitted| why.at(address, us.peer, within))?;
     let (in_use, dropped) = oneshot::channel();
     let held = HeldResource::Connection { _in_use: in_use };
     let (stream, ends) = ClientStream::new(line, node, config.limits.control_undrained_max, held);
@@ -209,14 +209,14 @@ async fn keep(
 
 /// Why no stream was opened although the connection was established.
 #[derive(Debug, thiserror::Error)]
-enum NotLetIn {
+enum NotAdmitted {
     #[error(transparent)]
     Open(#[from] OpenFailed),
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
 }
 
-impl NotLetIn {
+impl NotAdmitted {
     fn at(self, address: &Multiaddr, us: PeerId, within: Duration) -> ConnectError {
         let address = address.clone();
         match self {

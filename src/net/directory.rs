@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_directory_has_old_lanes_for_the_hub_only() {
+    fn closed_directory_has_old_lanes_for_the_manager_only() {
         let (directory, mut wanted) = Directory::new(Limits::default());
         let (node, later) = (node(1), node(2));
         directory.add(node, &Facts::of(node.incarnation));

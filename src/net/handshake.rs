@@ -144,7 +144,7 @@ pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
         match us.judge_hello(from, &nonce, &hello) {
             Ok(Opener { node, secret }) => Ok(Asked { node, hello, nonce, secret }),
             Err(refusal) => {
-                say_no(stream, &refusal).await?;
+                send_refusal(stream, &refusal).await?;
                 Err(HandshakeError::Unacceptable(refusal))
             }
         }
@@ -188,7 +188,7 @@ impl Asked {
         refusal: &Refusal,
         within: Duration,
     ) -> Result<(), HandshakeError> {
-        limited(within, say_no(stream, refusal)).await
+        limited(within, send_refusal(stream, refusal)).await
     }
 }
 
@@ -242,7 +242,7 @@ pub async fn answer<S: AsyncRead + AsyncWrite + Unpin, T>(
         let (secret, room) = match judged.and_then(|secret| Ok((secret, room()?))) {
             Ok(admitted) => admitted,
             Err(refusal) => {
-                say_no(stream, &refusal).await?;
+                send_refusal(stream, &refusal).await?;
                 return Err(HandshakeError::Unacceptable(refusal));
             }
         };
@@ -256,7 +256,7 @@ pub async fn answer<S: AsyncRead + AsyncWrite + Unpin, T>(
     .await
 }
 
-async fn say_no<S: AsyncWrite + Unpin>(
+async fn send_refusal<S: AsyncWrite + Unpin>(
     stream: &mut S,
     refusal: &Refusal,
 ) -> Result<(), HandshakeError> {
@@ -319,7 +319,7 @@ pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, HandshakeError> {
 /// # Errors
 /// [`HandshakeError::Malformed`] if it is neither a welcome nor a refusal.
 pub fn decode_answer(bytes: &[u8]) -> Result<Answer, HandshakeError> {
-    decode_yes_or_no(bytes)
+    decode_answer_or_refusal(bytes)
 }
 
 /// Decodes an answer to a client. A refusal with a reason that only a later release knows becomes
@@ -328,10 +328,10 @@ pub fn decode_answer(bytes: &[u8]) -> Result<Answer, HandshakeError> {
 /// # Errors
 /// [`HandshakeError::Malformed`] if it is neither a welcome nor a refusal.
 pub fn decode_client_answer(bytes: &[u8]) -> Result<ClientAnswer, HandshakeError> {
-    decode_yes_or_no(bytes)
+    decode_answer_or_refusal(bytes)
 }
 
-fn decode_yes_or_no<A: DeserializeOwned + From<Refusal>>(
+fn decode_answer_or_refusal<A: DeserializeOwned + From<Refusal>>(
     bytes: &[u8],
 ) -> Result<A, HandshakeError> {
     #[derive(Deserialize)]

@@ -404,7 +404,7 @@ impl Link {
         if !self.stands(class, attempt) {
             return; // of an earlier attempt
         }
-        self.over(now, index);
+        self.substream_over(now, index);
         let mut back_off = self.lane_back_off[index];
         if end == End::Refused {
             back_off.failures = back_off.failures.max(REFUSED);
@@ -416,7 +416,7 @@ impl Link {
 
     /// Ends the current substream of a lane. If it was open for at least the longest pause, the
     /// back-off starts over.
-    fn over(&mut self, now: Instant, index: usize) {
+    fn substream_over(&mut self, now: Instant, index: usize) {
         if self.opened_at[index].take().is_some_and(|at| now - at >= self.back_off.1) {
             self.lane_back_off[index] = BackOffState::default();
         }
@@ -427,12 +427,12 @@ impl Link {
         for index in 0..self.lanes.len() {
             if matches!(self.lanes[index], LaneState::On { connection: c, .. } if c == connection) {
                 self.lanes[index] = LaneState::Waiting(now);
-                self.over(now, index);
+                self.substream_over(now, index);
             }
         }
     }
 
-    fn reborn(&mut self, now: Instant) {
+    fn peer_restarted(&mut self, now: Instant) {
         for lane in &mut self.lanes {
             if *lane != LaneState::Unused {
                 *lane = LaneState::Waiting(now);
@@ -474,7 +474,7 @@ impl Link {
                 self.settle_lane(now, class, target, out);
             }
         }
-        self.settle_down(now, carrier, out);
+        self.settle_without_carrier(now, carrier, out);
         if self.lacks_bulk(carrier) {
             self.want_connection(now, Purpose::Bulk, out);
         }
@@ -482,7 +482,7 @@ impl Link {
 
     /// Handles a missing carrier: dials if the peer is kept, and abandons lanes that have waited
     /// too long.
-    fn settle_down(
+    fn settle_without_carrier(
         &mut self,
         now: Instant,
         carrier: Option<ConnectionId>,
@@ -534,7 +534,7 @@ impl Link {
             LaneState::On { connection, .. } => connection != target,
         };
         if due {
-            self.over(now, class as usize);
+            self.substream_over(now, class as usize);
             self.attempt += 1;
             let attempt = self.attempt;
             self.lanes[class as usize] = LaneState::On { connection: target, attempt };
@@ -600,7 +600,7 @@ impl Machine for Link {
             }
             Input::Want(class) if self.wants(class) => {}
             Input::Want(class) => self.lanes[class as usize] = LaneState::Waiting(now),
-            Input::Reborn => self.reborn(now),
+            Input::Reborn => self.peer_restarted(now),
             Input::Established { connection, dialler } => {
                 self.established(now, connection, dialler);
             }

@@ -62,7 +62,7 @@ pub(super) fn listening(
     for address in &config.listen {
         check_free(address)?;
     }
-    let mut swarm = silent(config, keyring, keypair, Protocol::ALL)?;
+    let mut swarm = build_swarm(config, keyring, keypair, Protocol::ALL)?;
     let mut listeners = Vec::new(); // ≤ config.listen
     for address in &config.listen {
         let listen = |source| StartError::Listen { address: address.clone(), source };
@@ -79,10 +79,10 @@ pub(super) fn listening(
 
 /// Creates a swarm that only dials, and accepts no substreams. The settings must have been checked.
 pub(super) fn of_client(config: &Config, keypair: &Keypair) -> Result<Swarm<Lines>, noise::Error> {
-    silent(config, &Keyring::new(config.secret.clone()), keypair, &[])
+    build_swarm(config, &Keyring::new(config.secret.clone()), keypair, &[])
 }
 
-fn silent(
+fn build_swarm(
     config: &Config,
     keyring: &Keyring,
     keypair: &Keypair,

@@ -40,7 +40,7 @@ impl Clients {
     }
 
     /// Sets the channel on which clients are delivered from now on.
-    pub(super) fn are_for(&mut self, taker: mpsc::Sender<ClientStream>) {
+    pub(super) fn deliver_to(&mut self, taker: mpsc::Sender<ClientStream>) {
         self.taker = Some(taker);
     }
 
@@ -60,7 +60,7 @@ impl Clients {
                 KeyOwner::KnownNode => Err(Refusal::Twin),
             };
             if let Err(why) = answer(calling, &tasks, room).await {
-                tasks.tell(Report::Client { peer, connection, why });
+                tasks.report(Report::ClientFailed { peer, connection, why });
             }
         });
     }
@@ -108,7 +108,7 @@ async fn answer(
     let held = HeldResource::Slot { _slot: place };
     let undrained_max = tasks.limits.control_undrained_max;
     let (stream, ends) = ClientStream::new(stream, peer, undrained_max, held);
-    tasks.tell(Report::LetIn { connection, ends });
+    tasks.report(Report::ClientAdmitted { connection, ends });
     taker.send(stream);
     Ok(())
 }

@@ -222,7 +222,7 @@ impl ConnectionManager {
         let due: Vec<PeerId> =
             self.peers.iter().filter(|(_, peer)| due(peer)).map(|(id, _)| *id).collect();
         for peer in due {
-            self.give(peer, link::Input::Tick);
+            self.feed_link(peer, link::Input::Tick);
         }
     }
 
@@ -236,13 +236,13 @@ impl ConnectionManager {
             }
             Command::Keep(peer, addresses) => {
                 if !addresses.is_empty() {
-                    self.give(peer, link::Input::Addresses(addresses));
+                    self.feed_link(peer, link::Input::Addresses(addresses));
                 }
-                self.give(peer, link::Input::Keep);
+                self.feed_link(peer, link::Input::Keep);
             }
-            Command::Release(peer) => self.give_if_known(peer, link::Input::Release),
+            Command::Release(peer) => self.feed_known_link(peer, link::Input::Release),
             Command::Forget(node) => self.forget(node),
-            Command::Clients(taker) => self.clients.are_for(taker),
+            Command::Clients(taker) => self.clients.deliver_to(taker),
             Command::BelongsTo(id) => self.standing.send_modify(|standing| {
                 Arc::make_mut(standing).facts.cluster_id = Some(id);
             }),
@@ -293,7 +293,7 @@ impl ConnectionManager {
         if self.peers.get(&wanted.node.peer).and_then(PeerState::incarnation)
             == Some(wanted.node.incarnation)
         {
-            self.give(wanted.node.peer, link::Input::Want(wanted.class));
+            self.feed_link(wanted.node.peer, link::Input::Want(wanted.class));
         }
     }
 
@@ -314,8 +314,8 @@ impl ConnectionManager {
         // incarnation.
         self.dials.retain(|_, dialled| dialled.peer != Some(node.peer));
         if let Some(addresses) = kept {
-            self.give(node.peer, link::Input::Addresses(addresses));
-            self.give(node.peer, link::Input::Keep);
+            self.feed_link(node.peer, link::Input::Addresses(addresses));
+            self.feed_link(node.peer, link::Input::Keep);
         }
         self.emit(Event::Forgotten { node });
     }
@@ -364,13 +364,13 @@ impl ConnectionManager {
 
     /// Passes an input to the link of a known peer. A late event must not re-create the state of a
     /// forgotten peer.
-    fn give_if_known(&mut self, id: PeerId, input: link::Input) {
+    fn feed_known_link(&mut self, id: PeerId, input: link::Input) {
         if self.peers.contains_key(&id) {
-            self.give(id, input);
+            self.feed_link(id, input);
         }
     }
 
-    fn give(&mut self, id: PeerId, input: link::Input) {
+    fn feed_link(&mut self, id: PeerId, input: link::Input) {
         let now = self.now();
         let mut out = Outbox::new();
         self.peer(id).link.handle(now, input, &mut out);
@@ -416,7 +416,7 @@ impl ConnectionManager {
             self.emit(Event::DialRefused { peer, address, reason });
         }
         if let Some(peer) = peer {
-            self.give_if_known(peer, link::Input::DialFailed(purpose));
+            self.feed_known_link(peer, link::Input::DialFailed(purpose));
         }
     }
 
@@ -454,7 +454,7 @@ impl ConnectionManager {
             SwarmEvent::Behaviour(swarm::Event::Inbound { peer, connection, class, stream }) => {
                 self.tasks.accept(InboundSubstream { peer, connection, class, stream });
             }
-            SwarmEvent::Behaviour(swarm::Event::Client(calling)) => self.called(calling),
+            SwarmEvent::Behaviour(swarm::Event::Client(calling)) => self.on_client_call(calling),
             SwarmEvent::Behaviour(swarm::Event::Closing { peer, connection }) => {
                 self.closed(peer, connection);
             }
@@ -498,10 +498,10 @@ impl ConnectionManager {
         let dialler = dialled.as_ref().map_or(Dialler::Peer, |d| Dialler::Us(d.purpose));
         if let Some(PendingDial { peer: None, address, .. }) = dialled {
             self.peer(id).answers(address.clone());
-            self.give(id, link::Input::Found(address));
-            self.give(id, link::Input::Want(Class::Control));
+            self.feed_link(id, link::Input::Found(address));
+            self.feed_link(id, link::Input::Want(Class::Control));
         }
-        self.give(id, link::Input::Established { connection, dialler });
+        self.feed_link(id, link::Input::Established { connection, dialler });
         self.answered(id);
     }
 
@@ -510,7 +510,7 @@ impl ConnectionManager {
         self.clients.connection_ended(connection);
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.connection_ended(connection);
-            self.give(id, link::Input::Closed(connection));
+            self.feed_link(id, link::Input::Closed(connection));
         }
     }
 
@@ -520,7 +520,7 @@ impl ConnectionManager {
 
     // ── Clients ──
 
-    fn called(&mut self, calling: Calling) {
+    fn on_client_call(&mut self, calling: Calling) {
         if self.swarm.behaviour().is_open(calling.connection) {
             let is_node = self.peers.contains_key(&calling.peer);
             let key = if is_node { KeyOwner::KnownNode } else { KeyOwner::Client };
@@ -528,14 +528,14 @@ impl ConnectionManager {
         }
     }
 
-    fn let_in(&mut self, connection: ConnectionId, ends: Ends) {
+    fn client_admitted(&mut self, connection: ConnectionId, ends: Ends) {
         if self.swarm.behaviour().is_open(connection) {
             self.swarm.behaviour_mut().client_admitted(connection);
             self.clients.opened(connection, ends);
         }
     }
 
-    fn not_let_in(&mut self, id: PeerId, connection: ConnectionId, why: &InboundError) {
+    fn client_failed(&mut self, id: PeerId, connection: ConnectionId, why: &InboundError) {
         let InboundError::Refused(refusal) = why else {
             tracing::debug!(peer = %id, ?why, "net.client_not_let_in");
             return;
@@ -574,15 +574,17 @@ impl ConnectionManager {
                 self.outbound_ended(peer, class, attempt, ended);
             }
             Report::Inbound { peer, class, why } => self.inbound_ended(peer, class, why),
-            Report::LetIn { connection, ends } => self.let_in(connection, ends),
-            Report::Client { peer, connection, why } => self.not_let_in(peer, connection, &why),
+            Report::ClientAdmitted { connection, ends } => self.client_admitted(connection, ends),
+            Report::ClientFailed { peer, connection, why } => {
+                self.client_failed(peer, connection, &why);
+            }
         }
     }
 
     fn welcomed(&mut self, welcomed: WelcomedLane) {
         let WelcomedLane { peer, class, attempt, connection, facts, accepted, .. } = welcomed;
         let lane = welcomed.lane;
-        if !self.stands(peer, class, attempt) {
+        if !self.is_current_attempt(peer, class, attempt) {
             return; // a newer attempt replaced it, maybe with another lane
         }
         if let Err(refusal) = self.admit(peer, connection, &facts) {
@@ -603,7 +605,7 @@ impl ConnectionManager {
         }
         self.swarm.behaviour_mut().node_admitted(connection);
         let _ = welcomed.reply.send(()); // an error: the task was aborted meanwhile
-        self.give(peer, link::Input::Opened { class, attempt });
+        self.feed_link(peer, link::Input::Opened { class, attempt });
     }
 
     /// Registers a lane that an admitted peer has opened on this connection.
@@ -612,13 +614,13 @@ impl ConnectionManager {
         self.peer(id).connection_used(connection, reader);
         if !self.peer(id).link.knows(connection) {
             let dialler = Dialler::Peer;
-            self.give(id, link::Input::Established { connection, dialler });
+            self.feed_link(id, link::Input::Established { connection, dialler });
         }
-        self.give(id, link::Input::Admitted { connection, class });
+        self.feed_link(id, link::Input::Admitted { connection, class });
         let Some(incarnation) = self.peer(id).incarnation() else { return };
         for class in Class::ALL {
             if self.directory.used(incarnation, class).is_some() {
-                self.give(id, link::Input::Want(class));
+                self.feed_link(id, link::Input::Want(class));
             }
         }
     }
@@ -637,8 +639,8 @@ impl ConnectionManager {
         self.check_claim(node)?;
         // A peer on a closed connection is treated as gone.
         let rank = self.swarm.behaviour().rank(connection).ok_or(Refusal::Superseded)?;
-        let reborn = self.peer(id).meet(Announcement { facts, rank });
-        match reborn {
+        let restart = self.peer(id).meet(Announcement { facts, rank });
+        match restart {
             RestartKind::Unchanged => {
                 if self.peer(id).is_back() {
                     self.emit(Event::Up { node, facts: facts.clone() });
@@ -652,12 +654,12 @@ impl ConnectionManager {
             }
         }
         self.directory.add(node, facts);
-        if let RestartKind::Restarted { old, is_proof } = reborn {
+        if let RestartKind::Restarted { old, is_proof } = restart {
             let old = NodeId { peer: id, incarnation: old };
             self.quarantine(old);
             self.drop_lanes(old);
             self.emit(Event::NewIncarnation { old, node, is_proof });
-            self.give(id, link::Input::Reborn);
+            self.feed_link(id, link::Input::Reborn);
         }
         self.emit(Event::Up { node, facts: facts.clone() });
         self.answered(id);
@@ -690,12 +692,12 @@ impl ConnectionManager {
         addresses.into_iter().for_each(|address| self.emit(Event::Answered { node, address }));
     }
 
-    fn stands(&self, id: PeerId, class: Class, attempt: u64) -> bool {
+    fn is_current_attempt(&self, id: PeerId, class: Class, attempt: u64) -> bool {
         self.peers.get(&id).is_some_and(|peer| peer.link.stands(class, attempt))
     }
 
     fn outbound_ended(&mut self, id: PeerId, class: Class, attempt: u64, ended: OutboundEnd) {
-        if !self.stands(id, class, attempt) {
+        if !self.is_current_attempt(id, class, attempt) {
             return; // of a replaced attempt, maybe to an earlier incarnation
         }
         let end = match ended {
@@ -730,7 +732,7 @@ impl ConnectionManager {
                 End::Refused
             }
         };
-        self.give(id, link::Input::Ended { class, attempt, end });
+        self.feed_link(id, link::Input::Ended { class, attempt, end });
     }
 
     fn inbound_ended(&mut self, id: PeerId, class: Class, why: InboundError) {
@@ -765,8 +767,8 @@ async fn listening(
     wanted: &[Multiaddr],
     ids: &[ListenerId],
 ) -> Result<Vec<Listener>, StartError> {
-    let silent = |wanted: &Multiaddr| Listener { wanted: wanted.clone(), bound: Vec::new() };
-    let mut listeners: Vec<Listener> = wanted.iter().map(silent).collect();
+    let unbound = |wanted: &Multiaddr| Listener { wanted: wanted.clone(), bound: Vec::new() };
+    let mut listeners: Vec<Listener> = wanted.iter().map(unbound).collect();
     let nth = |id: ListenerId| ids.iter().position(|known| *known == id);
     loop {
         let event = if listeners.iter().any(|listener| listener.bound.is_empty()) {

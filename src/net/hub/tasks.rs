@@ -40,9 +40,9 @@ pub(super) enum Report {
     /// A peer was refused, or its lane violated the protocol.
     Inbound { peer: PeerId, class: Class, why: InboundError },
     /// A client was admitted. Its stream must end with its connection.
-    LetIn { connection: ConnectionId, ends: Ends },
+    ClientAdmitted { connection: ConnectionId, ends: Ends },
     /// A client was not admitted.
-    Client { peer: PeerId, connection: ConnectionId, why: InboundError },
+    ClientFailed { peer: PeerId, connection: ConnectionId, why: InboundError },
 }
 
 /// A lane of this node that a peer has accepted.
@@ -79,7 +79,7 @@ pub(super) enum OutboundEnd {
 pub(super) enum InboundError {
     /// This node refused it.
     Refused(Refusal),
-    /// The opening handshake of the lane failed.
+    /// The opening handshake failed.
     Handshake(HandshakeError),
     /// The lane violated the protocol.
     Violation(lane::Ended),
@@ -125,7 +125,7 @@ impl Tasks {
         self.standing.borrow().clone()
     }
 
-    pub(super) fn tell(&self, report: Report) {
+    pub(super) fn report(&self, report: Report) {
         let _ = self.reports.send(report); // an error: the connection manager has stopped
     }
 
@@ -162,7 +162,7 @@ impl Tasks {
             }
             let OutboundOpening { peer, class, attempt, .. } = opening;
             let ended = tasks.carry(opening).await;
-            tasks.tell(Report::Outbound { peer, class, attempt, ended });
+            tasks.report(Report::Outbound { peer, class, attempt, ended });
         })
     }
 
@@ -203,7 +203,7 @@ impl Tasks {
             is_new,
             reply,
         };
-        self.tell(Report::Welcome(welcomed));
+        self.report(Report::Welcome(welcomed));
         if goes_on.await.is_err() {
             return OutboundEnd::Broken("the lane is another's meanwhile".to_owned());
         }
@@ -220,15 +220,15 @@ impl Tasks {
         let tasks = self.clone();
         // The connection manager needs the task's abort handle, which exists only once the task is
         // spawned.
-        let (give, take) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let task = self.spawn(accepting.class, async move {
-            let Ok(reader) = take.await else { return };
+            let Ok(reader) = receiver.await else { return };
             let (peer, class) = (accepting.peer, accepting.class);
             if let Err(why) = tasks.read(accepting, reader).await {
-                tasks.tell(Report::Inbound { peer, class, why });
+                tasks.report(Report::Inbound { peer, class, why });
             }
         });
-        let _ = give.send(task.abort_handle()); // cannot fail: the task waits for it
+        let _ = sender.send(task.abort_handle()); // cannot fail: the task waits for it
     }
 
     async fn read(
@@ -249,7 +249,7 @@ impl Tasks {
         let (reply, lane) = oneshot::channel();
         let hello = asked.hello.clone();
         let (generation, first) = (hello.generation, hello.first_unacknowledged);
-        self.tell(Report::Hello { peer, connection, hello, reader, reply });
+        self.report(Report::Hello { peer, connection, hello, reader, reply });
         let Ok(lane) = lane.await else { return Ok(()) }; // the manager dropped it
         let turn = match lane {
             Ok(lane) => lane.take_over(generation, first).await,

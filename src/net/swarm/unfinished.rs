@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn flood_from_a_shared_address_spares_peers_that_speak() {
+    fn flood_from_a_shared_address_spares_peers_that_send() {
         let mut table = Table::new(8);
         table.flood(100, |_| "10.0.0.1".to_owned());
         let honest = table.begin("10.0.0.1");
