@@ -1,13 +1,13 @@
 //! Ostraca: sharded, stateful entities on a cluster that needs no external store.
 //!
-//! A service is written as **entities**, each addressed by its id. Ostraca spreads them over the
-//! nodes of a cluster, keeps at most one live instance of each, routes every message to wherever its
-//! entity lives now, and moves entities when nodes come and go. What must be remembered is replicated
-//! data inside the cluster itself.
+//! A service consists of **entities**, each addressed by its id. Ostraca spreads the entities over
+//! the nodes of a cluster, keeps at most one live instance of each, routes every message to the
+//! node that hosts its entity, and moves entities when nodes join or leave. The cluster stores its
+//! own metadata as replicated data on its nodes.
 //!
 //! # A first entity
 //!
-//! A type with state, an enum of messages, and what a message does:
+//! An entity is a type with state, an enum of messages, and a handler:
 //!
 //! ```
 //! use ostraca::prelude::*;
@@ -39,7 +39,7 @@
 //! let node = Node::start(Config::default()).await?;
 //! let counters = node.sharding().start("counter", |_id| Counter::default()).await?;
 //!
-//! let alice = counters.entity("alice"); // cheap; she starts with the first message
+//! let alice = counters.entity("alice"); // cheap: the entity starts with its first message
 //! alice.tell(Command::Add(2))?; // handled at most once, in the order sent
 //! alice.tell(Command::Add(3))?;
 //! assert_eq!(alice.ask(Command::Get).await?, 5);
@@ -48,20 +48,21 @@
 //! # }
 //! ```
 //!
-//! [`tell`](sharding::entity_ref::EntityRef::tell) sends and returns,
-//! [`ask`](sharding::entity_ref::EntityRef::ask) waits for the answer that the entity sends through
-//! its [`Reply`](sharding::reply::Reply). Both work the same wherever the entity lives.
+//! [`tell`](sharding::entity_ref::EntityRef::tell) sends a message and returns,
+//! [`ask`](sharding::entity_ref::EntityRef::ask) also waits for the answer that the entity sends
+//! through its [`Reply`](sharding::reply::Reply). Both work alike for local and remote entities.
 //!
 //! # A second node
 //!
-//! The same program on another host, with an address of the first: `config.cluster.seeds`. All nodes
-//! may have the same list; whoever comes first founds. Shards move to the newcomer as soon as it has
-//! registered, and back when it leaves ([`Node::stop`]): their waiting messages go along, in order,
-//! and so does what their entities [hand over](sharding::entity::Entity::hand_over). What a node holds
-//! when it crashes is lost, and its entities start elsewhere, as new.
+//! Run the same program on another host, with an address of the first node in
+//! `config.cluster.seeds`. All nodes may have the same list; the node that starts first founds the
+//! cluster. Shards move to a new node as soon as it has registered, and back when it leaves
+//! ([`Node::stop`]). Buffered messages move along, in order, and so does the state that entities
+//! [hand over](sharding::entity::Entity::hand_over). When a node crashes, the state of its entities
+//! is lost; they start on other nodes with a new instance.
 //!
-//! Nodes that listen beyond loopback need a secret (`net.cluster-secret-file`; `ostraca secret --out
-//! FILE` makes one). [`Config::load`] reads a file and the environment.
+//! Nodes that listen beyond loopback need a secret (`net.cluster-secret-file`; `ostraca secret
+//! --out FILE` makes one). [`Config::load`] reads a file and the environment.
 //!
 //! # Replicated data, with or without entities
 //!
@@ -82,23 +83,25 @@
 //! # }
 //! ```
 //!
-//! A write that a majority acknowledged is seen by every later majority read, whoever joins or leaves
-//! meanwhile. [`ddata::guide`] shows each data type by example, with its costs and when not to use it.
+//! Every later majority read sees a write that a majority acknowledged, even if nodes join or leave
+//! in between. [`ddata::guide`] shows each data type by example, with its costs and when not to use
+//! it.
 //!
 //! # Where to go on
 //!
 //! | to | see |
 //! |---|---|
-//! | start types, with settings of their own, or as a proxy | [`node::sharding::Sharding`] |
+//! | start entity types, with their own settings or as a proxy | [`node::sharding::Sharding`] |
 //! | supervise, passivate, set timers | [`sharding::entity::Entity`], [`sharding::context::Context`] |
 //! | order effects on systems outside of the cluster | [`sharding::fencing::FencingToken`] |
-//! | see who is there, join, leave | [`node::cluster::Cluster`] |
-//! | end a node in order, at SIGTERM as well | [`node::shutdown::CoordinatedShutdown`] |
-//! | ask a running node, as the `ostraca` tool does | [`management`] |
-//! | set anything | [`Config`] |
+//! | list members, join, leave | [`node::cluster::Cluster`] |
+//! | stop a node gracefully, also at SIGTERM | [`node::shutdown::CoordinatedShutdown`] |
+//! | query a running node, as the `ostraca` tool does | [`management`] |
+//! | configure a node | [`Config`] |
 //!
-//! The repository's `docs/` tells what is guaranteed and what is lost when something fails, how to
-//! operate a cluster, how to configure a node and choose a downing strategy, and how it works inside.
+//! The pages in the repository's `docs/` state the guarantees and what a failure loses, and explain
+//! how to operate a cluster, how to configure a node, how to choose a downing strategy, and how
+//! Ostraca works inside.
 
 pub mod cluster;
 pub mod config;
@@ -115,7 +118,7 @@ pub use node::Node;
 pub use node::replicator::Replicator;
 pub use ostraca_ddata as ddata;
 
-/// Its programs compile and run with the tests.
+/// Compiles and runs the programs of the README as doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! What a program that uses Ostraca names all the time: `use ostraca::prelude::*`.
+//! The names that most programs with Ostraca need: `use ostraca::prelude::*`.
 
 pub use libp2p::Multiaddr;
 pub use ostraca_ddata::data::Registry;

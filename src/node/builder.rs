@@ -1,4 +1,4 @@
-//! What a program brings to its node beside the settings.
+//! [`NodeBuilder`]: gives a node what settings cannot express, such as user types and a lease.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::downing::DowningLease;
 use super::{Node, StartError};
 use crate::config::Config;
 
-/// A node that is about to start; from [`Node::builder`].
+/// Builder of a node, returned by [`Node::builder`].
 #[must_use = "nothing starts before `start` is called and awaited"]
 pub struct NodeBuilder {
     config: Config,
@@ -21,8 +21,8 @@ impl NodeBuilder {
         Self { config, types: Registry::new(), downing_lease: None }
     }
 
-    /// The program's own data types: updates of a type that is not registered are refused on this
-    /// node. Data of any type are replicated, and kept, by all.
+    /// Registers the program's own data types. This node rejects updates of types that are not
+    /// registered, but stores and replicates data of every type.
     ///
     /// # Example
     /// ```
@@ -62,17 +62,17 @@ impl NodeBuilder {
         self
     }
 
-    /// The lease that the downing strategy `lease-majority` asks for. With another strategy nobody
-    /// asks for it.
+    /// Sets the lease that the downing strategy `lease-majority` acquires. Other strategies do not
+    /// use it.
     pub fn downing_lease(mut self, lease: Arc<dyn DowningLease>) -> Self {
         self.downing_lease = Some(lease);
         self
     }
 
-    /// Starts it as [`Node::start`] does.
+    /// Starts the node as [`Node::start`] does.
     ///
     /// # Errors
-    /// [`StartError`], whose sentences say what to do.
+    /// [`StartError`], whose messages say what to do.
     pub async fn start(self) -> Result<Node, StartError> {
         Node::start_with(self.config, self.types, self.downing_lease).await
     }

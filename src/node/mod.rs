@@ -1,17 +1,21 @@
-//! A node: how its parts meet. Nobody else knows this room.
+//! [`Node`]: connects the state machines with the network, the disk, threads and the program.
 //!
-//! | file | is |
+//! The machines (membership, sharding, replicated data) do no input or output themselves. The code
+//! of this module runs them, delivers their outputs, and offers handles to programs. No other
+//! module depends on how the parts are connected.
+//!
+//! | file | holds |
 //! |---|---|
-//! | `driver`, `inbox` | the one loop that runs machines, and what waits for it |
-//! | [`wiring`] | who hears whom: a pure function |
-//! | [`parts`], `control` | starting and stopping the data part and the control part |
-//! | `stall` | names what blocks threads of the program's runtime |
-//! | `start`, `ears` | how a node begins, and what it hears while it runs |
-//! | [`replicator`], [`cluster`], [`sharding`], [`lease`] | the handles of programs |
-//! | [`downing`] | what a program may provide |
-//! | [`shutdown`], `ending` | how a node ends, and its own steps of that |
-//! | [`outgoing`], `receiver` | the two seams to the network |
-//! | [`disk`] | the durable store as a peer |
+//! | `driver`, `inbox` | the loop that runs a machine, and the queue of its inputs |
+//! | [`wiring`] | pure functions that route a machine's outputs to other parts |
+//! | [`parts`], `control` | start and stop of the data part and the control part |
+//! | `stall` | detects what blocks threads of the program's runtime |
+//! | `start`, `ears` | start of a node, and dispatch of events while it runs |
+//! | [`replicator`], [`cluster`], [`sharding`], [`lease`] | handles for programs |
+//! | [`downing`] | a lease that the program may provide |
+//! | [`shutdown`], `ending` | coordinated shutdown, and the node's own tasks in it |
+//! | [`outgoing`], `receiver` | sending to and receiving from the network |
+//! | [`disk`] | the task that writes to the durable store |
 
 mod builder;
 pub mod clock;
@@ -69,9 +73,9 @@ use crate::net::identity::Identity;
 
 /// A running node.
 ///
-/// [`stop`](Self::stop) ends it in order: it leaves its cluster, and others see it removed.
-/// Dropping it ends its tasks without saying goodbye: others find it unreachable, and remove it
-/// when their downing strategy says so.
+/// [`stop`](Self::stop) makes the node leave its cluster gracefully; the other members then remove
+/// it. Dropping the node ends its tasks without notice: the other members find it unreachable, and
+/// remove it when their downing strategy decides so.
 #[derive(Debug)]
 pub struct Node {
     net: Net,
@@ -85,72 +89,73 @@ pub struct Node {
     up: watch::Receiver<Up>,
     ending: Arc<Ending>,
     stall_monitor: StallMonitor,
-    _identity: Arc<Identity>, // the last to go: its lock says that this incarnation lives
+    _identity: Arc<Identity>, // dropped last: its lock shows that this incarnation is alive
 }
 
-/// A node at one moment.
+/// Counters and queue lengths of a node at one moment.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Lanes, peers, and what was refused.
+    /// Lanes, peers, and refused connections.
     pub net: handle::Stats,
-    /// The inbox and the turns of the Replicator.
+    /// Inbox and turns of the Replicator.
     pub replicator: Load,
-    /// What has blocked threads of the program's runtime.
+    /// Stalls of handlers and of the program's runtime.
     pub stalls: Stalls,
 }
 
 impl Node {
-    /// Who this is, as the transport names it; [`Cluster::me`] is the same node.
+    /// Id of this node, as the transport names it; [`Cluster::me`] is the same node.
     #[must_use]
     pub const fn id(&self) -> NodeId {
         self.net.me()
     }
 
-    /// Where others dial this node; its peer id is part of each address.
+    /// Addresses at which other nodes dial this node; each ends in its peer id.
     #[must_use]
     pub fn addresses(&self) -> &[Multiaddr] {
         self.net.addresses()
     }
 
-    /// The replicated data.
+    /// Handle for replicated data.
     #[must_use]
     pub fn replicator(&self) -> Replicator {
         self.replicator.clone()
     }
 
-    /// The cluster: who belongs to it, what happens, and what can be asked of it.
+    /// Handle for the cluster: its members, its events, and orders such as join and leave.
     #[must_use]
     pub fn cluster(&self) -> Cluster {
         self.cluster.clone()
     }
 
-    /// Cluster sharding: entity types, started here.
+    /// Handle for cluster sharding: starts entity types on this node.
     #[must_use]
     pub fn sharding(&self) -> Sharding {
         self.sharding.clone()
     }
 
-    /// Until when this node may begin messages of entities.
+    /// The hosting lease: until when entities of this node may begin to handle messages.
     #[must_use]
     pub fn lease(&self) -> Lease {
         self.lease.clone()
     }
 
-    /// The transport.
+    /// Handle for the transport.
     #[must_use]
     pub const fn net(&self) -> &Net {
         &self.net
     }
 
-    /// What answers tools, over any stream that somebody else has admitted. It gives up no majority:
-    /// the control socket alone does ([`Cluster::recover_by_force`] does, too).
+    /// Server that answers administration tools over any stream that the caller has admitted. It
+    /// refuses forced recovery, which only the control socket and [`Cluster::recover_by_force`]
+    /// allow.
     #[must_use]
     pub fn management(&self) -> Server {
         self.management.clone()
     }
 
-    /// The node at this moment: what waits, how it is batched, how much went over each lane.
+    /// Counters of this node: queue lengths, batch sizes, traffic of each lane.
     pub async fn stats(&self) -> Stats {
         Stats {
             net: self.net.stats().await,
@@ -159,15 +164,15 @@ impl Node {
         }
     }
 
-    /// How this node ends: add what a program has to do then.
+    /// The coordinated shutdown of this node, to which a program adds its own tasks.
     #[must_use]
     pub fn shutdown(&self) -> CoordinatedShutdown {
         self.shutdown.clone()
     }
 
-    /// Runs the coordinated shutdown to its end: leaves the cluster in order, then ends requests
-    /// that wait for others with an error, sends what is queued as far as peers take it, and ends
-    /// the lanes.
+    /// Runs the coordinated shutdown to its end: leaves the cluster gracefully, then fails requests
+    /// that wait for other nodes, sends queued messages as far as peers take them, and closes the
+    /// lanes.
     pub async fn stop(self) {
         self.shutdown.run(Reason::Asked).await;
     }

@@ -1,4 +1,7 @@
-//! How a node begins: identity, data, transport, membership, in this order.
+//! Start of a node: identity, replicated data, transport, membership, in this order.
+//!
+//! [`Base`] holds the parts that every node has. [`Node::start`] adds membership to it;
+//! [`Node::listen`] does not, for tests of the transport and the Replicator.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -57,43 +60,43 @@ use crate::runtime::OwnRuntime;
 use crate::sharding::machines::Machines;
 use crate::sharding::region::Cut;
 
-/// Why a node did not start. Nothing runs.
+/// Error of [`Node::start`]. No part of the node runs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Its settings do not fit together.
+    /// The settings are invalid or contradict each other.
     #[error(transparent)]
     Config(#[from] InvalidConfig),
-    /// Its secret can't be had.
+    /// The cluster secret cannot be read.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// It can't be itself.
+    /// The node's identity cannot be loaded.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// What membership has left in the data directory can't be read.
+    /// The membership file in the data directory cannot be read.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// It can't listen.
+    /// The node cannot listen for peers.
     #[error(transparent)]
     Net(#[from] swarm::StartError),
-    /// Its durable data can't be read.
+    /// The durable data cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// It can't listen for tools where it is told to.
+    /// The node cannot listen for tools on the control socket that is set.
     #[error(transparent)]
     Management(#[from] SocketError),
-    /// Where others are to dial it is no address of a member.
+    /// The address at which other nodes would dial this node exceeds the limit for members.
     #[error("{address} is too long to be a member's address: set a shorter one in net.advertise")]
     Address {
-        /// Which.
+        /// The address found.
         address: Multiaddr,
     },
-    /// No thread for membership, or for replicated data.
+    /// The operating system started no thread for membership or for replicated data.
     #[error("the system gives no thread: raise the limit of this user or cgroup")]
     Thread(#[source] io::Error),
 }
 
-/// The parts that every node has, half of them with nobody to talk to.
+/// The parts of a node without membership.
 struct Base {
     identity: Arc<Identity>,
     clock: Clock,
@@ -111,11 +114,11 @@ struct Base {
 }
 
 impl Node {
-    /// Starts a node and lets it find its cluster: through its seeds, or, without any, by founding
-    /// one of its own. [`Cluster::up`] says when it belongs.
+    /// Starts a node, which then joins a cluster through its seeds or, without seeds, founds one of
+    /// its own. [`Cluster::up`] waits until the node is a member.
     ///
     /// # Errors
-    /// [`StartError`], whose sentences say what to do.
+    /// [`StartError`], whose messages say what to do.
     ///
     /// # Example
     /// ```
@@ -135,7 +138,7 @@ impl Node {
         Self::builder(config).start().await
     }
 
-    /// A node to which the program brings what no settings can say: data types of its own, the
+    /// Builder of a node with what settings cannot express: the program's own data types, and the
     /// lease of a downing strategy.
     pub fn builder(config: Config) -> NodeBuilder {
         NodeBuilder::new(config)
@@ -171,11 +174,11 @@ impl Node {
         Ok(node)
     }
 
-    /// Starts a node that listens and talks to whoever is admitted, but belongs to no cluster:
-    /// `Local` operations only. For tests and examples of the transport and the Replicator.
+    /// Starts a node that connects with every admitted peer but belongs to no cluster, so that only
+    /// `Local` operations work. For tests and examples of the transport and the Replicator.
     ///
     /// # Errors
-    /// [`StartError`], whose sentences say what to do.
+    /// [`StartError`], whose messages say what to do.
     pub async fn listen(mut config: Config) -> Result<Self, StartError> {
         config.check_implemented()?;
         config.net.read_secret()?;
@@ -275,7 +278,7 @@ impl Base {
         let stops = cluster.run_coordinated_shutdown_when_down;
         let settings = settings(&config.net.cluster_name, &cluster.downing.strategy);
         let (seed, canary) = (rand::random(), ClusterCanary::none());
-        let margin = cluster.downing.removal_margin(Leases::Off); // counts where there are none
+        let margin = cluster.downing.removal_margin(Leases::Off); // used only without leases
         let directory = self.identity.lock().map(|(_, inode)| inode);
         let setup =
             port::Setup { me, address, config: cluster, settings, memory, directory, seed, canary };
@@ -304,13 +307,13 @@ impl Base {
         let cut = Cut::within(config.net.limits.message_bytes_max);
         let machines = Machines::new(me.incarnation, margin).cutting(cut);
         let machine = Control::new(Machine::new(setup), machines);
-        let _ = self.inbox.fact(port::Input::Tick.into()); // it begins with its first input
+        let _ = self.inbox.fact(port::Input::Tick.into()); // a machine starts at its first input
         let control = ControlPart::start(machine, surroundings, self.identity.clone())
             .map_err(StartError::Thread)?;
         self.finish(Some(control), Some(dialling), watchers, joins_by)
     }
 
-    /// For the lease of `lease-majority`.
+    /// Starts the task that acquires the lease of `lease-majority`.
     fn ask(&self, config: &Config, provider: Arc<dyn DowningLease>) -> Asking {
         let settings = &config.cluster.downing.lease_majority;
         let usual = || format!("{}-downing", config.net.cluster_name);
@@ -374,7 +377,8 @@ impl Base {
     }
 }
 
-/// Where tools connect. One that is not asked for by name is worth a warning, not a node.
+/// Binds the socket to which tools connect. Only a socket whose path is set prevents the start when
+/// it cannot be bound; the default one beside the data directory causes a warning.
 async fn control_socket(config: &Config) -> Result<Option<Bound>, SocketError> {
     let (path, bound) = match config.management.place(config.net.data_dir.as_deref()) {
         None => return Ok(None),
@@ -391,7 +395,7 @@ async fn control_socket(config: &Config) -> Result<Option<Bound>, SocketError> {
     Ok(Some(bound))
 }
 
-/// What members of a cluster compare when one joins.
+/// Settings that the members of a cluster compare with those of a joining node.
 fn settings(cluster_name: &str, strategy: &impl fmt::Display) -> Settings {
     let pair = |name: &str, value: String| (name.to_owned(), value);
     Settings {
@@ -404,14 +408,15 @@ fn settings(cluster_name: &str, strategy: &impl fmt::Display) -> Settings {
     }
 }
 
-/// Seeds as members' addresses are: without the peer at the end.
+/// Removes the peer id at the end of each seed, because members' addresses have none.
 fn bare_seeds(seeds: &mut Vec<Address>) {
     let bared = |seed: &Address| seed.as_str().parse().ok().and_then(|seed| bare(&seed));
     *seeds = seeds.iter().map(|seed| bared(seed).unwrap_or_else(|| seed.clone())).collect();
 }
 
-/// Where others dial this node: what is advertised; else what its seeds call it; else the first
-/// address that other hosts reach, or that this host does.
+/// Address at which other nodes dial this node. Of `net.advertise`, if set: an address that is also
+/// a seed, else the first. Otherwise an address that is also a seed; else the first that is not a
+/// loopback address; else the first.
 fn own_address(
     config: &Config,
     all: &[Multiaddr],
@@ -428,7 +433,7 @@ fn own_address(
             seed.or_else(|| all.iter().find(is_remote)).or(all.first())
         }
     };
-    let address = chosen.expect("Config::check wants a node to listen or to advertise");
+    let address = chosen.expect("Config::check requires an address to listen on or to advertise");
     bare(address).ok_or_else(|| StartError::Address { address: address.clone() })
 }
 
@@ -436,8 +441,8 @@ fn own_address(
 mod tests {
     use super::*;
 
-    /// What is advertised, the seeds, all addresses (of which the first are advertised, if any),
-    /// and which of them is the node's.
+    /// Number of advertised addresses, the seeds, all addresses (the advertised ones first), and
+    /// the expected address of the node.
     const ADDRESSES: [(usize, &[&str], &[&str], &str); 6] = [
         (0, &[], &["/ip4/127.0.0.1/tcp/1"], "/ip4/127.0.0.1/tcp/1"),
         (0, &[], &["/ip4/127.0.0.1/tcp/1", "/ip4/10.0.0.1/tcp/1"], "/ip4/10.0.0.1/tcp/1"),
@@ -466,7 +471,7 @@ mod tests {
             let seed = |text: &&str| Address::new(*text).expect("short");
             config.cluster.seeds = seeds.iter().map(seed).collect();
             let peer = libp2p::PeerId::from_bytes(&[0, 1, 9]).expect("an identity hash");
-            let named = |text: &&str| parse(text).with_p2p(peer).expect("it names none yet");
+            let named = |text: &&str| parse(text).with_p2p(peer).expect("it has no peer id yet");
             let all: Vec<Multiaddr> = all.iter().map(named).collect();
             let address = own_address(&config, &all, &all).expect("short");
             assert_eq!(address.as_str(), expected, "{all:?}");
