@@ -1,7 +1,8 @@
-//! The node's own steps of the coordinated shutdown, and the end by a signal.
+//! The node's own tasks in the coordinated shutdown, and [`Node::run_until_signal`].
 //!
-//! In order: from the beginning no target of allocations; shards handed over; Leaving; with the
-//! lease released Exiting; out by a configuration; membership, replicated data and lanes ended.
+//! In the order of the phases: the node stops accepting shards, moves its shards away, becomes
+//! Leaving, releases the hosting lease and becomes Exiting, waits for a configuration without it,
+//! and then stops membership, replicated data and lanes.
 
 use std::fmt;
 use std::io;
@@ -27,14 +28,14 @@ use crate::net::handle::Net;
 use crate::net::identity::Identity;
 use crate::runtime::OwnRuntime;
 
-/// The exit code after a second signal.
+/// Exit code after a second signal.
 const IMPATIENT: i32 = 130;
 
-/// Of the last phase's time, half of it at most: to count what peers have not taken, and to close
-/// what is open. The rest is [shared](share).
+/// Time reserved at the end of the last phase, at most half of its timeout, for counting messages
+/// that peers have not taken and for closing sockets. The data and the lanes [share] the rest.
 const TO_COUNT: Duration = Duration::from_millis(500);
 
-/// What runs, until somebody ends it.
+/// The running parts of a node, each until the shutdown stops it or the node is dropped.
 pub(super) struct Ending {
     parts: Mutex<Parts>,
 }
@@ -50,8 +51,8 @@ pub(super) struct Rest {
     pub(super) running: Running,
     pub(super) net: Net,
     pub(super) listening: JoinHandle<()>,
-    pub(super) identity: Arc<Identity>, // the last to go
-    pub(super) runtime: OwnRuntime,     // of the Replicator and its lanes
+    pub(super) identity: Arc<Identity>, // released last
+    pub(super) runtime: OwnRuntime,     // for the Replicator and its lanes
 }
 
 impl Ending {
@@ -59,7 +60,7 @@ impl Ending {
         Arc::new(Self { parts: Mutex::new(parts) })
     }
 
-    /// Ends everything without a goodbye.
+    /// Stops all parts at once, without leaving the cluster.
     pub(super) fn drop_parts(&self) {
         let parts = std::mem::take(&mut *self.lock());
         if let Some(rest) = &parts.rest {
@@ -68,7 +69,7 @@ impl Ending {
         drop(parts); // after the lock
     }
 
-    /// Tools are served until the end.
+    /// Takes over the administration server, to stop it with the other parts.
     pub(super) fn has_tools(&self, tools: Tools) {
         self.lock().tools = Some(tools);
     }
@@ -85,8 +86,8 @@ impl Ending {
         }
     }
 
-    /// Stops the rest, `within` which its phase is over: what peers have not taken by then is
-    /// counted, and the sockets are closed before the identity is let go.
+    /// Stops replicated data and lanes within the timeout of the phase. Messages that peers have
+    /// not taken by then are counted. The sockets are closed before the identity is released.
     async fn stop_rest(&self, within: Duration) {
         let Some(rest) = self.lock().rest.take() else { return };
         let Rest { running, net, listening, identity, runtime } = rest;
@@ -111,9 +112,9 @@ impl fmt::Debug for Ending {
     }
 }
 
-/// Ends replicated data, and lanes behind them, in one span of time. The former have half of it alone
-/// (a disk that hangs takes no more from the lanes), lanes what those leave, and a disk that is slow
-/// what there is beside the lanes. `None`: the data have not ended.
+/// Stops the replicated data and then the lanes, in total `within` the given time. The lanes start
+/// to stop when the data have ended or half of the time is over, so that a disk that hangs leaves
+/// them the other half; meanwhile the data may still end. Returns `None` if the data did not end.
 async fn share<T, F>(
     within: Duration,
     data: impl Future<Output = T>,
@@ -133,7 +134,7 @@ where
     ended.ok()
 }
 
-/// Adds the steps of a node that belongs to a cluster.
+/// Adds the tasks by which a node leaves its cluster.
 pub(super) fn leave_in_order(
     shutdown: &CoordinatedShutdown,
     cluster: &Cluster,
@@ -157,7 +158,7 @@ pub(super) fn leave_in_order(
     add(shutdown, Phase::ClusterExitingDone, "out", move || out(goes));
 }
 
-/// Adds the end of all parts.
+/// Adds the tasks that stop the parts of the node.
 pub(super) fn end_parts(shutdown: &CoordinatedShutdown, ending: &Arc<Ending>) {
     let [first, tools, last] = [(); 3].map(|()| ending.clone());
     let within = shutdown.timeout(Phase::Terminate);
@@ -187,7 +188,7 @@ async fn leave(cluster: Cluster) {
     }
 }
 
-/// Nothing runs here any more: the lease is released.
+/// Releases the hosting lease: no entity runs on this node any longer.
 async fn exit(cluster: Cluster) {
     if cluster.is_member() && cluster.order(Command::Drained).await.is_ok() {
         cluster.until(|status| status.is_none_or(|status| status >= Status::Exiting)).await;
@@ -196,21 +197,22 @@ async fn exit(cluster: Cluster) {
 
 async fn out(cluster: Cluster) {
     if cluster.is_member() {
-        cluster.until(|_| false).await; // until membership says so
+        cluster.until(|_| false).await; // until membership ends or stops this node
     }
 }
 
 impl Node {
-    /// Runs until SIGTERM or SIGINT comes, or the node stops for a reason of its own, then ends it
-    /// in order. A second signal exits the process at once, with code 130.
+    /// Runs the node until the process receives SIGTERM or SIGINT, or the node stops for another
+    /// reason, and then completes the coordinated shutdown. A second signal exits the process at
+    /// once, with code 130.
     ///
-    /// Returns why it ended. A node that was removed by the others, that its downing strategy ended,
-    /// or that found no cluster in time returns [`Reason::Membership`]: exit with
-    /// [`Reason::exit_code`], so that a supervisor starts it again. `ExitCode::from(reason)` is what
-    /// `main` may return.
+    /// Returns the reason. It is [`Reason::Membership`] if the other members removed the node, its
+    /// downing strategy stopped it, or it found no cluster in time: exit with
+    /// [`Reason::exit_code`], so that a supervisor restarts it. `main` may return
+    /// `ExitCode::from(reason)`.
     ///
     /// # Errors
-    /// The system takes no handler for signals. The node was stopped then.
+    /// If the operating system accepts no signal handler. The node has been stopped then.
     pub async fn run_until_signal(self) -> io::Result<Reason> {
         let shutdown = self.shutdown();
         let signals = signal(SignalKind::terminate())
@@ -255,7 +257,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Takes nothing.
+    /// A receiver that accepts no message.
     struct Paused;
 
     impl Receiver for Paused {
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lanes_have_the_time_that_data_leave_and_half_of_it_in_any_case() {
+    async fn lanes_get_the_time_left_by_data_but_at_least_half() {
         let mut had = None;
         let lanes = |left| {
             had = Some(left);
@@ -291,11 +293,15 @@ mod tests {
         let (lanes_end, data_end) = tokio::sync::oneshot::channel();
         let lanes = |_| async move { lanes_end.send(7).expect("somebody still waits") };
         let within = Duration::from_secs(2);
-        assert_eq!(share(within, data_end, lanes).await, Some(Ok(7)), "after half of the time");
+        assert_eq!(
+            share(within, data_end, lanes).await,
+            Some(Ok(7)),
+            "the data end with the lanes"
+        );
     }
 
     #[tokio::test]
-    async fn what_a_peer_does_not_take_is_counted_without_waiting_for_the_link() {
+    async fn stop_counts_untaken_messages_without_waiting_for_the_link() {
         let limits = Limits { link_down_max: PATIENCE, ..Limits::default() };
         let config = Config { limits, ..Config::default() };
         let [own, other] = [(); 2].map(|()| Identity::load(None).expect("an identity"));
@@ -316,7 +322,7 @@ mod tests {
         let ending = Ending::new(Parts { tools: None, control: None, rest: Some(rest) });
         let stopping = ending.stop_rest(Duration::from_secs(2));
         let stopped = tokio::time::timeout(PATIENCE / 2, stopping).await;
-        assert!(stopped.is_ok(), "a link may be down for {PATIENCE:?}");
+        assert!(stopped.is_ok(), "stopping must not wait for `link-down-max`, {PATIENCE:?}");
         let mut lost = Vec::new();
         while let Some(event) = told.recv().await {
             if let Event::LaneBroken { node, class, messages } = event {

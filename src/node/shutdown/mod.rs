@@ -1,8 +1,8 @@
-//! Coordinated shutdown: what a node does, in order, before it ends (spec/membership.md).
+//! Coordinated shutdown: runs the tasks of a node in a fixed order of phases before the node ends.
 //!
-//! Phases run one after the other, the tasks of a phase side by side; a task that fails or takes
-//! too long stops nobody. The node's own steps are tasks like a program's. Knows no cluster, no
-//! socket.
+//! Phases run one after the other, the tasks of one phase concurrently. A task that panics or
+//! exceeds the timeout of its phase does not hold up the next phase. The node's own steps (module
+//! `ending`) are tasks like those of a program, so this module knows neither cluster nor sockets.
 
 mod phase;
 
@@ -21,36 +21,37 @@ use tokio::task::JoinSet;
 pub use self::phase::{Phase, PhaseSettings, Settings};
 use crate::cluster::membership::port::StopReason;
 
-/// Why a node stops.
+/// Reason why a node stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The program asked for it.
+    /// The program requested the shutdown.
     #[error("the program asked for it")]
     Asked,
-    /// SIGTERM or SIGINT.
+    /// The process received SIGTERM or SIGINT.
     #[error("a signal came")]
     Signal,
-    /// Somebody called `leave` with this node.
+    /// A member or a tool called `leave` for this node.
     #[error("this node was asked to leave the cluster")]
     Leaving,
-    /// Membership says so.
+    /// Membership stopped the node, for example because it was removed.
     #[error(transparent)]
     Membership(#[from] StopReason),
-    /// A part of the node has panicked, which is a bug; it is logged.
+    /// A part of the node panicked, which is a bug, or could not load its data; the log has
+    /// details.
     #[error("a part of this node failed, see its log; report this")]
     Failed,
 }
 
-/// Exit code of a process whose node was removed from its cluster, was ended by the downing
-/// strategy, or found no cluster in time: start it again.
+/// Exit code of a process whose node was removed from its cluster, was stopped by the downing
+/// strategy, or found no cluster in time. A supervisor should restart it.
 pub const EXIT_OUT: u8 = 6;
 
 impl Reason {
-    /// The code that a process of this node exits with: 0 after an orderly end, [`EXIT_OUT`] (6) if
-    /// the cluster goes on without this node although nobody asked for it, 1 after a failure. A
-    /// supervisor that restarts on failure (`Restart=on-failure` of systemd, `on-failure` of Docker)
-    /// so starts a node again that was removed.
+    /// Exit code for the process of this node: 0 after a requested shutdown, [`EXIT_OUT`] (6) if
+    /// the cluster continues without this node although no leave was requested, 1 after a failure.
+    /// A supervisor that restarts on failure (`Restart=on-failure` of systemd, `on-failure` of
+    /// Docker) therefore restarts a node that was removed.
     ///
     /// # Example
     /// ```
@@ -76,11 +77,12 @@ impl From<Reason> for ExitCode {
     }
 }
 
-/// A task that comes after its phase has begun. It will not run.
+/// Error of [`CoordinatedShutdown::add_task`]: the phase has already begun, so the task will not
+/// run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the shutdown has reached {phase} already: the task will not run")]
 pub struct TooLate {
-    /// The phase that the task was for.
+    /// The phase of the rejected task.
     pub phase: Phase,
 }
 
@@ -90,7 +92,7 @@ struct Task {
 }
 
 struct State {
-    tasks: BTreeMap<Phase, Vec<Task>>, // as many as the program adds
+    tasks: BTreeMap<Phase, Vec<Task>>, // unbounded: the program adds them
     begun: Option<Phase>,
 }
 
@@ -107,7 +109,7 @@ struct Shared {
     progress: watch::Sender<Progress>,
 }
 
-/// The shutdown of a node. Cheap to clone; every clone is the same.
+/// The coordinated shutdown of a node. Cheap to clone; all clones refer to the same shutdown.
 ///
 /// # Example
 /// ```
@@ -127,7 +129,7 @@ struct Shared {
 pub struct CoordinatedShutdown(Arc<Shared>);
 
 impl CoordinatedShutdown {
-    /// One that has not begun; tasks run on the runtime that it was made on.
+    /// Creates a shutdown that has not begun. Its tasks will run on the current runtime.
     #[must_use]
     pub(super) fn new(settings: Settings) -> Self {
         let state = Mutex::new(State { tasks: BTreeMap::new(), begun: None });
@@ -135,8 +137,8 @@ impl CoordinatedShutdown {
         Self(Arc::new(Shared { settings, runtime: Handle::current(), state, progress }))
     }
 
-    /// Adds a task to a phase. The tasks of a phase run at the same time, and the next phase waits
-    /// for all of them, as long as the phase has time.
+    /// Adds a task to a phase. The tasks of a phase run concurrently, and the next phase begins
+    /// when all have ended or the timeout of the phase has expired.
     ///
     /// # Errors
     /// [`TooLate`] if the phase has begun.
@@ -159,14 +161,14 @@ impl CoordinatedShutdown {
         Ok(())
     }
 
-    /// Begins the shutdown, unless it has begun already, and waits until it is over. Returns why
-    /// it was begun.
+    /// Begins the shutdown, unless it has begun already, and waits for its end. Returns the reason
+    /// with which it was begun first.
     pub async fn run(&self, reason: Reason) -> Reason {
         self.begin(reason);
         self.done().await
     }
 
-    /// Begins the shutdown, unless it has begun already. It goes on whether anybody waits or not.
+    /// Begins the shutdown in the background, unless it has begun already.
     pub fn begin(&self, reason: Reason) {
         let first = self.0.progress.send_if_modified(|progress| {
             let first = progress.reason.is_none();
@@ -182,31 +184,32 @@ impl CoordinatedShutdown {
         }
     }
 
-    /// Why it has begun, if it has.
+    /// The reason with which the shutdown was begun; `None` if it has not begun.
     #[must_use]
     pub fn reason(&self) -> Option<Reason> {
         self.0.progress.borrow().reason
     }
 
-    /// Ends when the shutdown is over. Returns why it was begun.
+    /// Waits until the shutdown has ended. Returns the reason with which it was begun.
     pub async fn done(&self) -> Reason {
         let mut progress = self.0.progress.subscribe();
         let done = progress.wait_for(|progress| progress.done).await;
         let reason = done.ok().and_then(|progress| progress.reason);
-        reason.expect("the sender lives as long as this, and nothing is done without a reason")
+        reason.expect("`self` keeps the sender alive, and `done` is set only after a reason")
     }
 
-    /// The node is gone: without a shutdown what the tasks hold goes, too, and it says so.
+    /// Called when the node is dropped. Unless a shutdown has begun, drops all tasks with the
+    /// values that they captured, and returns true.
     pub(super) fn abandon(&self) -> bool {
         let is_alone = self.reason().is_none();
         if is_alone {
             let tasks = std::mem::take(&mut self.lock().tasks);
-            drop(tasks); // after the lock
+            drop(tasks); // outside the lock: drops values of the program
         }
         is_alone
     }
 
-    /// How long the tasks of a phase have.
+    /// Timeout of a phase.
     pub(super) fn timeout(&self, phase: Phase) -> Duration {
         self.0.settings.timeout(phase)
     }
@@ -255,7 +258,8 @@ impl CoordinatedShutdown {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner) // no foreign code under it
+        // The program's code never runs under the lock, so the state is consistent after a panic.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -369,7 +373,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_abandoned_keeps_nothing_unless_it_has_begun() {
+    async fn abandoned_shutdown_drops_its_tasks() {
         let shutdown = CoordinatedShutdown::new(Settings::default());
         let held = Arc::new(());
         let holds = held.clone();

@@ -1,6 +1,6 @@
-//! The phases of a coordinated shutdown, their order and their times. Pure.
+//! Phases of the coordinated shutdown, their order and their timeouts.
 //!
-//! Names and order are Akka's, so that advice written for it holds here.
+//! Names and order are those of Akka, so that documentation written for Akka applies here.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use documented::DocumentedVariants;
 use serde::{Deserialize, Serialize};
 
-/// A step of the shutdown. The order of the variants is the order in which they run.
+/// A phase of the shutdown. Phases run in the order of the variants.
 #[derive(
     Clone,
     Copy,
@@ -25,34 +25,34 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// The first: tell whoever sends work here, such as a load balancer.
+    /// First phase: tell load balancers to send no further requests to this node.
     BeforeServiceUnbind,
-    /// Take no new connections.
+    /// Accept no new connections.
     ServiceUnbind,
     /// Wait for requests under way.
     ServiceRequestsDone,
-    /// Close what is open.
+    /// Close the program's remaining connections and resources.
     ServiceStop,
-    /// Last things that need this node to be a member.
+    /// Run the last tasks that need this node to be a member.
     BeforeClusterShutdown,
-    /// Shards move away.
+    /// The shards of this node move to other nodes.
     ClusterShardingShutdownRegion,
     /// This node becomes Leaving.
     ClusterLeave,
-    /// The hosting lease is released; this node becomes Exiting.
+    /// This node releases its hosting lease and becomes Exiting.
     ClusterExiting,
     /// A configuration without this node is installed.
     ClusterExitingDone,
-    /// Membership ends.
+    /// Membership stops on this node.
     ClusterShutdown,
-    /// Replicated data can still be read here.
+    /// Last phase in which replicated data can be read on this node.
     BeforeTerminate,
-    /// All else ends: replicated data, lanes, sockets.
+    /// Replicated data, lanes and sockets are closed.
     Terminate,
 }
 
 impl Phase {
-    /// All, in order.
+    /// All phases, in the order in which they run.
     pub const ALL: [Self; 12] = [
         Self::BeforeServiceUnbind,
         Self::ServiceUnbind,
@@ -68,9 +68,8 @@ impl Phase {
         Self::Terminate,
     ];
 
-    /// How long its tasks have if nothing else is set: 20 s for moving shards, 5 s for each other
-    /// phase, 75 s together. Kubernetes kills a pod after 30 s unless `terminationGracePeriodSeconds`
-    /// is set.
+    /// Default timeout of the phase: 20 s for moving shards, 5 s for each other phase, 75 s in
+    /// total. Kubernetes kills a pod after 30 s unless `terminationGracePeriodSeconds` is set.
     #[must_use]
     pub const fn default_timeout(self) -> Duration {
         match self {
@@ -79,7 +78,7 @@ impl Phase {
         }
     }
 
-    /// Its name in settings and logs.
+    /// Name of the phase in settings and logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -105,25 +104,25 @@ impl fmt::Display for Phase {
     }
 }
 
-/// `[cluster.shutdown]`: a section for each phase whose time is not the default.
+/// `[cluster.shutdown]`: a section for each phase whose timeout is not the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct Settings {
-    /// By phase.
+    /// Settings of the phases that are configured.
     pub phases: BTreeMap<Phase, PhaseSettings>, // ≤ Phase::ALL
 }
 
-/// `[cluster.shutdown.<phase>]`
+/// `[cluster.shutdown.<phase>]`: settings of one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PhaseSettings {
-    /// How long its tasks have; what is not done by then is dropped, and the next phase begins.
+    /// Timeout of the phase's tasks; unfinished tasks are then dropped, and the next phase begins.
     #[serde(with = "humantime_serde")]
     pub timeout: Duration,
 }
 
 impl Settings {
-    /// How long the tasks of a phase have.
+    /// Timeout of a phase: the configured one, or [`Phase::default_timeout`].
     #[must_use]
     pub fn timeout(&self, phase: Phase) -> Duration {
         let set = self.phases.get(&phase).map(|settings| settings.timeout);
@@ -135,7 +134,7 @@ impl Settings {
 mod tests {
     use super::*;
 
-    /// In order: the name, and the default time in seconds.
+    /// Name and default timeout in seconds of each phase, in order.
     const PHASES: [(&str, u64); 12] = [
         ("before-service-unbind", 5),
         ("service-unbind", 5),
