@@ -1,4 +1,4 @@
-//! Why membership did not do what it was asked.
+//! Errors of the [`Cluster`](super::Cluster) handle.
 
 use std::time::Duration;
 
@@ -8,97 +8,97 @@ use crate::cluster::member::{ADDRESS_BYTES_MAX, Status};
 use crate::cluster::membership::port::StopReason;
 use crate::cluster::membership::recovering::NotRecovered;
 
-/// Nobody is there to be asked.
+/// The node has stopped, or was started without membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the node has stopped, or was started without membership")]
 pub struct Stopped;
 
-/// Why this node will not come up.
+/// Why this node will never become Up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UpError {
-    /// It is on its way out already.
+    /// The node is leaving its cluster, or was declared dead.
     #[error("this node is {status}: it will not come up again; restart it to join anew")]
     Going {
-        /// Where it stands.
+        /// The node's present status.
         status: Status,
     },
-    /// It was told to stop.
+    /// Membership has stopped the node.
     #[error("{0}")]
     Out(StopReason),
-    /// Nobody is there to wait for.
+    /// The node has stopped, or was started without membership.
     #[error("the node has stopped, or was started without membership")]
     Stopped,
 }
 
-/// Why this node does not join. Nothing was sent.
+/// Why this node does not join a cluster. No message was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// It joins by itself.
+    /// The node has seeds and joins through them.
     #[error("this node has seeds and joins through them: wait for `up`, or start it without seeds")]
     HasSeeds,
-    /// It belongs to a cluster.
+    /// The node already belongs to a cluster.
     #[error("this node is a member already; start it with cluster.wait-for-join to choose whom")]
     Member,
-    /// Too long to be a member's.
+    /// The address is longer than that of a member may be.
     #[error("the address has {len} bytes, at most {ADDRESS_BYTES_MAX} are allowed")]
     Address {
-        /// Bytes given.
+        /// Length of the address in bytes.
         len: usize,
     },
-    /// Nobody is there to be asked.
+    /// The node has stopped, or was started without membership.
     #[error(transparent)]
     Stopped(#[from] Stopped),
 }
 
-/// Why a member is not asked to leave.
+/// Why a member was not asked to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaveError {
-    /// Not a member, or not any more.
+    /// The node is not, or no longer, a member.
     #[error("{node} is not a member, as far as this node knows")]
     Unknown {
-        /// Who.
+        /// The node that was to leave.
         node: NodeId,
     },
-    /// Nobody is there to be asked.
+    /// The node has stopped, or was started without membership.
     #[error(transparent)]
     Stopped(#[from] Stopped),
 }
 
-/// Why nothing was forced.
+/// Why a recovery was not planned or forced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecoverError {
-    /// There is nothing to recover, or not by this node.
+    /// Membership refuses: there is nothing to recover, or this node cannot do it.
     #[error(transparent)]
     Refused(#[from] NotRecovered),
-    /// It was ordered, and has not come about; it may be done all the same.
+    /// The recovery was ordered but not completed in time. It may still be completed.
     #[error(
         "the forced configuration was not installed within {within:?}; ask `ostraca members` whether \
          it is, and the log why not"
     )]
     Late {
-        /// How long it had.
+        /// The time allowed.
         within: Duration,
     },
-    /// Nobody is there to be asked.
+    /// The node has stopped, or was started without membership.
     #[error(transparent)]
     Stopped(#[from] Stopped),
 }
 
-/// Why a member is not declared dead.
+/// Why a member was not declared dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DownError {
-    /// Not a member, or not any more.
+    /// The node is not, or no longer, a member.
     #[error("{node} is not a member, as far as this node knows")]
     Unknown {
-        /// Who.
+        /// The node that was to be declared dead.
         node: NodeId,
     },
-    /// Nobody is there to be asked.
+    /// The node has stopped, or was started without membership.
     #[error(transparent)]
     Stopped(#[from] Stopped),
 }

@@ -1,7 +1,8 @@
-//! [`Cluster`], the handle: what a program asks of membership (spec/membership.md).
+//! [`Cluster`]: the program's handle for membership.
 //!
-//! Reads are answered from what membership has told last; orders go to it and are done when it
-//! gets to them, here or at another member. Knows no protocol.
+//! Most reads return the state that membership published last. Orders such as `leave` are queued
+//! for the membership machine, which carries them out later, on this node or on another member.
+//! This module implements no protocol.
 
 mod error;
 mod newcomers;
@@ -28,8 +29,8 @@ use crate::cluster::member::{Member, Status};
 use crate::cluster::membership::port::{Command, Input};
 use crate::cluster::membership::stats::Stats;
 
-/// The cluster as this node sees it, and what can be asked of it. Cheap to clone; every clone is
-/// the same.
+/// Handle for the cluster: its members, its events, and orders such as join, leave and down. Cheap
+/// to clone; all clones refer to the same node.
 ///
 /// # Example
 /// ```
@@ -55,12 +56,12 @@ pub struct Cluster {
     clock: Clock,
 }
 
-/// How a node gets into a cluster.
+/// How a node joins a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JoinsBy {
-    /// Its seeds.
+    /// Through its seeds.
     Seeds,
-    /// It founds one, or is told whom to join.
+    /// Without seeds: the node founds a cluster, or the program names a node to join.
     Itself,
 }
 
@@ -75,17 +76,18 @@ impl Cluster {
         Self { me, inbox, watchers, joins_by, clock }
     }
 
-    /// This node, as membership names it.
+    /// Id of this node, as membership names it.
     #[must_use]
     pub const fn me(&self) -> NodeId {
         self.me
     }
 
-    /// Ends when this node is in the configuration: replicated data is served by quorums then.
+    /// Waits until this node is Up, that is, in the configuration, so that quorum operations on
+    /// replicated data work.
     ///
     /// # Errors
-    /// [`UpError`] if it will not come to that any more. Without it this waits as long as it
-    /// takes; the log says every now and then who has not answered.
+    /// [`UpError`] if the node can no longer become Up. Otherwise this waits without a limit; the
+    /// log names from time to time the nodes that have not answered.
     pub async fn up(&self) -> Result<(), UpError> {
         let mut watch = self.watchers.watch();
         let seen = watch.wait_for(|seen| self.arrival(seen).is_some()).await;
@@ -93,7 +95,7 @@ impl Cluster {
         arrival.unwrap_or(Err(UpError::Stopped))
     }
 
-    /// `None`: wait.
+    /// Result of [`up`](Self::up) in this state; `None` if the node is still joining.
     fn arrival(&self, seen: &Seen) -> Option<Result<(), UpError>> {
         match seen.standing {
             Standing::Out(why) => return Some(Err(UpError::Out(why))),
@@ -107,14 +109,13 @@ impl Cluster {
         }
     }
 
-    /// All members that this node knows, in the order of their addresses; none before it has
-    /// joined.
+    /// All members that this node knows, ordered by address; empty before the node has joined.
     #[must_use]
     pub fn members(&self) -> Vec<Arc<Member>> {
         view::in_order(&self.watchers.state())
     }
 
-    /// Everything: members, who leads, who has lost whom, whether all agree.
+    /// Snapshot of the cluster: members, leader, reachability, convergence.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -123,7 +124,7 @@ impl Cluster {
         self.look(move |control| ClusterView::of(me, control.membership())).await
     }
 
-    /// What membership counts.
+    /// Counters of membership.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -131,14 +132,14 @@ impl Cluster {
         self.look(|control| *control.membership().stats()).await
     }
 
-    /// What happens: how things stand first, then every change.
+    /// Stream of events: the present state first, then every change.
     #[must_use]
     pub fn events(&self) -> ClusterEvents {
         self.watchers.listen()
     }
 
-    /// Joins the cluster of whoever answers at this address. [`up`](Self::up) says when it has
-    /// come to that. Only for nodes without seeds that were started with `wait-for-join`.
+    /// Joins the cluster of the node at this address. [`up`](Self::up) waits until that has
+    /// happened. Only for nodes without seeds that were started with `wait-for-join`.
     ///
     /// # Errors
     /// [`JoinError`].
@@ -154,11 +155,11 @@ impl Cluster {
         Ok(self.order(Command::Join(address)).await?)
     }
 
-    /// Asks a member, this node or another, to leave in order: it gives away what it hosts and
-    /// ends. A `MemberRemoved` says when it is out.
+    /// Asks a member, this node or another one, to leave gracefully: it moves its shards away and
+    /// stops. The event `MemberRemoved` reports that it has left.
     ///
     /// # Errors
-    /// [`LeaveError`]; nothing has happened then.
+    /// [`LeaveError`]; the member was not asked.
     pub async fn leave(&self, node: NodeId) -> Result<(), LeaveError> {
         if !self.watchers.state().members.contains_key(&node.incarnation) {
             return Err(LeaveError::Unknown { node });
@@ -166,11 +167,11 @@ impl Cluster {
         Ok(self.order(Command::Leave(node.incarnation)).await?)
     }
 
-    /// Declares a member dead. It is out as soon as a quorum of the others agrees, which waits
-    /// until its lease is over; if it lives after all, it stops.
+    /// Declares a member dead. It is removed once a quorum of the other members agrees, which waits
+    /// until its lease has expired. If the member is alive, it stops.
     ///
     /// # Errors
-    /// [`DownError`]; nothing has happened then.
+    /// [`DownError`]; the member was not declared dead.
     pub async fn down(&self, node: NodeId) -> Result<(), DownError> {
         if !self.watchers.state().members.contains_key(&node.incarnation) {
             return Err(DownError::Unknown { node });
@@ -178,8 +179,8 @@ impl Cluster {
         Ok(self.order(Command::Down(node.incarnation)).await?)
     }
 
-    /// Freezes joins, promotions, rebalance and hand-over, for good: the whole cluster is about to
-    /// stop.
+    /// Permanently freezes joins, promotions, rebalance and hand-over, because the whole cluster is
+    /// about to stop.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -192,16 +193,17 @@ impl Cluster {
         place.request(Input::Command(command).into()).map_err(|_| Stopped)
     }
 
-    /// Ends when this is so; also when membership ends or this node is out.
+    /// Waits until the status of this node (`None`: not a member) meets a condition, or membership
+    /// has ended or stopped this node.
     pub(crate) async fn until(&self, is_so: impl Fn(Option<Status>) -> bool) {
         let mut watch = self.watchers.watch();
         let status =
             |seen: &Seen| seen.state.members.get(&self.me.incarnation).map(|member| member.status);
         let met = |seen: &Seen| seen.standing != Standing::Runs || is_so(status(seen));
-        let _ = watch.wait_for(met).await; // an error: the node is gone, and so is who waits
+        let _ = watch.wait_for(met).await; // fails if the node was dropped: the wait ends as well
     }
 
-    /// Whether this node is a member, and not told to stop.
+    /// Whether this node is a member and membership has not stopped it.
     pub(crate) fn is_member(&self) -> bool {
         let watch = self.watchers.watch();
         let seen = watch.borrow();
@@ -216,7 +218,7 @@ impl Cluster {
         let (sender, receiver) = oneshot::channel();
         let place = self.inbox.place().await.map_err(|_| Stopped)?;
         let look = |control: &Control| {
-            let _ = sender.send(look(control)); // who asked may have left
+            let _ = sender.send(look(control)); // fails if the caller dropped its future
         };
         place.look(look).map_err(|_| Stopped)?;
         receiver.await.map_err(|_| Stopped)

@@ -1,8 +1,9 @@
 //! A node that leaves as the last host of an entity type waits for hosts that are just joining.
 //!
-//! Without another host its entities are stopped and what they hold is lost, although the nodes that
-//! replace it may have been started a moment ago. So it waits for members that are joining, or that
-//! became Up a moment ago and have not said yet what they host; [`WAIT_MAX`] at most.
+//! Without another host its entities would stop and lose their state, although the nodes that
+//! replace it may just have been started. The node therefore waits for members that are joining, or
+//! that became Up within the last [`WAIT_MAX`] and may not have announced their entity types yet.
+//! It waits at most [`WAIT_MAX`].
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,12 +14,12 @@ use super::Cluster;
 use super::watching::{Seen, Standing};
 use crate::cluster::member::{Member, Status};
 
-/// How long it waits at most, and how long a member counts as one that has just joined.
+/// Maximum wait, and the time for which a member counts as new after it became Up.
 const WAIT_MAX: Duration = Duration::from_secs(3);
 
 impl Cluster {
-    /// Ends when each entity type that this node hosts has another host, nobody is joining who could
-    /// become one, or [`WAIT_MAX`] is over.
+    /// Waits until each entity type that this node hosts has another host, no new member could
+    /// become one, or [`WAIT_MAX`] has passed.
     pub(crate) async fn wait_for_newcomers(&self) {
         let until = Instant::now() + WAIT_MAX;
         let mut watch = self.watchers.watch();
@@ -36,7 +37,7 @@ impl Cluster {
                      and members are joining; it waits for them before it stops its entities"
                 );
             }
-            // A newcomer stops being one as time passes.
+            // Check again in between, because a member stops counting as new without an event.
             let look_again = until.min(Instant::now() + WAIT_MAX / 10);
             let changed = tokio::time::timeout_at(look_again, watch.changed()).await;
             if Instant::now() >= until || matches!(changed, Ok(Err(_))) {
@@ -45,8 +46,8 @@ impl Cluster {
         }
     }
 
-    /// The types that only this node hosts, and the nodes that may host them soon; `None`: there is
-    /// nothing to wait for.
+    /// The types that only this node hosts and the new members that may host them; `None` if there
+    /// is no such type or no such member.
     fn awaited(&self, seen: &Seen, now: Instant) -> Option<(BTreeSet<String>, Vec<String>)> {
         if seen.standing != Standing::Runs {
             return None;

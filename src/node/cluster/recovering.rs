@@ -1,4 +1,4 @@
-//! Going on without a majority that is lost for good, by an operator's word.
+//! Forced recovery: on an operator's order the cluster continues without a majority that is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,43 +10,45 @@ use super::{Cluster, Command};
 use crate::cluster::membership::recovering::{NotRecovered, Recovery};
 use crate::node::control::machine::Control;
 
-/// How long the forced configuration may take to be installed here. Nobody else is asked.
+/// Maximum time until the forced configuration is installed on this node. No other node is
+/// involved.
 const WITHIN: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// What was done.
+/// Result of a forced recovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// Who goes on, and who was given up for ever.
+    /// The members that continue, and those that were abandoned.
     pub recovery: Recovery,
-    /// The forced configuration.
+    /// Id of the forced configuration.
     pub configuration: EpochId,
-    /// How many of its members decide.
+    /// Number of its voters.
     pub voters: usize,
 }
 
 impl Cluster {
-    /// Who would go on, and who would be given up, by [`recover_by_force`](Self::recover_by_force).
-    /// Changes nothing.
+    /// Returns which members [`recover_by_force`](Self::recover_by_force) would keep and which it
+    /// would abandon. Changes nothing.
     ///
     /// # Errors
-    /// [`RecoverError`]: there is nothing to recover, or not here.
+    /// [`RecoverError`] if there is nothing to recover, or this node cannot do it.
     pub async fn recovery(&self) -> Result<Recovery, RecoverError> {
         let clock = self.clock;
         let look = move |control: &Control| control.membership().recovery(clock.mono());
         Ok(self.look(look).await??)
     }
 
-    /// Goes on with this node and the members that it reaches now, without a majority that is lost
-    /// for good. Everybody else is given up for ever.
+    /// Continues the cluster with this node and the members that it reaches now, without a majority
+    /// that is lost permanently. All other members are abandoned for ever.
     ///
-    /// **This gives the guarantees up.** No node can tell the dead from those whom it does not reach.
-    /// If they live, even as a healthy majority, both sides act until they hear of it, if they ever do;
-    /// then they end themselves, and what they did is lost. What was acknowledged by a majority and is on no
-    /// survivor is lost as well. docs/operating.md says when to use it.
+    /// **This gives up the guarantees.** No node can distinguish dead members from unreachable
+    /// ones. If the abandoned members are alive, even as a healthy majority, both sides act until
+    /// the abandoned members hear of the recovery, which may never happen. They then stop, and
+    /// their writes since then are lost. Writes that a majority acknowledged but that no kept
+    /// member holds are lost as well. docs/operating.md explains when to use this.
     ///
     /// # Errors
-    /// [`RecoverError`]; [`Late`](RecoverError::Late) only if it may be done all the same.
+    /// [`RecoverError`]; after [`Late`](RecoverError::Late) the recovery may still be completed.
     pub async fn recover_by_force(&self) -> Result<Recovered, RecoverError> {
         let refused = self.look(|control: &Control| control.membership().not_forced()).await?;
         let planned = self.recovery().await?;
@@ -63,8 +65,9 @@ impl Cluster {
         Ok(Recovered { recovery, configuration, voters })
     }
 
-    /// The first configuration of a later generation that is installed here, or why there is none: a
-    /// quorum may have come back since it was planned.
+    /// Waits for an installed configuration of a later generation than `before`, which is the
+    /// forced one, or for a refusal newer than `refused`: a quorum may have returned since the plan
+    /// was made.
     async fn forced_after(
         &self,
         before: EpochId,
@@ -113,7 +116,7 @@ mod tests {
     use crate::node::inbox::{Appetite, InboxLimits, Item, Took};
     use crate::sharding::machines::Machines;
 
-    /// Of five, this node among them.
+    /// A configuration of five members, one of which is this node.
     fn epoch() -> Arc<Epoch> {
         let members = (1..=5).map(ReplicaId::new).collect();
         let id = EpochId { generation: 1_000, number: 1 };
@@ -125,7 +128,7 @@ mod tests {
         Arc::new(epoch.next(&Change { lost, ..Change::default() }).expect("somebody is left"))
     }
 
-    /// A node that is connected with nobody, and the handle of its program. Nothing runs by itself.
+    /// A node without peers and its program's handle. Machines run only when the test calls them.
     struct Bench {
         handle: Cluster,
         control: Control,
@@ -155,7 +158,10 @@ mod tests {
                     bench.tell(Input::Tick);
                 }
             }
-            assert!(bench.control.membership().gossip().is_some(), "it founds alone");
+            assert!(
+                bench.control.membership().gossip().is_some(),
+                "the node founds a cluster alone"
+            );
             bench.tell(Input::Installed(epoch()));
             bench
         }
@@ -177,7 +183,7 @@ mod tests {
             planned.expect("one of five is no quorum")
         }
 
-        /// What becomes of an order; `None`: that is not known yet, and it looks again.
+        /// Outcome of an order after one look at the machine; `None` while it is pending.
         fn forced_after(
             &self,
             before: EpochId,
@@ -185,7 +191,7 @@ mod tests {
         ) -> Option<Result<Arc<Epoch>, RecoverError>> {
             let mut forced = pin!(self.handle.forced_after(before, refused));
             let mut context = Context::from_waker(Waker::noop());
-            assert!(forced.as_mut().poll(&mut context).is_pending(), "it asks");
+            assert!(forced.as_mut().poll(&mut context).is_pending(), "the look is queued");
             let mut asked = VecDeque::new();
             assert_eq!(self.handle.inbox.take(&mut asked, 8, Appetite::All), Took::Some);
             for item in asked {
@@ -200,13 +206,13 @@ mod tests {
         }
     }
 
-    // In a runtime, since it goes to sleep where nothing is known yet; nobody waits for that.
+    // These tests need a runtime, because a pending `forced_after` creates a timer.
 
     #[tokio::test]
-    async fn an_order_that_is_refused_after_the_plan_says_why_and_not_why_an_earlier_one_was() {
+    async fn refused_recovery_reports_its_own_reason_not_an_earlier_one() {
         let mut bench = Bench::new();
         let planned = bench.plan();
-        bench.tell(Input::Installed(without(&epoch(), 2..=5))); // a quorum was there once more
+        bench.tell(Input::Installed(without(&epoch(), 2..=5))); // a quorum has returned
         bench.tell(Input::Command(Command::Recover));
         let why = NotRecovered::Quorum { reached: 1, voters: 1 };
         let refused = Some(Err(RecoverError::Refused(why)));
@@ -214,19 +220,19 @@ mod tests {
         let before = bench.control.membership().not_forced();
         assert_eq!(before, Some((1, why)));
         let answer = bench.forced_after(planned.replaces, before);
-        assert_eq!(answer, None, "the next one is not ordered yet");
+        assert_eq!(answer, None, "the second order was not given yet");
         bench.tell(Input::Command(Command::Recover));
-        assert_eq!(bench.forced_after(planned.replaces, before), refused, "the same once more");
+        assert_eq!(bench.forced_after(planned.replaces, before), refused, "the second refusal");
     }
 
     #[tokio::test]
-    async fn only_a_configuration_of_a_later_generation_is_the_one_that_was_forced() {
+    async fn forced_configuration_has_a_later_generation() {
         let mut bench = Bench::new();
         let planned = bench.plan();
         bench.tell(Input::Command(Command::Recover));
-        assert_eq!(bench.forced_after(planned.replaces, None), None, "it is under way");
+        assert_eq!(bench.forced_after(planned.replaces, None), None, "the order is pending");
         bench.tell(Input::Installed(without(&epoch(), [5])));
-        assert_eq!(bench.forced_after(planned.replaces, None), None, "a quorum's");
+        assert_eq!(bench.forced_after(planned.replaces, None), None, "decided by a quorum");
         let forced = epoch().forced(ReplicaId::new(1), &BTreeSet::new(), 9_000);
         let forced = Arc::new(forced.expect("a member"));
         bench.tell(Input::Installed(forced.clone()));

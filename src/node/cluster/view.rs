@@ -1,4 +1,4 @@
-//! The cluster at one moment, as one node sees it: what an operator wants to look at.
+//! [`ClusterView`]: snapshot of the cluster for operators, as one node sees it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,24 +10,24 @@ use crate::cluster::gossip::{ClusterId, Gossip};
 use crate::cluster::member::{Member, Status};
 use crate::cluster::membership::Membership;
 
-/// See the module's page.
+/// Snapshot of the cluster as one node sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterView {
-    /// Who looks.
+    /// The node whose view this is.
     pub me: NodeId,
-    /// Which cluster; none before this node has joined one.
+    /// Id of the cluster; `None` before the node has joined one.
     pub id: Option<ClusterId>,
-    /// Its members, in the order of their addresses.
+    /// All members, ordered by address.
     pub members: Vec<Arc<Member>>,
-    /// Who leads.
+    /// The present leader, if there is one.
     pub leader: Option<NodeId>,
-    /// Members that somebody does not reach, and who does not reach them.
+    /// Unreachable members, each with the members that do not reach it.
     pub unreachable: BTreeMap<NodeId, BTreeSet<NodeId>>,
-    /// Whether all have seen this state.
+    /// Whether all members have seen this state.
     pub converged: bool,
-    /// Whether joins, promotions, rebalance and hand-over are frozen ahead of a stop of all.
+    /// Whether joins, promotions, rebalance and hand-over are frozen before a full shutdown.
     pub preparing_for_shutdown: bool,
-    /// What a node that takes part in no cluster waits for, and what to do, in a sentence or two.
+    /// For a node outside of a cluster: what it waits for and what to do, in one or two sentences.
     pub waits_for: Option<String>,
 }
 
@@ -46,7 +46,7 @@ impl ClusterView {
         }
     }
 
-    /// Members that are Up.
+    /// Number of members with status Up.
     #[must_use]
     pub fn up(&self) -> usize {
         self.members.iter().filter(|member| member.status == Status::Up).count()

@@ -1,7 +1,7 @@
-//! What membership tells the program: how things stand, and every change, to whoever listens.
+//! [`Watchers`]: publishes the state of membership and its events to the program.
 //!
-//! Membership never waits for a listener: one that is too slow is told how things stand, instead
-//! of what it has missed.
+//! Membership never waits for a listener. A listener that lags more than [`BEHIND_MAX`] events
+//! receives the present state instead of the events that it missed.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -18,26 +18,26 @@ use tokio::time::Instant;
 use crate::cluster::events::{ClusterEvent, ClusterState};
 use crate::cluster::membership::port::StopReason;
 
-/// Events that a listener may be behind.
+/// Number of events by which a listener may lag.
 const BEHIND_MAX: usize = 1_024;
 
-/// How membership stands towards this node.
+/// State of membership on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It runs.
+    /// Membership runs.
     Runs,
-    /// It says that this node must stop, or has.
+    /// Membership has decided that this node must stop.
     Out(StopReason),
-    /// It has ended.
+    /// Membership has ended without such a decision.
     Ended,
 }
 
-/// What listeners see at one moment.
+/// The published state.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) state: Arc<ClusterState>,
     pub(crate) standing: Standing,
-    /// When this node learned that a member is Up.
+    /// Time at which this node learned that a member became Up.
     pub(crate) up_since: BTreeMap<ReplicaId, Instant>, // ≤ members
 }
 
@@ -59,11 +59,12 @@ impl Seen {
     }
 }
 
-/// See the module's page.
+/// Publisher of membership's state and events.
 pub(crate) struct Watchers {
     seen: watch::Sender<Seen>,
-    /// Also held while the state changes: who subscribes under it misses nothing.
-    listeners: Mutex<Option<broadcast::Sender<ClusterEvent>>>, // none after the end
+    /// The lock is also held while the state changes, so that a subscriber that reads the state
+    /// under it misses no event.
+    listeners: Mutex<Option<broadcast::Sender<ClusterEvent>>>, // `None` after the end
 }
 
 impl Watchers {
@@ -74,21 +75,21 @@ impl Watchers {
         Arc::new(Self { seen: watch::Sender::new(seen), listeners })
     }
 
-    /// Tells all listeners.
+    /// Applies an event to the state and sends it to all listeners.
     pub(crate) fn publish(&self, event: ClusterEvent) {
         let listeners = self.lock();
         self.seen.send_modify(|seen| seen.apply(&event));
         if let Some(listeners) = &*listeners {
-            let _ = listeners.send(event); // nobody listens
+            let _ = listeners.send(event); // fails if there are no listeners
         }
     }
 
-    /// This node must stop.
+    /// Records that membership has decided to stop this node.
     pub(crate) fn out(&self, reason: StopReason) {
         self.seen.send_modify(|seen| seen.standing = Standing::Out(reason));
     }
 
-    /// Membership has ended: streams end.
+    /// Ends all streams, because membership has ended.
     pub(crate) fn end(&self) {
         self.lock().take();
         self.seen.send_modify(|seen| {
@@ -98,17 +99,17 @@ impl Watchers {
         });
     }
 
-    /// How things stand.
+    /// The present state of the cluster.
     pub(crate) fn state(&self) -> Arc<ClusterState> {
         self.seen.borrow().state.clone()
     }
 
-    /// How things stand, now and later.
+    /// Receiver of the present state and all later ones.
     pub(crate) fn watch(&self) -> watch::Receiver<Seen> {
         self.seen.subscribe()
     }
 
-    /// A new listener: how things stand, then every change.
+    /// Returns a stream of the present state followed by every change.
     pub(crate) fn listen(self: &Arc<Self>) -> ClusterEvents {
         let Some((first, changes)) = self.subscribe() else {
             return ClusterEvents(stream::empty().boxed());
@@ -118,7 +119,11 @@ impl Watchers {
             match changes.recv().await {
                 Ok(event) => Some((event, (watchers, changes))),
                 Err(RecvError::Lagged(missed)) => {
-                    tracing::warn!(missed, "cluster.slow_listener: told how things stand instead");
+                    tracing::warn!(
+                        missed,
+                        "cluster.slow_listener: the listener lagged and gets the present state \
+                         instead of the missed events"
+                    );
                     let (state, changes) = watchers.subscribe()?;
                     Some((state, (watchers, changes)))
                 }
@@ -135,12 +140,13 @@ impl Watchers {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<broadcast::Sender<ClusterEvent>>> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner) // no foreign code under it
+        // The program's code never runs under the lock, so it is consistent after a panic.
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The cluster's events: how things stand first, then every change. A reader that falls far
-/// behind is told how things stand once more. Ends with the node.
+/// Stream of cluster events: the present state first, then every change. A reader that lags too far
+/// receives the present state again instead of the missed events. Ends when the node ends.
 pub struct ClusterEvents(BoxStream<'static, ClusterEvent>);
 
 impl ClusterEvents {
@@ -176,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_listener_hears_how_things_stand_and_then_each_change() {
+    async fn listener_gets_the_state_and_then_each_change() {
         let watchers = Watchers::new();
         watchers.publish(ClusterEvent::LeaderChanged(Some(node())));
         let mut events = watchers.listen();
@@ -192,10 +198,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_listener_that_is_too_slow_is_told_how_things_stand() {
+    async fn lagging_listener_gets_the_present_state() {
         let watchers = Watchers::new();
         let mut events = watchers.listen();
-        events.next().await.expect("how things stand");
+        events.next().await.expect("the present state");
         for n in 0..=BEHIND_MAX {
             watchers.publish(ClusterEvent::ConvergenceChanged(n % 2 == 0));
         }
@@ -207,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn why_this_node_is_out_outlives_the_end() {
+    fn stop_reason_survives_the_end_of_membership() {
         let watchers = Watchers::new();
         watchers.out(StopReason::Left);
         watchers.end();
