@@ -1,10 +1,10 @@
-//! The clocks of a living process, as machines want them: [`Now`], read once per input.
+//! The monotonic and the wall clock of a process, read together as [`Now`] once per input.
 //!
-//! The only place of the package that reads them. The monotonic half counts from the moment that
-//! the clock was made and runs on while the host is suspended (`CLOCK_BOOTTIME`), since a lease
-//! that is counted by a clock that stands still outlives its promises (spec/safety.md §4). Timers
-//! of the runtime may stand still meanwhile: a deadline that passed in a suspend is noticed a
-//! little later, never too early.
+//! The package reads clocks only here. The monotonic clock counts from the creation of [`Clock`]
+//! and continues while the host is suspended (`CLOCK_BOOTTIME`): on a clock that stops in a suspend
+//! the holder would count its hosting lease as valid after the grantors' promises have expired.
+//! Timers of the async runtime may stop in a suspend, so a deadline that passed meanwhile is
+//! noticed somewhat late, but never early.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,13 +12,13 @@ use ostraca_ddata::clock::{Instant, Now, WallTime};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant as Moment;
 
-/// Runs on in suspend, where the system has such a clock.
+/// Continues while the host is suspended, on systems that have such a clock.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const STEADY: ClockId = ClockId::Boottime;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const STEADY: ClockId = ClockId::Monotonic;
 
-/// Both clocks of this process. A copy counts from the same moment.
+/// The monotonic and the wall clock of this process. Copies have the same origin.
 ///
 /// # Example
 /// ```
@@ -32,13 +32,13 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock whose monotonic half begins now.
+    /// Creates a clock whose monotonic time begins at zero now.
     #[must_use]
     pub fn start() -> Self {
         Self { start: steady() }
     }
 
-    /// Reads both. A wall clock before 1970 counts as 1970.
+    /// Reads both clocks. A wall clock before 1970 counts as 1970.
     #[must_use]
     pub fn now(&self) -> Now {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -48,7 +48,7 @@ impl Clock {
         }
     }
 
-    /// Reads the monotonic half: what a lease is compared with.
+    /// Reads the monotonic clock, with which leases are compared.
     #[must_use]
     #[inline]
     pub fn mono(&self) -> Instant {
@@ -56,13 +56,13 @@ impl Clock {
         Instant::from_nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// The time since the host was started: the same for all clocks of this host.
+    /// The time since the host was booted, equal for all clocks of this host.
     pub(super) fn since_boot() -> Duration {
         steady()
     }
 
-    /// The moment at which a timer for this deadline fires. One too far off to be said is set to
-    /// thirty years from now.
+    /// The runtime's instant for a timer with this deadline, at most 30 years from now, because
+    /// later ones may not be representable.
     #[must_use]
     pub fn moment(&self, deadline: Instant) -> Moment {
         const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
@@ -90,7 +90,7 @@ mod tests {
         let moment = clock.moment(deadline);
         assert!(moment >= before + Duration::from_secs(7), "{moment:?}");
         assert!(moment <= Moment::now() + Duration::from_secs(7), "{moment:?}");
-        assert!(clock.moment(Instant::default()) <= Moment::now(), "it is past");
+        assert!(clock.moment(Instant::default()) <= Moment::now(), "the deadline has passed");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! The disk as a peer: records go there in order, and its answers come back as facts.
+//! [`Disk`]: the task that writes to the durable store, in order, and reports each result.
 //!
-//! One task writes, off the async threads; everything that waits is one write (group commit). A
-//! store that panics has failed for good.
+//! The task writes on a blocking thread and combines all waiting orders into one write (group
+//! commit). After a panic the store is never used again: every later write fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,28 +13,29 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::control::Alive;
 
-/// Orders that may be unwritten before nothing new begins.
+/// Number of unwritten orders from which [`Disk::is_behind`] is true and no new request may begin.
 const BEHIND: usize = 256;
 
-/// Orders of one write, at most.
+/// Maximum number of orders in one write.
 const GROUP_MAX: usize = 1_024;
 
-/// A store of the node.
+/// The durable store of a node.
 pub type Store = Box<dyn DurableStore + Send>;
 
 type Order = (u64, Vec<Record>);
 
-/// Takes orders for the disk.
+/// Handle to the writing task.
 #[derive(Debug)]
 pub(crate) struct Disk {
-    orders: mpsc::UnboundedSender<Order>, // ≤ BEHIND, and the orders of the turn that crosses it
+    orders: mpsc::UnboundedSender<Order>, // ≤ BEHIND, plus the orders of the turn that exceeds it
     unwritten: Arc<AtomicUsize>,
 }
 
 impl Disk {
-    /// Starts to write to `store`; `persisted` is told of each order. The task ends when the
-    /// [`Disk`] is dropped and everything ordered is written. `alive` is held until the last write has
-    /// ended, also if the task is dropped in the midst of it: nobody else opens the store before.
+    /// Starts the task that writes to `store` and calls `persisted` with the result of each order.
+    /// The task ends when the [`Disk`] has been dropped and all orders are written. `alive` is held
+    /// until the last write has ended, even if the task is aborted during that write, so that no
+    /// other node opens the store before.
     pub(crate) fn start(
         store: Store,
         alive: Alive,
@@ -48,14 +49,14 @@ impl Disk {
         (Self { orders, unwritten }, task)
     }
 
-    /// Orders records to be written after all that was ordered before.
+    /// Orders the records to be written, after all earlier orders.
     pub(crate) fn write(&self, id: u64, records: Vec<Record>) {
         self.unwritten.fetch_add(1, Ordering::Relaxed);
         let sent = self.orders.send((id, records));
-        assert!(sent.is_ok(), "the disk's task lives as long as its orders come");
+        assert!(sent.is_ok(), "the task receives orders until the `Disk` is dropped");
     }
 
-    /// Whether so much is unwritten that nothing new should begin.
+    /// Whether so many orders are unwritten that no new request should begin.
     pub(crate) fn is_behind(&self) -> bool {
         self.unwritten.load(Ordering::Relaxed) >= BEHIND
     }
@@ -90,7 +91,7 @@ async fn write(
     let Some(mut store) = store else { return (None, Err(gone())) };
     let written = spawn_blocking(move || {
         let result = store.write(&records);
-        (store, result, alive) // dropped in this order, if nobody waits any more
+        (store, result, alive) // dropped in this order if the task was aborted
     });
     match written.await {
         Ok((store, result, _alive)) => (Some(store), result),
@@ -98,10 +99,10 @@ async fn write(
     }
 }
 
-/// Reads what a store holds, off the async threads.
+/// Reads all records of a store, on a blocking thread.
 ///
 /// # Errors
-/// What the store says, or that it panicked.
+/// The store's error, or that it panicked.
 pub(crate) async fn load(store: Store) -> Result<(Store, Vec<Record>), StoreError> {
     let loaded = spawn_blocking(move || store.load().map(|records| (store, records)));
     loaded.await.unwrap_or_else(|_| Err(StoreError("the store panicked while it was read".into())))
@@ -133,7 +134,7 @@ mod tests {
         (disk, task, answers)
     }
 
-    /// Fails at its second write, or panics.
+    /// A store whose second write fails, or which panics.
     struct Failing {
         writes: u32,
         panics: bool,
@@ -158,7 +159,7 @@ mod tests {
         assert!(disk.is_behind());
         let unwritten = disk.unwritten.clone();
         drop(disk);
-        task.await.expect("it ends when all is written");
+        task.await.expect("the task ends when all orders are written");
         let answers = answers.lock().expect("no test panics under it");
         assert!(answers.iter().map(|(id, _)| *id).eq(0..3_000));
         assert!(answers.iter().all(|(_, result)| result.is_ok()));
@@ -176,13 +177,13 @@ mod tests {
                 }
             }
             drop(disk);
-            task.await.expect("the task itself lives");
+            task.await.expect("the task outlives a panic of its store");
             let answers = answers.lock().expect("no test panics under it");
             assert_eq!(answers.iter().map(|(_, r)| r.is_ok()).collect::<Vec<_>>(), expected);
         }
     }
 
-    /// Says that it writes, and goes on when it is told to.
+    /// A store that reports the begin of each write and then waits for the test.
     struct Held {
         begun: mpsc::UnboundedSender<()>,
         ends: std::sync::mpsc::Receiver<()>,
@@ -191,7 +192,7 @@ mod tests {
     impl DurableStore for Held {
         fn write(&mut self, _: &[Record]) -> Result<(), StoreError> {
             self.begun.send(()).expect("the test waits");
-            self.ends.recv().expect("the test says so");
+            self.ends.recv().expect("the test ends the write");
             Ok(())
         }
 
@@ -209,12 +210,12 @@ mod tests {
         let store = Box::new(Held { begun, ends });
         let (disk, task) = Disk::start(store, alive, |_, _| {}, &Handle::current());
         disk.write(1, vec![promise("a")]);
-        writes.recv().await.expect("it writes");
+        writes.recv().await.expect("the write begins");
         drop(disk);
         task.abort();
         assert!(task.await.is_err_and(|error| error.is_cancelled()));
-        assert!(in_use.upgrade().is_some(), "it still writes");
-        end.send(()).expect("it waits for that");
+        assert!(in_use.upgrade().is_some(), "the write still runs");
+        end.send(()).expect("the store waits for the test");
         assert_eq!(writes.recv().await, None, "the store is closed");
         while in_use.upgrade().is_some() {
             tokio::task::yield_now().await;

@@ -1,5 +1,7 @@
-//! The hosting lease as it is read before every message and every poll: one number that membership
-//! writes, compared with the clock (spec/safety.md §4). No timer sets a flag.
+//! [`Lease`]: the hosting lease, which entities check before every message and every poll.
+//!
+//! Membership writes the time of expiry as one atomic number, and readers compare it with the
+//! clock. No timer sets a flag, because a timer may fire after the lease has expired.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +11,8 @@ use ostraca_ddata::clock::Instant;
 
 use super::clock::Clock;
 
-/// Until when this node may begin messages. Cheap to clone; every clone is the same lease.
+/// The hosting lease: until when entities of this node may begin to handle messages. Cheap to
+/// clone; all clones refer to the same lease.
 #[derive(Clone, Debug)]
 pub struct Lease {
     until: Arc<AtomicU64>, // nanoseconds of `clock`
@@ -17,19 +20,19 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// One that was never held.
+    /// Creates a lease that has not been granted.
     pub(super) fn none(clock: Clock) -> Self {
         Self { until: Arc::default(), clock }
     }
 
-    /// Whether a message may begin now. Reads the clock.
+    /// Whether an entity may begin to handle a message now. Reads the clock.
     #[must_use]
     #[inline]
     pub fn serves(&self) -> bool {
         self.clock.mono().as_nanos() < self.until.load(Ordering::Acquire)
     }
 
-    /// How long it still runs, if nothing is heard any more; zero if it is over.
+    /// Time until the lease expires unless it is renewed; zero if it has expired.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         Instant::from_nanos(self.until.load(Ordering::Acquire)) - self.clock.mono()
@@ -49,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_serves_while_it_is_held_and_not_a_moment_longer() {
+    fn lease_serves_only_until_it_expires_or_ends() {
         let clock = Clock::start();
         let lease = Lease::none(clock);
         assert!(!lease.serves());

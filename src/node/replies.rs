@@ -1,10 +1,9 @@
-//! Who waits for which reply: request ids → futures.
+//! [`Replies`]: table of pending requests, from request id to the future that awaits the reply.
 //!
-//! A future that is dropped takes its entry along; an id is never used twice; when the machine
-//! ends, everybody who still waits is told so. Whoever waits for longer than there is any hope is
-//! told by a task of the node that looks now and then: a timer for each request costs more than the
-//! rest of waiting, and the machine, which minds all deadlines once it has begun, nearly always
-//! comes first.
+//! Dropping a future removes its entry, ids are never reused, and the end of the machine fails all
+//! pending requests. The machine itself enforces the deadlines of requests that it has begun. For
+//! requests that it does not begin or answer in time, a task checks the table every [`LOOK_EVERY`]:
+//! a timer for each request would cost more than the rest of the wait, and is rarely needed.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,28 +16,28 @@ use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// How much later than its time a request may hear that there is no hope.
+/// Interval between two checks for overdue requests, hence how late one may be reported.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Why no further request can wait.
+/// Why a request was not added to the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unopened {
-    /// As many as may wait do.
+    /// The limit of pending requests was reached.
     Full,
     /// The machine has ended.
     Ended,
 }
 
-/// Why there is no reply.
+/// Why a pending request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoReply {
     /// The machine has ended.
     Ended,
-    /// Its time was over.
+    /// No reply came in time.
     Overdue,
 }
 
-/// See the module's page.
+/// Table of pending requests.
 #[derive(Debug)]
 pub(crate) struct Replies<R> {
     table: Mutex<Table<R>>,
@@ -55,17 +54,18 @@ struct Table<R> {
 #[derive(Debug)]
 struct Waiting<R> {
     sender: oneshot::Sender<R>,
-    until: Option<Instant>, // it is overdue then
+    until: Option<Instant>, // overdue from then on
 }
 
 impl<R> Replies<R> {
-    /// An empty table for at most `limit` requests.
+    /// Creates an empty table for at most `limit` requests.
     pub(crate) fn new(limit: usize) -> Self {
         let table = Table { open: FxHashMap::default(), last: 0, ended: false };
         Self { table: Mutex::new(table), limit }
     }
 
-    /// A new id, and the future of its reply, which is overdue after so long.
+    /// Adds a request with a new id. Returns the future of its reply, which is overdue after
+    /// `patience`.
     pub(crate) fn open(
         self: &Arc<Self>,
         patience: Option<Duration>,
@@ -86,25 +86,26 @@ impl<R> Replies<R> {
         Ok(Pending { id, receiver, table: self.clone(), replied: false, others })
     }
 
-    /// A new id for a request that gets no reply.
+    /// Returns a new id for a request that gets no reply.
     pub(crate) fn id_without_reply(&self) -> RequestId {
         self.lock().next()
     }
 
-    /// Hands the replies of a batch to whoever waits for them, if anybody still does: under one
-    /// lock for all, and under none while callers are woken.
+    /// Delivers the replies of a batch to the futures that still wait. Takes the lock once for all,
+    /// and wakes callers outside of it.
     pub(crate) fn reply_all(&self, replies: impl Iterator<Item = (RequestId, R)>) {
         let mut table = self.lock();
         let waiting: Vec<_> = replies.map(|(id, reply)| (table.open.remove(&id), reply)).collect();
-        drop(table); // before what nobody waits for is dropped: it may hold a user's value
+        drop(table); // before dropping unclaimed replies, which may hold a value of the program
         for (waiting, reply) in waiting {
             if let Some(Waiting { sender, .. }) = waiting {
-                let _ = sender.send(reply); // dropped this very moment: then nobody cares
+                let _ = sender.send(reply); // fails if the future was dropped meanwhile
             }
         }
     }
 
-    /// Tells those whose time is over, until the machine ends or nobody holds this any more.
+    /// Fails overdue requests, every [`LOOK_EVERY`], until the machine ends or the table is
+    /// dropped.
     pub(crate) async fn look_after(replies: Weak<Self>) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -115,33 +116,35 @@ impl<R> Replies<R> {
         }
     }
 
-    /// Whether that was the last time, for the machine has ended.
+    /// Fails the overdue requests. Returns true if the machine has ended, so that no further check
+    /// is needed.
     fn end_overdue(&self, now: Instant) -> bool {
         let mut table = self.lock();
         let is_over = |waiting: &mut Waiting<R>| waiting.until.is_some_and(|until| until <= now);
         let over: Vec<_> = table.open.extract_if(|_, waiting| is_over(waiting)).collect();
         let ended = table.ended;
         drop(table);
-        drop(over); // wakes them
+        drop(over); // wakes the callers
         ended
     }
 
-    /// There will be no further replies.
+    /// Fails all pending requests and rejects further ones: the machine has ended.
     pub(crate) fn end(&self) {
         let mut table = self.lock();
         table.ended = true;
         let left = std::mem::take(&mut table.open);
         drop(table);
-        drop(left); // wakes them
+        drop(left); // wakes the callers
     }
 
-    /// How many wait.
+    /// Number of pending requests.
     pub(crate) fn len(&self) -> usize {
         self.lock().open.len()
     }
 
     fn lock(&self) -> MutexGuard<'_, Table<R>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner) // no foreign code runs under it
+        // The program's code never runs under the lock, so the table is consistent after a panic.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -152,7 +155,7 @@ impl<R> Table<R> {
     }
 }
 
-/// A reply to come.
+/// Future of a reply. Dropping it removes the request from the table.
 #[derive(Debug)]
 pub(crate) struct Pending<R> {
     id: RequestId,
@@ -163,12 +166,12 @@ pub(crate) struct Pending<R> {
 }
 
 impl<R> Pending<R> {
-    /// Names the request.
+    /// Id of the request.
     pub(crate) const fn id(&self) -> RequestId {
         self.id
     }
 
-    /// How many waited when it began to.
+    /// Number of other pending requests when this one was added.
     pub(crate) const fn others(&self) -> usize {
         self.others
     }
@@ -188,7 +191,7 @@ impl<R> Drop for Pending<R> {
     fn drop(&mut self) {
         if !self.replied {
             let entry = self.table.lock().open.remove(&self.id);
-            drop(entry); // after the lock
+            drop(entry); // outside the lock
         }
     }
 }
@@ -231,9 +234,9 @@ mod tests {
         let replies = table(2);
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..1_000 {
-            let pending = replies.open(None).expect("what was dropped makes room");
-            assert!(seen.insert(pending.id()), "an id came twice");
-            assert!(seen.insert(replies.id_without_reply()), "an id came twice");
+            let pending = replies.open(None).expect("a dropped request frees its place");
+            assert!(seen.insert(pending.id()), "an id was reused");
+            assert!(seen.insert(replies.id_without_reply()), "an id was reused");
         }
         assert_eq!(replies.len(), 0);
         replies.reply_all([(*seen.first().expect("some"), "too late, and no harm")].into_iter());
@@ -255,7 +258,7 @@ mod tests {
         let mut short = replies.open(Some(span)).expect("room");
         let mut others = [Some(Duration::MAX), None].map(|it| replies.open(it).expect("room"));
         assert!(!replies.end_overdue(begun + span - Duration::from_millis(1)));
-        assert_eq!((&mut short).now_or_never(), None, "its time is not over");
+        assert_eq!((&mut short).now_or_never(), None, "it is not overdue yet");
         assert!(!replies.end_overdue(Instant::now() + span));
         replies.reply_all([(short.id(), "too late, and no harm")].into_iter());
         assert_eq!(short.now_or_never(), Some(Err(NoReply::Overdue)));
@@ -263,7 +266,7 @@ mod tests {
         assert_eq!(others.each_mut().map(FutureExt::now_or_never), [None, None]);
         assert_eq!(replies.len(), 2);
         replies.end();
-        assert!(replies.end_overdue(Instant::now()), "nobody need look any more");
+        assert!(replies.end_overdue(Instant::now()), "no further check is needed");
     }
 
     #[test]
