@@ -17,7 +17,7 @@ pub struct Stopped;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UpError {
-    /// The node is leaving its cluster, or was declared dead.
+    /// The node is leaving, was declared dead, or has been removed.
     #[error("this node is {status}: it will not come up again; restart it to join anew")]
     Going {
         /// The node's present status.

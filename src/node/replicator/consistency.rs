@@ -1,4 +1,4 @@
-//! Consistency levels as one says them: `WriteMajority::within(secs(3))`, `ReadLocal`.
+//! Short names for consistency levels, for example `WriteMajority::within(secs(3))` or `ReadLocal`.
 
 use std::time::Duration;
 
@@ -6,57 +6,59 @@ pub use ostraca_ddata::replicator::request::ReadConsistency::Local as ReadLocal;
 pub use ostraca_ddata::replicator::request::WriteConsistency::Local as WriteLocal;
 use ostraca_ddata::replicator::request::{MinCap, ReadConsistency, WriteConsistency};
 
-/// So many seconds.
+/// A duration of `seconds` seconds.
 #[must_use]
 pub const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A write that is answered when a majority of the voters holds it: every later
-/// [`ReadMajority`] sees it, whatever fails in between.
+/// A write that completes when a majority of the voters holds it. Every later [`ReadMajority`] sees
+/// it, whatever fails in between.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteMajority;
 
 impl WriteMajority {
-    /// Waits so long; then the write stays applied, will spread, and is answered by a timeout.
+    /// Waits at most `span`. After that the write fails with a timeout, but stays applied on this
+    /// node and will spread.
     #[must_use]
     pub const fn within(span: Duration) -> WriteConsistency {
         WriteConsistency::majority(span)
     }
 }
 
-/// A majority of the voters and some more. With configurations a plain majority is safe; this is
-/// for those who want Akka's arithmetic.
+/// A write to a majority of the voters and some more. A plain majority is safe here, because
+/// configurations define the voters; this level exists for parity with Akka.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteMajorityPlus;
 
 impl WriteMajorityPlus {
-    /// `additional` voters beyond the majority, if there are as many.
+    /// `additional` voters beyond the majority, as far as there are any. Waits at most `span`.
     #[must_use]
     pub const fn within(additional: usize, span: Duration) -> WriteConsistency {
         WriteConsistency::MajorityPlus(additional, MinCap(0), span)
     }
 }
 
-/// A write that is answered when so many replicas hold it. Fewer than a majority promise nothing
-/// to later reads.
+/// A write that completes when a given number of replicas hold it. With fewer than a majority,
+/// later reads need not see it.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteTo;
 
 impl WriteTo {
-    /// `replicas`, this one included.
+    /// `replicas` counts this node. Waits at most `span`.
     #[must_use]
     pub const fn within(replicas: usize, span: Duration) -> WriteConsistency {
         WriteConsistency::To(replicas, span)
     }
 }
 
-/// A write that is answered when every member holds it that has not announced its stop.
+/// A write that completes when every member holds it, except members that have announced their
+/// stop.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteAll;
 
 impl WriteAll {
-    /// Waits so long.
+    /// Waits at most `span`.
     #[must_use]
     pub const fn within(span: Duration) -> WriteConsistency {
         WriteConsistency::All(span)
@@ -69,50 +71,50 @@ impl WriteAll {
 pub struct ReadMajority;
 
 impl ReadMajority {
-    /// Waits so long.
+    /// Waits at most `span`.
     #[must_use]
     pub const fn within(span: Duration) -> ReadConsistency {
         ReadConsistency::majority(span)
     }
 }
 
-/// A majority of the voters and some more.
+/// A read from a majority of the voters and some more; see [`WriteMajorityPlus`].
 #[derive(Clone, Copy, Debug)]
 pub struct ReadMajorityPlus;
 
 impl ReadMajorityPlus {
-    /// `additional` voters beyond the majority, if there are as many.
+    /// `additional` voters beyond the majority, as far as there are any. Waits at most `span`.
     #[must_use]
     pub const fn within(additional: usize, span: Duration) -> ReadConsistency {
         ReadConsistency::MajorityPlus(additional, MinCap(0), span)
     }
 }
 
-/// A read from so many replicas.
+/// A read from a given number of replicas.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadFrom;
 
 impl ReadFrom {
-    /// `replicas`, this one included.
+    /// `replicas` counts this node. Waits at most `span`.
     #[must_use]
     pub const fn within(replicas: usize, span: Duration) -> ReadConsistency {
         ReadConsistency::From(replicas, span)
     }
 }
 
-/// A read from every member that has not announced its stop.
+/// A read from every member, except members that have announced their stop.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadAll;
 
 impl ReadAll {
-    /// Waits so long.
+    /// Waits at most `span`.
     #[must_use]
     pub const fn within(span: Duration) -> ReadConsistency {
         ReadConsistency::All(span)
     }
 }
 
-/// How long a caller is ready to wait; `None`: as long as it takes.
+/// How long the caller of a write will wait; `None`: without a limit.
 pub(super) const fn patience_of_write(consistency: WriteConsistency) -> Option<Duration> {
     match consistency {
         WriteConsistency::Local => None,
@@ -123,7 +125,7 @@ pub(super) const fn patience_of_write(consistency: WriteConsistency) -> Option<D
     }
 }
 
-/// As [`patience_of_write`].
+/// How long the caller of a read will wait; `None`: without a limit.
 pub(super) const fn patience_of_read(consistency: ReadConsistency) -> Option<Duration> {
     match consistency {
         ReadConsistency::Local => None,

@@ -1,8 +1,8 @@
-//! Why a request was not, or perhaps not, carried out: an enum per verb.
+//! Errors of requests to the Replicator, one enum for each kind of request.
 //!
-//! Every variant says what is true now and whether the change may have happened. All but
-//! `Timeout`, `StoreFailure`, `Interrupted` and `Unanswered` (and `Fenced`, if it says so) mean
-//! that nothing was changed.
+//! Every variant states whether the change may have been made. It may have been after `Timeout`,
+//! `StoreFailure`, `Interrupted` and `Unanswered`, and after `Fenced` if its message says so; after
+//! all others nothing was changed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use ostraca_ddata::types::Term;
 use ostraca_ddata::types::edit::EditError;
 use ostraca_ddata::types::shape::Shape;
 
-/// What stands between a caller and the Replicator.
+/// Failures of a request that do not come from the Replicator's machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lost {
-    /// Never queued: too many wait.
+    /// Not queued: too many requests wait.
     Overloaded { limit: usize },
-    /// Never queued: the node has stopped.
+    /// Not queued: the node has stopped.
     Stopped,
-    /// Queued, and the node stopped before it replied.
+    /// Queued, but the node stopped before it replied.
     Interrupted,
-    /// Queued, and there is no reply, long after the caller's time.
+    /// Queued, but no reply came within the caller's time and [`GRACE`](super::GRACE).
     Unanswered { waited: Duration },
 }
 
@@ -31,57 +31,57 @@ pub(super) enum Lost {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UpdateError {
-    /// The change is made here and will spread; whether a majority will ever hold it is open.
-    /// Read at a majority before you repeat what must not happen twice.
+    /// The change is made on this node and will spread, but a majority may never hold it. Before
+    /// repeating an update that must not happen twice, read at a majority.
     #[error(
         "{} of {} replicas acknowledged in time; the change stays applied here and will spread",
         .0.answered, .0.needed
     )]
     Timeout(Tally),
-    /// The change is made in memory; it may be lost in a power cut.
+    /// The change is made in memory, and may be lost in a power failure.
     #[error(
         "the durable store failed on {failed} replicas; the change stays applied in memory: see \
          their logs"
     )]
     StoreFailure {
-        /// How many said so.
+        /// Number of replicas whose store failed.
         failed: usize,
     },
     /// The caller's function returned an error. Nothing was changed.
     #[error("the update was given up and nothing was changed")]
     Modify(#[source] Arc<EditError>),
-    /// The caller's function panicked. Nothing was changed, and nothing else was harmed.
+    /// The caller's function panicked. Nothing was changed, and other requests are not affected.
     #[error("the update's function panicked and nothing was changed: {message}")]
     Panicked {
-        /// What it said.
+        /// Message of the panic.
         message: String,
     },
-    /// A higher term was promised: this owner is superseded and must step down.
+    /// A higher term was promised: this owner has been superseded and must step down.
     #[error(
         "a higher term {current:?} was promised: step down; the write {}",
         if *.nowhere { "was accepted nowhere" } else { "may have been accepted" }
     )]
     Fenced {
-        /// The highest term heard of.
+        /// The highest term that any replica reported.
         current: Term,
-        /// So many refused that no majority can have accepted.
+        /// Whether so many replicas refused that no majority can have accepted the write.
         nowhere: bool,
     },
-    /// Nothing was changed: a write with a higher stamp is there. Read it and try again.
+    /// Nothing was changed: the key holds a write with a higher stamp. Read it and try again.
     #[error("a later write is there and nothing was changed: read again")]
     Stale(#[source] Arc<EditError>),
     /// Nothing was changed: the key belongs to a guarded group.
     #[error("the key is guarded by group `{group}` and nothing was changed: take a term for it")]
     Guarded {
-        /// The group.
+        /// The group of the key.
         group: Group,
     },
-    /// Nothing was changed: the key holds another kind of data.
+    /// Nothing was changed: the key holds data of another type.
     #[error("the key holds `{found}`, not `{expected}`; nothing was changed: use another key")]
     WrongType {
-        /// What was asked for.
+        /// Type that the caller expected.
         expected: Shape,
-        /// What is there.
+        /// Type that the key holds.
         found: Shape,
     },
     /// Nothing was changed: the user type is not registered at this node.
@@ -90,50 +90,50 @@ pub enum UpdateError {
     /// Nothing was changed: the value, or the key's name, would be too large.
     #[error("{bytes} bytes are more than the {limit} allowed; nothing was changed")]
     TooLarge {
-        /// How large.
+        /// Size of the value or the name in bytes.
         bytes: usize,
-        /// The limit.
+        /// Maximum size in bytes.
         limit: usize,
     },
-    /// Nothing was changed: this node is in no configuration. `Local` works all the same.
+    /// Nothing was changed: this node is in no configuration. `Local` operations still work.
     #[error("this node is no member; nothing was changed: retry after it has joined")]
     NotJoined,
-    /// Nothing was changed: the level asks for more replicas than there are.
+    /// Nothing was changed: the consistency level needs more replicas than exist.
     #[error("{needed} replicas are asked for and there are {existing}; nothing was changed")]
     NotEnoughReplicas {
-        /// Replicas asked for.
+        /// Number of replicas that the level needs.
         needed: usize,
-        /// Replicas there are.
+        /// Number of replicas in the configuration.
         existing: usize,
     },
-    /// Nothing was changed: as many requests wait as may.
+    /// Nothing was changed: the limit of waiting requests was reached.
     #[error("{limit} requests wait already; nothing was changed: retry later")]
     Overloaded {
-        /// How many may wait.
+        /// Maximum number of waiting requests.
         limit: usize,
     },
     /// Nothing was changed: the node has stopped.
     #[error("the node has stopped; nothing was changed")]
     Stopped,
-    /// The node stopped in between: the change may have been made, and may have spread.
+    /// The node stopped before it answered. The change may have been made, and may have spread.
     #[error("the node stopped before it answered; the change may have been made")]
     Interrupted,
-    /// The Replicator has not begun, or not answered: this node is overloaded.
-    /// The change may be made, also later.
+    /// The Replicator did not begin or answer the request in time, because this node is overloaded.
+    /// The change may have been made, or may be made later.
     #[error(
         "no answer within {waited:?}; the change may be made, also later: this node is overloaded, \
          see its log"
     )]
     Unanswered {
-        /// How long it had.
+        /// How long the caller waited.
         waited: Duration,
     },
-    /// Nothing was changed, for a reason that this release has no name for.
+    /// Nothing was changed, for a reason that this release does not know.
     #[error(transparent)]
     Refused(RequestError),
 }
 
-/// A function of the caller that panicked.
+/// Wraps the panic message of a caller's function as an [`EditError`].
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Panicked(pub(super) String);
@@ -176,48 +176,49 @@ impl From<RequestError> for UpdateError {
     }
 }
 
-/// Why a read has no answer. A read changes nothing but what is stale, so it can be repeated.
+/// Why a read failed. A read changes nothing except stale replicas that it repairs, so it can be
+/// repeated.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GetError {
-    /// Too few answered, or too few took the repair that makes the answer safe.
+    /// Too few replicas answered, or too few acknowledged the repair that makes the result safe.
     #[error("{} of {} replicas answered in time: retry, or read fewer", .0.answered, .0.needed)]
     Timeout(Tally),
-    /// The key holds another kind of data.
+    /// The key holds data of another type.
     #[error("the key holds `{found}`, not `{expected}`: read it as that")]
     WrongType {
-        /// What was asked for.
+        /// Type that the caller expected.
         expected: Shape,
-        /// What is there.
+        /// Type that the key holds.
         found: Shape,
     },
-    /// This node is in no configuration. `ReadLocal` works all the same.
+    /// This node is in no configuration. `ReadLocal` still works.
     #[error("this node is no member: retry after it has joined, or read locally")]
     NotJoined,
-    /// The level asks for more replicas than there are.
+    /// The consistency level needs more replicas than exist.
     #[error("{needed} replicas are asked for and there are {existing}")]
     NotEnoughReplicas {
-        /// Replicas asked for.
+        /// Number of replicas that the level needs.
         needed: usize,
-        /// Replicas there are.
+        /// Number of replicas in the configuration.
         existing: usize,
     },
-    /// As many requests wait as may.
+    /// The limit of waiting requests was reached.
     #[error("{limit} requests wait already: retry later")]
     Overloaded {
-        /// How many may wait.
+        /// Maximum number of waiting requests.
         limit: usize,
     },
     /// The node has stopped, or stopped before it answered.
     #[error("the node has stopped: ask another one")]
     Stopped,
-    /// The Replicator has not begun, or not answered: this node is overloaded.
+    /// The Replicator did not begin or answer the request in time, because this node is overloaded.
     #[error("no answer within {waited:?}: this node is overloaded, see its log, and retry")]
     Unanswered {
-        /// How long it had.
+        /// How long the caller waited.
         waited: Duration,
     },
-    /// A reason that this release has no name for.
+    /// A reason that this release does not know.
     #[error(transparent)]
     Refused(RequestError),
 }
@@ -251,61 +252,62 @@ impl From<RequestError> for GetError {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeleteError {
-    /// What this node had seen is deleted here, and that will spread.
+    /// The value that this node had seen is deleted on this node, and the delete will spread.
     #[error(
         "{} of {} replicas acknowledged in time; the delete stays applied here and will spread",
         .0.answered, .0.needed
     )]
     Timeout(Tally),
-    /// Deleted in memory; it may come back after a power cut.
+    /// The key is deleted in memory, and may return after a power failure.
     #[error(
         "the durable store failed on {failed} replicas; the delete stays applied in memory: see \
          their logs"
     )]
     StoreFailure {
-        /// How many said so.
+        /// Number of replicas whose store failed.
         failed: usize,
     },
     /// Nothing was deleted: keys of a guarded group are never removed.
     #[error("the key is guarded by group `{group}`: write a `None` under its term instead")]
     Guarded {
-        /// The group.
+        /// The group of the key.
         group: Group,
     },
     /// Nothing was deleted: this node is in no configuration.
     #[error("this node is no member; nothing was deleted: retry after it has joined")]
     NotJoined,
-    /// Nothing was deleted: the level asks for more replicas than there are.
+    /// Nothing was deleted: the consistency level needs more replicas than exist.
     #[error("{needed} replicas are asked for and there are {existing}; nothing was deleted")]
     NotEnoughReplicas {
-        /// Replicas asked for.
+        /// Number of replicas that the level needs.
         needed: usize,
-        /// Replicas there are.
+        /// Number of replicas in the configuration.
         existing: usize,
     },
-    /// Nothing was deleted: as many requests wait as may.
+    /// Nothing was deleted: the limit of waiting requests was reached.
     #[error("{limit} requests wait already; nothing was deleted: retry later")]
     Overloaded {
-        /// How many may wait.
+        /// Maximum number of waiting requests.
         limit: usize,
     },
     /// Nothing was deleted: the node has stopped.
     #[error("the node has stopped; nothing was deleted")]
     Stopped,
-    /// The node stopped in between: the delete may have been made, and may have spread.
+    /// The node stopped before it answered. The key may have been deleted, and that may have
+    /// spread.
     #[error("the node stopped before it answered; the key may have been deleted")]
     Interrupted,
-    /// The Replicator has not begun, or not answered: this node is overloaded.
-    /// The key may be deleted, also later.
+    /// The Replicator did not begin or answer the request in time, because this node is overloaded.
+    /// The key may have been deleted, or may be deleted later.
     #[error(
         "no answer within {waited:?}; the key may be deleted, also later: this node is \
          overloaded, see its log"
     )]
     Unanswered {
-        /// How long it had.
+        /// How long the caller waited.
         waited: Duration,
     },
-    /// Nothing was deleted, for a reason that this release has no name for.
+    /// Nothing was deleted, for a reason that this release does not know.
     #[error(transparent)]
     Refused(RequestError),
 }
@@ -337,26 +339,26 @@ impl From<RequestError> for DeleteError {
     }
 }
 
-/// Why it is not known that every change is delivered.
+/// Why a flush could not confirm that every change is delivered.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlushError {
-    /// Somebody lacks something still. Nothing is lost: it will be delivered.
+    /// A replica still lacks a change. Nothing is lost: the change will be delivered.
     #[error("not everything was delivered in time; it will be")]
     Timeout,
-    /// This node is in no configuration: nobody is there to deliver to.
+    /// This node is in no configuration, so there are no replicas to deliver to.
     #[error("this node is no member: retry after it has joined")]
     NotJoined,
-    /// As many requests wait as may.
+    /// The limit of waiting requests was reached.
     #[error("{limit} requests wait already: retry later")]
     Overloaded {
-        /// How many may wait.
+        /// Maximum number of waiting requests.
         limit: usize,
     },
     /// The node has stopped.
     #[error("the node has stopped")]
     Stopped,
-    /// A reason that this release has no name for.
+    /// A reason that this release does not know.
     #[error(transparent)]
     Refused(RequestError),
 }
@@ -382,20 +384,20 @@ impl From<RequestError> for FlushError {
     }
 }
 
-/// Why a question about this node has no answer.
+/// Why a query about this node's Replicator failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueryError {
-    /// As many requests wait as may.
+    /// The limit of waiting requests was reached.
     #[error("{limit} requests wait already: retry later")]
     Overloaded {
-        /// How many may wait.
+        /// Maximum number of waiting requests.
         limit: usize,
     },
     /// The node has stopped.
     #[error("the node has stopped: ask another one")]
     Stopped,
-    /// A reason that this release has no name for.
+    /// A reason that this release does not know.
     #[error(transparent)]
     Refused(RequestError),
 }
@@ -405,7 +407,7 @@ impl From<Lost> for QueryError {
         match lost {
             Lost::Overloaded { limit } => Self::Overloaded { limit },
             Lost::Stopped | Lost::Interrupted => Self::Stopped,
-            Lost::Unanswered { .. } => unreachable!("a question about this node has no deadline"),
+            Lost::Unanswered { .. } => unreachable!("a query about this node has no deadline"),
         }
     }
 }

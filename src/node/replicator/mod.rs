@@ -1,8 +1,8 @@
-//! [`Replicator`], the handle: what a program asks of replicated data (spec/replicated-data.md).
+//! [`Replicator`]: the program's handle for replicated data.
 //!
-//! Requests become inputs of the machine and replies wake futures. Futures borrow nothing, so they
-//! can be spawned; any may be dropped at any time and leaves nothing behind. Nothing happens before
-//! the first poll. Knows no peer and no protocol.
+//! Requests become inputs of the machine, and replies wake the callers' futures. The futures borrow
+//! nothing, so they can be spawned. A future may be dropped at any time without leaving state
+//! behind, and does nothing before its first poll. This module implements no protocol.
 
 mod consistency;
 mod error;
@@ -43,15 +43,16 @@ use super::receiver::DataReceiver;
 use super::replies::{NoReply, Replies, Unopened};
 use crate::cluster::lease::guard::{Guard as Machine, GuardInput};
 
-/// Requests under way, this one among them, up to which a caller runs it itself. Of more, many share
-/// a turn of the Replicator's task, and their messages a frame.
+/// A caller runs its request on its own thread if fewer than this number of other requests are
+/// pending. With more, the Replicator's task handles many requests in a turn, and their messages
+/// share a frame.
 const FEW: usize = 4;
 
-/// How much longer than its caller's time a request may take that has its place: the Replicator,
-/// which answers in that time once it begins, may not begin.
+/// How much longer than its timeout a queued request may remain unanswered. The Replicator answers
+/// within the timeout once it has begun a request, but may not begin it.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The replicated data of this node. Cheap to clone; every clone is the same.
+/// Handle for the replicated data of this node. Cheap to clone; all clones refer to the same node.
 ///
 /// # Example
 /// ```
@@ -85,22 +86,22 @@ pub(super) struct Shared {
     pub(super) sending: Arc<Sending>,
 }
 
-/// How busy the Replicator's task is, read without asking it.
+/// Load of the Replicator, read without waiting for its task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// What waits for it.
+    /// Queued inputs.
     pub waiting: Waiting,
-    /// What it did so far.
+    /// Turns and inputs handled so far.
     pub turns: Turns,
-    /// Futures that wait for a reply.
+    /// Number of futures that wait for a reply.
     pub replies_awaited: usize,
-    /// Streams that are open.
+    /// Number of open subscriptions.
     pub subscriptions: usize,
-    /// Messages of peers taken so far.
+    /// Messages from peers accepted so far.
     pub received: u64,
-    /// Messages of peers that did not decode.
+    /// Messages from peers that could not be decoded.
     pub undecodable: u64,
-    /// Messages to peers.
+    /// Messages sent to peers, and those that were not sent.
     pub sent: Sent,
 }
 
@@ -109,17 +110,17 @@ impl Replicator {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Changes the value under `key` with `f`, on the empty value if there is none, and returns
-    /// what `f` returns when as many replicas as `consistency` asks for hold the change.
+    /// Changes the value under `key` with `f`, starting from the empty value if the key holds none.
+    /// Returns the result of `f` when as many replicas as `consistency` requires hold the change.
     ///
-    /// `f` runs within the Replicator, on the caller's thread or another's (also while another
+    /// `f` runs inside the Replicator, on the caller's thread or another one (also while another
     /// caller's future is polled), so it must neither block nor take long: every other request
-    /// waits for it. All of its changes happen, or none. It may return the new value:
+    /// waits for it. All of its changes are made, or none. It may return the new value:
     /// `|edit| { edit.increment()?; Ok(edit.view()) }`.
     ///
-    /// The level's time counts twice at most: once for a place in the queue, once from then on, and
-    /// two seconds. [`WriteLocal`] has no time: it waits while a durable store hangs. A future that is
-    /// dropped before it ends leaves the question open: the change may be made.
+    /// The call may take twice the timeout of the level (once for a place in the queue, once for
+    /// the write) plus two seconds. [`WriteLocal`] has no timeout: it waits while a durable store
+    /// hangs. If the future is dropped before it completes, the change may or may not be made.
     ///
     /// # Errors
     /// [`UpdateError`]. After `Timeout` the change stays applied here and will spread.
@@ -162,14 +163,14 @@ impl Replicator {
             let reply = reply.await?;
             assert!(matches!(reply, Reply::Updated { .. }), "an update is answered by {reply:?}");
             let result = result.lock().unwrap_or_else(PoisonError::into_inner).take();
-            Ok(result.expect("an update is made only by its function, which left its result"))
+            Ok(result.expect("an update succeeds only after its function stored its result"))
         }
     }
 
-    /// Reads what `key` holds; `None`: never there, deleted or expired.
+    /// Reads the value under `key`; `None` if it was never written, was deleted or has expired.
     ///
     /// # Errors
-    /// [`GetError`]. Nothing was changed; repeat it as you like.
+    /// [`GetError`]. A read can be repeated safely.
     pub fn get<T: DataType>(
         &self,
         key: &Key<T>,
@@ -190,7 +191,7 @@ impl Replicator {
         }
     }
 
-    /// Reads what a key holds, whatever its type: for tools.
+    /// Reads the value under a key, of any type: for tools.
     ///
     /// # Errors
     /// [`GetError`], but never `WrongType`.
@@ -209,8 +210,8 @@ impl Replicator {
         }
     }
 
-    /// Deletes what this node has seen under `key`, of whatever type. A concurrent update survives
-    /// it, and the key can be used again.
+    /// Deletes the value that this node has seen under `key`, of any type. A concurrent update
+    /// survives the delete, and the key can be used again.
     ///
     /// # Errors
     /// [`DeleteError`]. After `Timeout` the delete stays applied here and will spread.
@@ -240,8 +241,8 @@ impl Replicator {
         async move { reply.await.map(drop) }
     }
 
-    /// The changes of a key: its current value first, if it has one. Slow readers see the latest
-    /// value, not every one; nobody waits for them.
+    /// Subscribes to a key: the stream yields its current value first, if it has one, then its
+    /// changes. A slow reader sees the latest value but not every one; it delays nothing.
     ///
     /// # Example
     /// ```
@@ -265,13 +266,14 @@ impl Replicator {
         Subscription::open(subscribers, inbox, replies, key.name())
     }
 
-    /// The changes of a key, of whatever type: its current value first, if it has one.
+    /// Subscribes to a key of any type: the stream yields its current value first, if it has one.
     #[must_use]
     pub fn subscribe_value(&self, key: &KeyName) -> PrefixSubscription {
         self.subscribe_pattern(Pattern::Exact(key.clone()))
     }
 
-    /// The changes of every key that begins with `prefix`: their current values first.
+    /// Subscribes to every key that begins with `prefix`: the stream yields their current values
+    /// first.
     #[must_use]
     pub fn subscribe_prefix(&self, prefix: &str) -> PrefixSubscription {
         self.subscribe_pattern(Pattern::Prefix(prefix.into()))
@@ -282,10 +284,10 @@ impl Replicator {
         PrefixSubscription::open(subscribers, inbox, replies, pattern)
     }
 
-    /// Keys of this node that begin with `prefix` and hold something, in the order of their names:
-    /// at most `limit`, only those after `after`. The last one of a page begins the next.
+    /// Lists keys that begin with `prefix` and hold a value on this node, ordered by name: at most
+    /// `limit` keys, only those after `after`. To get the next page, pass the last key of a page.
     ///
-    /// Looks at every key that there is: not for the hot path.
+    /// Scans all keys, so do not call it on a hot path.
     ///
     /// # Errors
     /// [`QueryError`].
@@ -318,12 +320,12 @@ impl Replicator {
         async move {
             match reply.await? {
                 Reply::Keys(keys) => Ok(keys),
-                other => unreachable!("a question for keys is answered by Keys, not {other:?}"),
+                other => unreachable!("a query for keys is answered by Keys, not {other:?}"),
             }
         }
     }
 
-    /// Members of the installed configuration; 0 before this node is one of them.
+    /// Number of members in the installed configuration; 0 before this node is one of them.
     ///
     /// # Errors
     /// [`QueryError`].
@@ -337,10 +339,10 @@ impl Replicator {
         }
     }
 
-    /// Ends when every change made at this node so far is delivered to every replica.
+    /// Waits until every change made on this node so far is delivered to every replica.
     ///
     /// # Errors
-    /// [`FlushError`]. Nothing is lost: what was not delivered will be.
+    /// [`FlushError`]. No change is lost: undelivered changes will be delivered later.
     pub fn flush_changes(
         &self,
         within: Duration,
@@ -349,7 +351,7 @@ impl Replicator {
         async move { reply.await.map(drop) }
     }
 
-    /// The configuration that is installed here; `None` before this node has heard of one.
+    /// The configuration that is installed on this node; `None` before it has received one.
     ///
     /// # Errors
     /// [`QueryError`].
@@ -359,7 +361,7 @@ impl Replicator {
         self.look(|machine| machine.replicator().epochs().installed().cloned())
     }
 
-    /// What the Replicator counts.
+    /// Counters of the Replicator.
     ///
     /// # Errors
     /// [`QueryError`].
@@ -377,14 +379,14 @@ impl Replicator {
             let (sender, receiver) = oneshot::channel();
             let place = shared.inbox.place().await.map_err(|_| QueryError::Stopped)?;
             let look = |machine: &Machine| {
-                let _ = sender.send(look(machine)); // who asked may have left
+                let _ = sender.send(look(machine)); // fails if the caller dropped its future
             };
             place.look(look).map_err(|_| QueryError::Stopped)?;
             receiver.await.map_err(|_| QueryError::Stopped)
         }
     }
 
-    /// How busy the Replicator's task is: queues, turns, traffic. Never waits.
+    /// Load of the Replicator: queues, turns, traffic. Never waits.
     #[must_use]
     pub fn load(&self) -> Load {
         let shared = &*self.shared;
@@ -399,9 +401,9 @@ impl Replicator {
         }
     }
 
-    /// Asks the machine. Waits for a place in its inbox at most as long as the caller is patient;
-    /// from then on the machine itself minds the deadline. Should it not begin, since its disk is
-    /// behind, the caller is told a little later.
+    /// Sends a request to the machine. Waits at most `patience` for a place in its inbox; from then
+    /// on the machine enforces the deadline. If it does not begin the request, because its disk is
+    /// behind, the request fails [`GRACE`] after the deadline.
     fn ask<E>(
         &self,
         request: Request,
@@ -456,8 +458,8 @@ impl fmt::Debug for Replicator {
     }
 }
 
-/// A user's function, so wrapped that its panics stay its own: the edit fails and nothing else
-/// does. It leaves its result in `result`.
+/// Wraps the caller's function so that a panic fails only its own edit. The function's result is
+/// stored in `result`.
 fn contained<T, R, F>(
     f: F,
     result: Arc<Mutex<Option<R>>>,
@@ -471,7 +473,7 @@ where
     move |edit| {
         let (f, result) = kept.0.take().expect("a function that runs once");
         let run = AssertUnwindSafe(move || {
-            let made = f(edit)?; // also drops what it captured, and the result of a lost caller
+            let made = f(edit)?; // captured values and a lost caller's result are dropped here
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
             Ok(())
         });
@@ -479,7 +481,7 @@ where
     }
 }
 
-/// Something of the user's that may panic when it is dropped.
+/// A value of the program that may panic when it is dropped. The panic is caught.
 struct Contained<T>(Option<T>);
 
 impl<T> Drop for Contained<T> {
@@ -490,7 +492,7 @@ impl<T> Drop for Contained<T> {
     }
 }
 
-/// What a panic said.
+/// Message of a panic.
 pub(super) fn said(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no text".to_owned())

@@ -1,8 +1,7 @@
-//! Subscriptions as streams: the current value first, then every change that a reader is quick
-//! enough to see.
+//! Subscriptions to keys as streams: the current value first, then changes.
 //!
-//! The Replicator never waits for a reader: per key only the latest value is kept. A stream that
-//! is dropped ends its subscription.
+//! The Replicator never waits for a reader: for each key only the latest unread value is kept, so
+//! that a slow reader skips values. Dropping a stream ends its subscription.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +24,7 @@ use super::super::inbox::Inbox;
 use super::super::replies::Replies;
 use crate::cluster::lease::guard::{Guard as Machine, GuardInput};
 
-/// Everybody who listens: subscription → what it has not read.
+/// Table of open subscriptions, each with its unread changes.
 #[derive(Debug, Default)]
 pub(crate) struct Subscribers {
     table: Mutex<Table>,
@@ -33,23 +32,24 @@ pub(crate) struct Subscribers {
 
 #[derive(Debug, Default)]
 struct Table {
-    open: BTreeMap<SubscriptionId, Arc<Mutex<Unread>>>, // as many as the program opens
+    open: BTreeMap<SubscriptionId, Arc<Mutex<Unread>>>, // unbounded: the program opens them
     last: u64,
     ended: bool,
 }
 
-/// What a subscriber has not read.
+/// Unread changes of a subscription.
 #[derive(Debug, Default)]
 struct Unread {
     news: BTreeMap<KeyName, Option<Value>>, // ≤ keys that match
-    /// The key read last: the next one is read next, so that none is read for ever.
+    /// The key that was read last. Reading continues after it, so that one key that changes all the
+    /// time does not starve the others.
     last: Option<KeyName>,
     waker: Option<Waker>,
     ended: bool,
 }
 
 impl Subscribers {
-    /// Hands news to a subscriber, if it is still there.
+    /// Adds a change to a subscription, if it is still open.
     pub(crate) fn tell(&self, id: SubscriptionId, notice: Notice) {
         let Some(unread) = self.lock().open.get(&id).cloned() else { return };
         let (key, value) = match notice {
@@ -66,7 +66,7 @@ impl Subscribers {
         }
     }
 
-    /// There will be no further news: streams end when they are read.
+    /// Ends all streams after their unread changes, because there will be no further ones.
     pub(crate) fn end(&self) {
         let mut table = self.lock();
         table.ended = true;
@@ -83,7 +83,7 @@ impl Subscribers {
         }
     }
 
-    /// How many listen.
+    /// Number of open subscriptions.
     pub(crate) fn len(&self) -> usize {
         self.lock().open.len()
     }
@@ -123,7 +123,7 @@ impl Unread {
     }
 }
 
-/// One subscription; its end, when dropped.
+/// The reading side of one subscription. Dropping it unsubscribes.
 struct Feed {
     id: SubscriptionId,
     unread: Arc<Mutex<Unread>>,
@@ -153,7 +153,7 @@ impl Feed {
 
     fn ask(&self, request: Request) {
         let id = self.replies.id_without_reply();
-        // Refused only by a node that has stopped: then the stream has ended already.
+        // Fails only if the node has stopped, and then the stream has ended already.
         let _ = self.inbox.request_now(GuardInput::Data(Input::Request { id, request }));
     }
 
@@ -181,19 +181,19 @@ impl Drop for Feed {
     }
 }
 
-/// What a subscription to one key tells.
+/// A change of a key, from a subscription to that key.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Change<T> {
-    /// The key holds this now. Values in between may have been skipped.
+    /// The present value of the key. Values in between may have been skipped.
     Changed(T),
-    /// The key holds nothing any more.
+    /// The key no longer holds a value.
     Deleted,
-    /// The key holds data of another kind: two programs use one key.
+    /// The key holds data of another type: two programs use one key.
     WrongType {
-        /// What the subscriber expected.
+        /// Type that the subscriber expected.
         expected: Shape,
-        /// What is there.
+        /// Type that the key holds.
         found: Shape,
     },
 }
@@ -245,19 +245,19 @@ fn opened<T: DataType>(value: Option<&Value>) -> Change<T> {
     }
 }
 
-/// What a subscription to a prefix tells.
+/// A change of a key, from a subscription to a prefix or to a key of any type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyChange {
-    /// The key.
+    /// Name of the key that changed.
     pub key: KeyName,
-    /// What it holds now; `None`: nothing any more. To learn what changed in it keep the last one
-    /// and ask [`Value::keys_changed_since`].
+    /// The present value; `None` if the key no longer holds one. To find the changed entries of a
+    /// value, keep the previous value and call [`Value::keys_changed_since`].
     pub value: Option<Value>,
 }
 
-/// The changes of one key, or of all keys with a prefix, whatever they hold: a [`Stream`] that ends
-/// when the node stops. Of keys that wait to be read none is passed over for ever. Dropping it
-/// unsubscribes.
+/// The changes of one key, or of all keys with a prefix, of any type: a [`Stream`] that ends when
+/// the node stops. Keys with unread changes are read in turn, so that none is starved. Dropping the
+/// stream unsubscribes.
 pub struct PrefixSubscription {
     feed: Feed,
 }
@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slow_reader_sees_each_key_in_turn_though_the_first_never_rests() {
+    fn busy_key_does_not_starve_other_keys_of_a_slow_reader() {
         let mut unread = Unread::default();
         for key in ["a", "b", "c"] {
             unread.news.insert(key.into(), None);
@@ -314,13 +314,13 @@ mod tests {
     }
 
     #[test]
-    fn news_for_those_who_left_are_dropped_and_the_end_reaches_all() {
+    fn changes_for_closed_streams_are_dropped_and_end_reaches_all() {
         let subscribers = Subscribers::default();
         subscribers.tell(SubscriptionId(9), Notice::Deleted { key: "k".into() });
         let (id, unread) = subscribers.open();
         subscribers.tell(id, Notice::Deleted { key: "k".into() });
         subscribers.tell(id, Notice::Deleted { key: "k".into() });
-        assert_eq!(lock(&unread).news.len(), 1, "only the latest of a key is kept");
+        assert_eq!(lock(&unread).news.len(), 1, "only the latest change of a key is kept");
         subscribers.end();
         assert!(lock(&unread).ended);
         assert_eq!(subscribers.len(), 0);
