@@ -1,4 +1,4 @@
-//! Orders about the places of shards on the whole node: drain it, or look at the balance now.
+//! Administrative orders: drain this node, or rebalance a type immediately.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use crate::sharding::coordinator::Phase;
 use crate::sharding::ids::EntityType;
 use crate::sharding::machines::{Input, TypeMachines};
 
-/// Between two looks at the shards that are left on a draining node.
+/// Interval between two checks of the shards that are left on a draining node.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// How far a node has drained.
+/// Progress of draining a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
-    /// Shards that still live on the node, in number, by type; types without any are left out.
+    /// Number of shards that still live on the node, by type; types without shards are left out.
     pub left: BTreeMap<EntityType, usize>, // ≤ types that a node starts
 }
 
@@ -29,32 +29,34 @@ impl Drained {
     }
 }
 
-/// Why the coordinator of a type does not look at the balance.
+/// Why a rebalance was not started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RebalanceError {
-    /// The type is not known here, or the node has stopped.
+    /// The type was not started on this node, or the node has stopped.
     #[error(transparent)]
     Query(#[from] QueryError),
     /// The coordinator runs on another node, or nowhere at the moment. Nothing was done.
     #[error("this node does not coordinate {entity_type}: nothing was done")]
     NotCoordinator {
-        /// The type.
+        /// The entity type.
         entity_type: EntityType,
-        /// The node of its coordinator, as far as it is known here.
+        /// The node of its coordinator, if this node knows it.
         at: Option<ReplicaId>,
     },
 }
 
 impl Sharding {
-    /// Gives away all shards of this node, which stays a member: no shard is allocated to it from
-    /// now on, coordinators that run here move to other nodes, and each coordinator moves the
-    /// shards that live here as its strategy does it. Shards that no other node may host stay.
-    /// Ends when none is left or after `timeout`; the node keeps draining after that. Lasts until
+    /// Moves all shards of this node to other nodes; the node stays a member. From now on no shard
+    /// is allocated to it, coordinators that run here move to other nodes, and each coordinator
+    /// moves the shards that live here as its strategy decides. Shards that no other node may host
+    /// stay.
+    ///
+    /// Returns when no shard is left or after `timeout`; the node keeps draining after that, until
     /// [`stop_draining`](Self::stop_draining) or a restart of the node.
     ///
     /// # Errors
-    /// [`Unanswered`] if the node stops before.
+    /// [`Unanswered`] if the node stops before that.
     pub async fn drain(&self, timeout: Duration) -> Result<Drained, Unanswered> {
         self.tell(Input::Drain)?;
         let until = Instant::now() + timeout;
@@ -67,8 +69,8 @@ impl Sharding {
         }
     }
 
-    /// Ends a [`drain`](Self::drain): this node may host shards again. Without effect in a node
-    /// that leaves its cluster. Returns the shards that live here.
+    /// Ends a [`drain`](Self::drain): this node may host shards again. Has no effect on a node that
+    /// is leaving its cluster. Returns the shards that live here.
     ///
     /// # Errors
     /// [`Unanswered`] if the node has stopped.
@@ -89,11 +91,11 @@ impl Sharding {
         .await
     }
 
-    /// Has the coordinator of a type look at the balance now, without waiting for
-    /// `rebalance-interval`. The allocation strategy decides what moves, within its limits.
+    /// Makes the coordinator of a type check the balance now instead of after `rebalance-interval`.
+    /// The allocation strategy decides which shards move, within its limits.
     ///
     /// # Errors
-    /// [`RebalanceError::NotCoordinator`] on all nodes but that of the coordinator.
+    /// [`RebalanceError::NotCoordinator`] on every node except that of the coordinator.
     pub async fn rebalance(&self, entity_type: &str) -> Result<(), RebalanceError> {
         let entity_type = self.known_here(entity_type)?;
         let named = entity_type.clone();

@@ -1,4 +1,4 @@
-//! Why an entity type was not started, or not served yet.
+//! Errors of starting an entity type and of the readiness check.
 
 use std::collections::BTreeSet;
 
@@ -6,41 +6,41 @@ use crate::cluster::member::{ENTITY_TYPES_MAX, NAME_BYTES_MAX};
 use crate::sharding::config::ConfigError;
 use crate::sharding::ids::{EntityType, InvalidName};
 
-/// Why an entity type was not started. Nothing runs.
+/// Why an entity type was not started. Nothing of it runs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotStarted {
-    /// No type can be called that.
+    /// The name is not valid for an entity type.
     #[error(transparent)]
     Name(#[from] InvalidName),
-    /// Members tell each other what they host, and names there are shorter.
+    /// The name is too long for the gossip in which members announce the types that they host.
     #[error("the entity type's name has {bytes} bytes, at most {NAME_BYTES_MAX} are allowed")]
     LongName {
-        /// Its length.
+        /// Length of the name in bytes.
         bytes: usize,
     },
-    /// It runs here, with another entity behind it.
+    /// The type was started on this node with another Rust type as its entity.
     #[error("{entity_type} was started on this node with another entity: choose another name")]
     OtherEntity {
-        /// Which.
+        /// The entity type.
         entity_type: EntityType,
     },
-    /// It was started to route only, and what is to host it would never do.
+    /// The type was started on this node as a proxy, which would never host it.
     #[error(
         "{entity_type} was started on this node by start_proxy, which hosts nothing: call start \
          alone, whose handle routes as well"
     )]
     OnlyRoutes {
-        /// Which.
+        /// The entity type.
         entity_type: EntityType,
     },
-    /// Its settings do not fit together.
+    /// The settings of the type are invalid or contradict each other.
     #[error(transparent)]
     Settings(#[from] ConfigError),
-    /// More than a member tells others of.
+    /// This node has started as many entity types as a member can announce.
     #[error("this node has started {ENTITY_TYPES_MAX} entity types, and no more are allowed")]
     TooMany,
-    /// Nobody is there to be asked.
+    /// The node has stopped, or was started without membership.
     #[error("the node has stopped, or was started without membership")]
     Stopped,
 }
@@ -50,17 +50,17 @@ pub enum NotStarted {
 #[error("the node has stopped, or was started without membership")]
 pub struct Unanswered;
 
-/// Why a node is not ready to serve. It becomes ready once, and stays so.
+/// Why a node is not ready to serve. Once ready, a node stays ready until it stops.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotReady {
-    /// Messages wait until it is known where shards live.
+    /// Regions of this node are not registered yet. Messages are buffered until homes are known.
     #[error("no coordinator has known the region of {} here yet", list(.types))]
     Unregistered {
-        /// Of which types.
+        /// The entity types of these regions.
         types: BTreeSet<EntityType>, // ≤ ENTITY_TYPES_MAX, and names in the settings
     },
-    /// Nothing runs here any more.
+    /// The node has stopped, or was started without membership.
     #[error("the node has stopped, or was started without membership")]
     Stopped,
 }

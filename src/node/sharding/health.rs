@@ -1,5 +1,7 @@
-//! Whether this node is ready to serve (spec/sharding.md §13): once its regions have registered.
-//! Later trouble of a coordinator makes it unready no more, since known homes go on being served.
+//! Readiness check: a node is ready once its regions have registered with their coordinators.
+//!
+//! A coordinator that fails later does not make the node unready, because the node continues to
+//! serve shards whose homes are known.
 
 use std::collections::BTreeSet;
 
@@ -11,15 +13,15 @@ use crate::cluster::member::Status;
 use crate::sharding::ids::EntityType;
 
 impl Sharding {
-    /// Ends when every entity type in `healthcheck.names` (without names: every type that was
-    /// started here) has been known by its coordinator once, and says so for ever after. As a probe
-    /// of an orchestrator asks it.
+    /// Waits until the region of every entity type in `healthcheck.names` (if empty: of every type
+    /// that was started on this node) has been registered once. Once ready, the node stays ready.
+    /// Meant for the readiness probe of an orchestrator.
     ///
-    /// `healthcheck.disabled-after` the check first saw this node Up it says ready all the same:
-    /// whoever waits for a first deployment is not to wait for a type that nobody starts.
+    /// The check always succeeds from `healthcheck.disabled-after` after it first saw this node Up,
+    /// so that a first deployment does not wait for a type that no program starts.
     ///
     /// # Errors
-    /// [`NotReady`] after `healthcheck.timeout`, with the types that are missing.
+    /// [`NotReady`] after `healthcheck.timeout`, with the types that are not registered.
     ///
     /// # Example
     /// ```
@@ -69,7 +71,8 @@ impl Sharding {
         }
     }
 
-    /// Whether this node has been Up for so long that a check says nothing any more.
+    /// Whether this node has been Up for `healthcheck.disabled-after`, counted from the first check
+    /// that saw it Up.
     async fn was_up_for_long(&self) -> bool {
         let me = self.0.me.replica();
         let is_up = self.look(move |control| {
@@ -85,7 +88,7 @@ impl Sharding {
     }
 }
 
-/// Which of these no coordinator has known yet.
+/// The types of `names` whose region has not been registered yet.
 fn missing(names: &BTreeSet<EntityType>, progress: &Progress) -> BTreeSet<EntityType> {
     names.difference(&progress.registered).cloned().collect()
 }
@@ -95,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_registered_once_is_missing_no_more() {
+    fn registered_type_is_no_longer_missing() {
         let [one, two] = ["one", "two"].map(|name| EntityType::new(name).expect("a name"));
         let names = BTreeSet::from([one.clone(), two.clone()]);
         let mut progress = Progress::default();

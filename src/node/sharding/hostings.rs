@@ -1,5 +1,8 @@
-//! What runs the entities of this node, by type: the node's parts tell it orders, frames, and what
-//! became of lanes.
+//! [`Hostings`]: registry of the entity types on this node.
+//!
+//! The other parts of the node pass orders of the machines, frames of user lanes and changes of
+//! lanes to it; the registry forwards them to the code that runs the entities of the type. It also
+//! holds the state for callers that wait for the sharding machines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,31 +26,32 @@ use crate::sharding::region::RegionOutput;
 use crate::sharding::stray;
 use crate::threads::PerThread;
 
-/// Who has not heard of a move is told of it by what comes back, within a round trip. When nothing
-/// was sent back for so long, most likely everybody has heard; who was silent, or is farther away
-/// than that, may not have.
+/// A leaving node waits until no message was returned to a sender for this time. A sender that does
+/// not know the new home of a shard gets its message back and learns of the move, within a round
+/// trip. A sender that was silent, or whose round trip is longer, may still not know.
 const CALM: Duration = Duration::from_millis(200);
 
-/// Whoever leaves waits no longer for that: a sender may never hear, and a lane never have room.
+/// Maximum time for which a leaving node waits, because a sender may never learn of the move and a
+/// lane may never have room.
 const CALM_WITHIN: Duration = Duration::from_secs(2);
 
-/// What waiters see of the sharding machines.
+/// State of the sharding machines for callers that wait for a change.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Progress {
-    /// Types whose region the coordinator has known once.
+    /// Types whose region has been registered once.
     pub(crate) registered: BTreeSet<EntityType>, // ≤ ENTITY_TYPES_MAX
-    /// How often shards have stopped that the program wanted to.
+    /// Counter of shards that have stopped on request of the program.
     pub(crate) stopped: u64,
-    /// Everything is handed over.
+    /// All shards of this node have been handed over.
     pub(crate) left: bool,
-    /// The machines are gone.
+    /// The machines have ended.
     pub(crate) ended: bool,
 }
 
-/// See the module's page.
+/// Registry of the entity types on this node.
 #[derive(Default)]
 pub(crate) struct Hostings {
-    types: PerThread<RwLock<Types>>, // alike
+    types: PerThread<RwLock<Types>>, // all copies are equal
     adding: Mutex<()>,
     progress: watch::Sender<Progress>,
     asks: Arc<Asks>,
@@ -56,45 +60,46 @@ pub(crate) struct Hostings {
     last_survey: AtomicU64,
 }
 
-/// ≤ [`ENTITY_TYPES_MAX`].
+/// Hosted types by name; ≤ [`ENTITY_TYPES_MAX`].
 type Types = BTreeMap<String, Arc<Hosted>>;
 
-/// A type, for frames that come on one thread: they count here that they use it.
-#[repr(align(128))] // and so are the counts of its `Arc` apart from others
+/// A hosted type, with a reference count for one thread, so that frames on different threads do not
+/// contend for one counter.
+#[repr(align(128))] // keeps the counters of different `Arc`s on separate cache lines
 struct Hosted(Arc<dyn Hosting>);
 
-/// A handler that keeps its thread.
+/// A handler that blocks its thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BlockingHandler {
     /// The entity type.
     pub(crate) entity_type: String,
-    /// The entity's id; `None`: it is gone by now.
+    /// Id of the entity; `None` if the entity no longer exists.
     pub(crate) entity: Option<String>,
-    /// Its shard.
+    /// Shard of the entity.
     pub(crate) shard: ShardId,
-    /// The Rust type of its messages.
+    /// Rust type of its messages.
     pub(crate) message: &'static str,
-    /// For how long.
+    /// Duration of the poll so far.
     pub(crate) took: Duration,
 }
 
-/// Why a frame on a user lane is dropped.
+/// Why a frame on a user lane was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotArrived {
-    /// The header is not a type's name.
+    /// The header is not the name of an entity type.
     #[error("its header is not the name of an entity type")]
     Header,
-    /// The program has not started the type here.
+    /// The program has not started the type on this node.
     #[error("this node has not started the entity type that it is for")]
     Type,
-    /// It is none.
+    /// The frame is malformed.
     #[error(transparent)]
     Frame(#[from] BadFrame),
 }
 
 impl Hostings {
-    /// From now on this hosts the type here; at once over if the machines have ended. `false`:
-    /// there are as many as there may be.
+    /// Registers a type, and stops it at once if the machines have ended. Returns `false` if
+    /// [`ENTITY_TYPES_MAX`] types are registered already.
     pub(super) fn add(&self, entity_type: &EntityType, hosting: &Arc<dyn Hosting>) -> bool {
         let adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
         let has_room = self.types().len() < ENTITY_TYPES_MAX;
@@ -112,12 +117,12 @@ impl Hostings {
         has_room
     }
 
-    /// The questions of all types of this node.
+    /// Pending asks of all types of this node.
     pub(super) const fn asks(&self) -> &Arc<Asks> {
         &self.asks
     }
 
-    /// Allocation strategies that the program brought.
+    /// Allocation strategies of the program.
     pub(crate) const fn strategies(&self) -> &Strategies {
         &self.strategies
     }
@@ -134,45 +139,47 @@ impl Hostings {
         self.types().values().map(|hosted| Arc::clone(&hosted.0)).collect()
     }
 
-    /// A frame came down a user lane.
+    /// Delivers a frame that arrived on a user lane.
     pub(crate) fn arrived(&self, message: &Inbound<'_>) -> Result<(), NotArrived> {
         let [name] = message.fields else { return Err(NotArrived::Header) };
         let Some(hosting) = self.find(name) else {
-            // Under the name of who answers, and the asker need not have that type.
+            // An answer names the type of the answering entity, which the asking node need not have
+            // started.
             let taken = stray::take_answer(&self.asks, message.body)?;
             return if taken { Ok(()) } else { Err(NotArrived::Type) };
         };
         Ok(hosting.0.arrived(RegionId::new(message.from.incarnation), message.body)?)
     }
 
-    /// An order of a region's machine.
+    /// Forwards an order of a region's machine.
     pub(crate) fn perform(&self, entity_type: &EntityType, order: RegionOutput) {
         if let Some(hosting) = self.find(entity_type.as_str()) {
             hosting.0.perform(order);
         }
     }
 
-    /// The hosting lease has lapsed for long.
+    /// Called when the hosting lease has been expired for long.
     pub(crate) fn lapsed(&self) {
         self.all().iter().for_each(|hosting| hosting.lapsed());
     }
 
-    /// The lane to a region has room again, or is new.
+    /// Called when the lane to a region has room again, or is new.
     pub(crate) fn room(&self, to: RegionId) {
         self.all().iter().for_each(|hosting| hosting.room(to));
     }
 
-    /// A region is out of the installed configuration.
+    /// Called when a region's node is no longer in the installed configuration.
     pub(crate) fn removed(&self, region: RegionId) {
         self.all().iter().for_each(|hosting| hosting.removed(region));
     }
 
-    /// The lane to a region has been cut for long, or what was on it was given up.
+    /// Called when the lane to a region has been broken for long, or its messages were given up.
     pub(crate) fn cut(&self, region: RegionId) {
         self.all().iter().for_each(|hosting| hosting.cut(region));
     }
 
-    /// Reminds all types every while, until the machines end or nobody holds this any more.
+    /// Reminds all types at the given interval to request missing barrier acknowledgements again,
+    /// until the machines end or the registry is dropped.
     pub(super) fn remind_every(self: &Arc<Self>, pause: Duration) -> JoinHandle<()> {
         let (hostings, mut progress) = (Arc::downgrade(self), self.progress());
         tokio::spawn(async move {
@@ -185,18 +192,18 @@ impl Hostings {
         })
     }
 
-    /// How many entities of a type live in each shard here; shards without any are left out.
+    /// Number of entities of a type in each shard on this node; shards without any are left out.
     pub(crate) fn count(&self, entity_type: &EntityType) -> BTreeMap<ShardId, u64> {
         let hosting = self.find(entity_type.as_str());
         hosting.map(|hosting| hosting.0.entities().into_iter().collect()).unwrap_or_default()
     }
 
-    /// Whether an entity lives here; `None`: its shard does not.
+    /// Whether an entity is live on this node; `None` if its shard does not live here.
     pub(crate) fn lives(&self, entity_type: &EntityType, entity: &EntityId) -> Option<bool> {
         self.find(entity_type.as_str())?.0.lives(entity)
     }
 
-    /// Which handler of this node that is.
+    /// Finds the handler of this node that a long poll belongs to.
     pub(crate) fn blocking(&self, poll: &LongPoll) -> Option<BlockingHandler> {
         let types = self.types();
         types.iter().find_map(|(entity_type, hosted)| {
@@ -211,17 +218,18 @@ impl Hostings {
         })
     }
 
-    /// The shard of an entity; `None`: the type was not started here.
+    /// The shard of an entity; `None` if the type was not started on this node.
     pub(super) fn shard(&self, entity_type: &EntityType, entity: &EntityId) -> Option<ShardId> {
         Some(self.find(entity_type.as_str())?.0.shard(entity))
     }
 
-    /// Where a shard of a type lives, as far as is known here.
+    /// The home of a shard, if this node knows it.
     pub(super) fn home(&self, entity_type: &EntityType, shard: ShardId) -> Option<RegionId> {
         self.find(entity_type.as_str())?.0.home(shard)
     }
 
-    /// A place for the answer to a survey, and the survey's number.
+    /// Registers a caller of a cluster query. Returns the number of the query and the receiver of
+    /// its answer.
     pub(super) fn await_survey(&self) -> (u64, oneshot::Receiver<Found>) {
         let number = self.last_survey.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, receiver) = oneshot::channel();
@@ -236,7 +244,7 @@ impl Hostings {
         self.surveys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The machines tell their node.
+    /// Handles an event of the sharding machines.
     pub(crate) fn happened(&self, event: Event) {
         match event {
             Event::Registered(entity_type) => {
@@ -247,7 +255,7 @@ impl Hostings {
             }
             Event::Surveyed { id, found } => {
                 let waits = self.surveys().remove(&id);
-                let _ = waits.map(|sender| sender.send(found)); // who asked may have left
+                let _ = waits.map(|sender| sender.send(found)); // fails if the caller has left
             }
             Event::Stopped(_) => self.progress.send_modify(|progress| progress.stopped += 1),
             Event::Step { entity_type, step } => steps::log(&entity_type, &step),
@@ -286,22 +294,23 @@ impl Hostings {
         }
     }
 
-    /// There are no machines any more: nothing runs, and nobody waits for them. Whatever they
-    /// ended by, they may not have said so themselves.
+    /// Stops all types and fails all waiting callers, because the machines have ended. Called by
+    /// the node, since machines that panicked cannot report their end themselves.
     pub(crate) fn end(&self) {
         {
-            // Under the lock: what is added later finds it and is stopped, too.
+            // Under the lock, so that `add` either finds `ended` set, or is done before the loop
+            // below.
             let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
             self.progress.send_modify(|progress| progress.ended = true);
         }
-        self.surveys().clear(); // whoever waits hears that nobody answers
+        self.surveys().clear(); // fails the waiting callers
         self.strategies.end();
         self.all().iter().for_each(|hosting| hosting.perform(RegionOutput::StopAll));
     }
 
-    /// Ends when nothing has been sent back from here for a while, and nothing waits here for a
-    /// lane or a decision, and after a bound in any case. What still waits then, and what is told to
-    /// a node that has gone, is lost.
+    /// Waits, for [`CALM_WITHIN`] at most, until no message was returned to a sender for [`CALM`]
+    /// and no message on this node waits for a lane or a decision. Messages that still wait after
+    /// that, and messages that other nodes send to this node later, are lost.
     pub(super) async fn calm(&self) {
         if tokio::time::timeout(CALM_WITHIN, self.calmed()).await.is_err() {
             let waiting: usize = self.unrest().iter().map(|of_type| of_type.waiting).sum();
@@ -330,7 +339,7 @@ impl Hostings {
         self.all().iter().filter_map(|hosting| hosting.unrest()).collect() // ≤ ENTITY_TYPES_MAX
     }
 
-    /// What is so now and later.
+    /// Receiver of the present progress and all later changes.
     pub(crate) fn progress(&self) -> watch::Receiver<Progress> {
         self.progress.subscribe()
     }
@@ -420,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_goes_to_the_type_that_its_header_names_and_to_nobody_else() {
+    fn frame_reaches_only_the_type_named_in_its_header() {
         let (hostings, recorder) = (Hostings::default(), Arc::new(Recorder::default()));
         assert!(host(&hostings, "counter", &recorder));
         let from = NodeId { peer: PeerId::random(), incarnation: ReplicaId::new(7) };
@@ -431,7 +440,7 @@ mod tests {
         assert_eq!(hear(&["counter"], &[1]), Ok(()));
         let barrier = [2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(hear(&["other"], &barrier), Err(NotArrived::Type));
-        let refused = [6, 1, 0, 0, 0, 0, 0, 0, 0, 1]; // an answer, which comes too late
+        let refused = [6, 1, 0, 0, 0, 0, 0, 0, 0, 1]; // an answer that comes too late
         assert_eq!((hear(&["other"], &refused), hostings.asks().late()), (Ok(()), 1));
         assert!(matches!(hear(&["other"], &[0]), Err(NotArrived::Frame(_))));
         assert_eq!(hear(&[], &[1]), Err(NotArrived::Header));
@@ -443,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_are_for_one_type_and_news_of_lanes_for_all() {
+    fn orders_reach_one_type_and_lane_changes_reach_all() {
         let hostings = Hostings::default();
         let [one, other] = [(); 2].map(|()| Arc::new(Recorder::default()));
         assert!(host(&hostings, "one", &one));
@@ -462,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn with_the_end_of_the_machines_everything_stops_and_what_is_added_later_too() {
+    fn end_of_machines_stops_present_and_later_types() {
         let hostings = Hostings::default();
         let [one, late] = [(); 2].map(|()| Arc::new(Recorder::default()));
         assert!(host(&hostings, "one", &one));
@@ -475,23 +484,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_leaves_waits_as_long_as_messages_are_sent_back_and_not_for_what_has_stopped() {
+    async fn leaving_node_waits_while_messages_are_returned() {
         let (hostings, recorder) = (Hostings::default(), Arc::new(Recorder::default()));
-        hostings.calm().await; // nobody is there
+        hostings.calm().await; // returns at once without a type
         assert!(host(&hostings, "counter", &recorder));
         (0..3).for_each(|_| recorder.note("unrest".to_owned()));
         hostings.calm().await;
-        assert!(recorder.0.lock().expect("no panic").is_empty(), "each look was another one");
+        assert!(recorder.0.lock().expect("no panic").is_empty(), "every check saw a change");
     }
 
     #[tokio::test]
-    async fn who_leaves_does_not_wait_for_ever_for_a_lane_without_room() {
+    async fn leaving_node_waits_only_so_long_for_a_full_lane() {
         let (hostings, recorder) = (Hostings::default(), Arc::new(Recorder::default()));
         assert!(host(&hostings, "counter", &recorder));
         recorder.note("waits for ever".to_owned());
-        let within = CALM_WITHIN * 20; // a slow machine
-        tokio::time::timeout(within, hostings.calm()).await.expect("it is bounded");
-        assert_eq!(recorder.0.lock().expect("no panic").len(), 1, "it still waits");
+        let within = CALM_WITHIN * 20; // allows for a slow machine
+        tokio::time::timeout(within, hostings.calm()).await.expect("the wait is bounded");
+        assert_eq!(recorder.0.lock().expect("no panic").len(), 1, "the message still waits");
     }
 
     #[tokio::test]
@@ -505,16 +514,16 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         hostings.end();
-        reminds.await.expect("it ends");
+        reminds.await.expect("the task ends with the machines");
     }
 
     #[tokio::test]
-    async fn who_waits_for_a_registration_or_for_the_end_is_told() {
+    async fn progress_reports_registration_and_end() {
         let hostings = Hostings::default();
         let mut progress = hostings.progress();
         hostings.happened(Event::Registered(named("counter")));
         hostings.happened(Event::Left);
-        let seen = progress.wait_for(|progress| progress.left).await.expect("it is there").clone();
+        let seen = progress.wait_for(|progress| progress.left).await.expect("reported").clone();
         assert!(seen.registered.contains(&named("counter")) && !seen.ended);
         hostings.end();
         assert!(progress.wait_for(|progress| progress.ended).await.is_ok());

@@ -1,7 +1,8 @@
-//! [`Sharding`], the handle: entity types that a program starts on this node (spec/sharding.md).
+//! [`Sharding`]: the program's handle for starting and querying entity types on this node.
 //!
-//! The machines of a type run beside membership; what runs its entities is told of their orders by
-//! `hostings`, and has this node's lanes, lease, clock and runtime through `world`.
+//! The machines of a type (coordinator and region) run on the thread of membership. Module
+//! `hostings` passes their orders to the code that runs the entities, which uses this node's lanes,
+//! lease, clock and runtime through module `world`.
 
 mod balancing;
 mod error;
@@ -50,17 +51,17 @@ use crate::sharding::ids::{EntityType, RegionId};
 pub use crate::sharding::machines::ClusterShardingStats;
 use crate::sharding::machines::{Hosts, Input};
 
-/// Between two looks at what still waits for the end of a change of lanes.
+/// Interval after which all types request barrier acknowledgements again that have not arrived.
 const REMIND: Duration = Duration::from_secs(2);
 
-/// Cluster sharding on this node. Cheap to clone; every clone is the same.
+/// Handle for cluster sharding on this node. Cheap to clone; all clones refer to the same node.
 #[derive(Clone)]
 pub struct Sharding(Arc<Inner>);
 
 struct Inner {
     me: RegionId,
     settings: Settings,
-    phase: Duration, // of the shutdown, in which shards are handed over
+    phase: Duration, // timeout of the shutdown phase in which shards are handed over
     roles: BTreeSet<String>,
     message_bytes_max: usize,
     asks: Arc<Asks>,
@@ -68,13 +69,13 @@ struct Inner {
     shared: Shared,
     hostings: Arc<Hostings>,
     started: Mutex<Started>,
-    seen_up: OnceLock<tokio::time::Instant>, // by a health check
+    seen_up: OnceLock<tokio::time::Instant>, // when a health check first saw this node Up
 }
 
-/// Handles, and what each was started for; ≤ types that hostings takes.
+/// Started types, each with its role here and its typed handle; ≤ ENTITY_TYPES_MAX.
 type Started = BTreeMap<EntityType, (Hosts, Box<dyn Any + Send>)>;
 
-/// What a node makes its sharding of.
+/// Arguments of [`Sharding::new`].
 pub(super) struct Setup<'a> {
     pub(super) me: ReplicaId,
     pub(super) config: &'a Config,
@@ -86,23 +87,23 @@ pub(super) struct Setup<'a> {
     pub(super) replicator: Replicator,
 }
 
-/// What is said of a type that is started, beside its settings.
+/// Properties of a starting type beside its settings.
 struct Spec {
-    extractor: Arc<str>, // its name
+    extractor: Arc<str>, // name of the extractor
     strategy: Option<Named>,
     hosts: Hosts,
 }
 
-/// A strategy of the program's own, and what it calls itself: asked once, and not while anything is
-/// locked here, for it is the user's code.
+/// A strategy of the program with its name. The name is asked for only once, and never under a lock
+/// of this module, because it runs code of the program.
 type Named = (Arc<str>, Arc<dyn ShardAllocationStrategy>);
 
 impl Sharding {
-    /// On the runtime that it is made on.
+    /// Creates the handle. Entities will run on the current runtime.
     pub(super) fn new(setup: Setup<'_>) -> Self {
         let Setup { me, config, net, inbox, lease, clock, hostings, replicator } = setup;
         let phase = super::shutdown::Phase::ClusterShardingShutdownRegion;
-        drop(hostings.remind_every(REMIND)); // it ends with the machines
+        drop(hostings.remind_every(REMIND)); // the task ends with the machines
         let (runtime, net) = (Handle::current(), Arc::downgrade(&net));
         let (full, weak) = (Arc::default(), Arc::downgrade(&hostings));
         let crew = Crew::new(runtime.clone());
@@ -123,8 +124,8 @@ impl Sharding {
         }))
     }
 
-    /// Starts what runs a type here, as `make` says, unless it runs already: then its handle is
-    /// given back.
+    /// Starts a type with the region that `make` creates, or returns the handle of an earlier
+    /// start.
     fn start_type<H: Clone + Send + 'static>(
         &self,
         entity_type: &EntityType,
@@ -152,7 +153,7 @@ impl Sharding {
         Ok(handle)
     }
 
-    /// From now on the machines may ask this strategy; what it calls itself.
+    /// Registers a strategy of the program, so that the machines can ask it. Returns its name.
     fn bring(&self, entity_type: &EntityType, (name, strategy): Named) -> Arc<str> {
         let Shared { inbox, runtime, .. } = &self.0.shared;
         let strategies = self.0.hostings.strategies();
@@ -172,11 +173,11 @@ impl Sharding {
         Ok(settings.check(self.0.phase)?)
     }
 
-    /// Ends when the coordinator has known this node's region of the type once: from then on the
-    /// node serves. What is sent earlier waits.
+    /// Waits until the coordinator has registered this node's region of the type once. From then on
+    /// messages are routed; earlier messages are buffered.
     ///
     /// # Errors
-    /// [`Unanswered`] if the node stops before.
+    /// [`Unanswered`] if the node stops before that.
     pub async fn registered(&self, entity_type: &str) -> Result<(), Unanswered> {
         let mut progress = self.0.hostings.progress();
         let is_registered = |registered: &BTreeSet<EntityType>| {
@@ -189,7 +190,7 @@ impl Sharding {
         if is_registered(&seen.registered) { Ok(()) } else { Err(Unanswered) }
     }
 
-    /// The entity types that were started here, as they stand on this node.
+    /// State of each entity type that was started on this node.
     ///
     /// # Errors
     /// [`Unanswered`].
@@ -201,7 +202,7 @@ impl Sharding {
         .await
     }
 
-    /// Ends when what was told to the machines before is done.
+    /// Waits until the machines have handled all earlier inputs of this handle.
     async fn settled(&self) -> Result<(), NotStarted> {
         self.look(|_| ()).await.map_err(|Unanswered| NotStarted::Stopped)
     }
@@ -213,19 +214,19 @@ impl Sharding {
         let (sender, receiver) = oneshot::channel();
         let place = self.0.shared.inbox.place().await.map_err(|_| Unanswered)?;
         let look = |control: &Control| {
-            let _ = sender.send(look(control)); // who asked may have left
+            let _ = sender.send(look(control)); // fails if the caller dropped its future
         };
         place.look(look).map_err(|_| Unanswered)?;
         receiver.await.map_err(|_| Unanswered)
     }
 
-    /// No shard is to come here from now on.
+    /// Makes this node accept no further shards.
     pub(super) fn begin_drain(&self) {
-        let _ = self.tell(Input::Drain); // it has stopped: nothing to drain
+        let _ = self.tell(Input::Drain); // fails if the node has stopped: nothing to drain then
     }
 
-    /// Hands over everything; ends when nothing is left here and, as far as can be seen from here
-    /// within a bound, nobody sends here any more.
+    /// Hands over all shards. Ends when none is left on this node and other nodes have probably
+    /// learned the new homes, see [`Hostings::calm`].
     pub(super) async fn leave(&self) {
         if self.tell(Input::Leave).is_ok() {
             let mut progress = self.0.hostings.progress();
@@ -234,7 +235,7 @@ impl Sharding {
         }
     }
 
-    /// After how long a lane that is cut is given up for shards that have moved.
+    /// Time after which messages on a broken lane are given up for shards that have moved.
     pub(super) fn cut_after(&self) -> Duration {
         self.0.settings.lane_broken_after
     }
@@ -248,7 +249,7 @@ impl Sharding {
     }
 }
 
-/// What a second start of a type gives; `None`: it is the first.
+/// Result of a repeated start of a type; `None` if the type has not been started before.
 fn known<H: Clone + 'static>(
     started: &Started,
     entity_type: &EntityType,
@@ -276,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_type_started_again_gives_its_handle_unless_another_was_meant() {
+    fn repeated_start_returns_the_handle_unless_the_types_differ() {
         let named = |name: &str| EntityType::new(name).expect("a name");
         let mut started = Started::new();
         started.insert(named("hosted"), (Hosts::Shards, Box::new(1_u32)));
@@ -284,7 +285,7 @@ mod tests {
         let again = |name: &str, hosts| known::<u32>(&started, &named(name), hosts);
         assert!(again("new", Hosts::Shards).is_none());
         assert!(matches!(again("hosted", Hosts::Shards), Some(Ok(1))));
-        assert!(matches!(again("hosted", Hosts::Nothing), Some(Ok(1))), "it routes as well");
+        assert!(matches!(again("hosted", Hosts::Nothing), Some(Ok(1))), "a host routes as well");
         assert!(matches!(again("routed", Hosts::Nothing), Some(Ok(2))));
         let only_routes = again("routed", Hosts::Shards);
         assert!(matches!(only_routes, Some(Err(NotStarted::OnlyRoutes { .. }))));

@@ -1,6 +1,7 @@
-//! Shards where the program says: pins, for types whose `allocation-strategy` is `external`
-//! (spec/sharding.md §11). What is Akka's external allocation client, `updateShardLocations` and
-//! `shardLocations`.
+//! Pins: the program chooses the nodes of shards, for types whose `allocation-strategy` is
+//! `external`.
+//!
+//! They correspond to Akka's external allocation client (`updateShardLocations`, `shardLocations`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,26 +13,26 @@ use crate::node::replicator::{GetError, ReadMajority, UpdateError, WriteMajority
 use crate::sharding::allocation::pins::{self, PinsKey, Wanted};
 use crate::sharding::ids::{EntityType, RegionId, ShardId};
 
-/// Why pins were not, or perhaps not, changed or read.
+/// Why pins were not changed, may not have been changed, or could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PinError {
-    /// The type is not known here, or has no such shard. Nothing was pinned.
+    /// The type was not started on this node, or has no such shard. Nothing was pinned.
     #[error(transparent)]
     Query(#[from] QueryError),
-    /// Its strategy would not look at them. Nothing was pinned.
+    /// The strategy of the type ignores pins. Nothing was pinned.
     #[error(
         "{entity_type} follows no pins: set its allocation-strategy = \"external\" on all nodes; \
          nothing was pinned"
     )]
     NotExternal {
-        /// Which.
+        /// The entity type.
         entity_type: EntityType,
     },
-    /// Too few nodes hold the change, or none; it says which.
+    /// The write to the replicated data failed; its message says whether the change may be made.
     #[error(transparent)]
     Update(#[from] UpdateError),
-    /// Too few nodes have answered.
+    /// The read of the replicated data failed.
     #[error(transparent)]
     Get(#[from] GetError),
 }
@@ -42,14 +43,14 @@ impl From<Unanswered> for PinError {
     }
 }
 
-/// Where a shard is pinned to, and how far that is.
+/// The node to which a shard is pinned, and whether the shard lives there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pin {
-    /// The address of a node, as members have it.
+    /// Address of the node to which the shard is pinned.
     pub address: Address,
-    /// The region there; `None`: no node there may host the type now, and the pin waits for one.
+    /// The region at that address; `None` while no node at the address may host the type.
     pub region: Option<RegionId>,
-    /// Where the shard lives, as far as this node knows.
+    /// The present home of the shard, as far as this node knows.
     pub home: Option<RegionId>,
 }
 
@@ -62,22 +63,22 @@ impl Pin {
 }
 
 impl Sharding {
-    /// Pins shards of a type to addresses of nodes. Ends when a majority of the nodes holds that:
-    /// from then on every coordinator knows it, whatever becomes of this node. Shards that live
-    /// elsewhere move there, `least-shard.max-moves-in-flight` at a time; those without a home
-    /// get theirs there. An earlier pin of the same shard is replaced, by the clocks of the nodes
-    /// that set the two.
+    /// Pins shards of a type to addresses of nodes. Returns when a majority of the nodes holds the
+    /// pins, so that every coordinator will know them, even if this node fails. Shards that live
+    /// elsewhere move to the pinned nodes, `least-shard.max-moves-in-flight` at a time; shards
+    /// without a home are allocated there. A later pin of a shard replaces an earlier one, by the
+    /// clocks of the nodes that set them.
     ///
-    /// An address is that of a [`Member`](crate::cluster::member::Member), of one that may come
-    /// later, too: until a node there hosts the type, the shard lives where it is, or, without a
-    /// home, where it is asked for; [`pins`](Self::pins) and the event `sharding.pins_wait` say
-    /// that it waits. The next node at the address gets it.
+    /// An address is that of a present or future [`Member`](crate::cluster::member::Member). Until
+    /// a node at the address hosts the type, the shard stays where it is or, without a home, is
+    /// allocated where it is requested; [`pins`](Self::pins) and the event `sharding.pins_wait`
+    /// report such pins. The next node at the address gets the shard.
     ///
-    /// The type's `allocation-strategy` must be `external`. Pins are replicated data of the cluster
-    /// under `sharding/<type>/pins`: they last as long as the cluster.
+    /// The type's `allocation-strategy` must be `external`. Pins are stored as replicated data
+    /// under `sharding/<type>/pins` and last as long as the cluster.
     ///
     /// # Errors
-    /// [`PinError`]; its sentences say whether something was pinned.
+    /// [`PinError`]; its message says whether shards were pinned.
     ///
     /// # Example
     /// ```
@@ -119,11 +120,11 @@ impl Sharding {
         self.change_pins(entity_type, wanted, within).await
     }
 
-    /// Removes pins. The shards stay where they are until something else moves them. Ends when a
-    /// majority of the nodes holds that.
+    /// Removes pins. Returns when a majority of the nodes holds the change. The shards stay where
+    /// they are until another decision moves them.
     ///
     /// # Errors
-    /// [`PinError`]; its sentences say whether something was changed.
+    /// [`PinError`]; its message says whether pins were changed.
     pub async fn unpin_shards(
         &self,
         entity_type: &str,
@@ -159,11 +160,11 @@ impl Sharding {
         Ok(())
     }
 
-    /// Where shards of a type are pinned to, as a majority of the nodes holds it, and how far that
-    /// is, as this node knows.
+    /// Reads the pins of a type from a majority of the nodes. The regions and homes in the result
+    /// are those that this node knows.
     ///
     /// # Errors
-    /// [`PinError`]. Nothing was changed.
+    /// [`PinError`].
     pub async fn pins(
         &self,
         entity_type: &str,
@@ -184,7 +185,7 @@ impl Sharding {
     }
 }
 
-/// Regions that may host a type, by the addresses of their nodes.
+/// Regions that may host the type, by the addresses of their nodes.
 fn regions(control: &Control, entity_type: &EntityType) -> BTreeMap<Address, RegionId> {
     let Some(state) = control.membership().state() else { return BTreeMap::new() };
     let regions = control.machines().regions(entity_type);

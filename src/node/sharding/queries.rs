@@ -1,5 +1,7 @@
-//! What a program may ask about entity types: where shards live and why, which entities live, and
-//! how many are in which shard (spec/sharding.md §13).
+//! Queries about entity types: homes of shards and the decisions behind them, live entities,
+//! counts.
+//!
+//! Some queries read this node's machines; cluster queries ask all regions of a type.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,81 +14,82 @@ use crate::sharding::ids::{EntityId, EntityType, InvalidName, RegionId, ShardId}
 use crate::sharding::machines::{ClusterShardingStats, Found, Input, Question, TypeMachines};
 use crate::sharding::region::{Region, RegionInput, Run};
 
-/// Before a node where a shard does not live yet is asked again.
+/// Pause before the home of a shard is asked again when the shard did not live there.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// How long a home may take to answer before it is looked up again: it may be gone.
+/// Maximum time for an answer from a home; after that the home is looked up again, because the
+/// shard may have another one by then.
 const HOME_ANSWERS: Duration = Duration::from_secs(1);
 
-/// Why a question about an entity type has no answer.
+/// Why a query about an entity type failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueryError {
-    /// No type can be called that.
+    /// The name is not valid for an entity type or an entity.
     #[error(transparent)]
     Name(#[from] InvalidName),
-    /// This node knows nothing of it.
+    /// The type was not started on this node.
     #[error("{entity_type} was not started on this node: start it, or start_proxy to only route")]
     NotStarted {
-        /// Which.
+        /// The entity type.
         entity_type: EntityType,
     },
-    /// The shard lives elsewhere than was thought, or its node says nothing.
+    /// The home of the shard did not answer in time, or the shard does not live there.
     #[error(
         "the node where shard {shard} lives, {home}, has not said within {waited:?}; ask again"
     )]
     NoAnswer {
-        /// Which shard.
+        /// The shard.
         shard: ShardId,
-        /// Where it should live.
+        /// The home of the shard, as far as this node knows.
         home: RegionId,
-        /// How long was waited.
+        /// How long the query waited.
         waited: Duration,
     },
-    /// The type has fewer shards. Nothing was asked.
+    /// The type has no shard with this number. Nothing was done.
     #[error("{entity_type} has the shards 0 to {}: there is no {shard}", shards - 1)]
     NoShard {
-        /// Which type.
+        /// The entity type.
         entity_type: EntityType,
-        /// Which shard.
+        /// The number that does not exist.
         shard: ShardId,
-        /// How many there are; at least 1.
+        /// Number of shards of the type; at least 1.
         shards: u32,
     },
-    /// They are asked for no longer; some may yet stop.
+    /// Shards did not stop in time. The stop is no longer requested, but some may still stop.
     #[error(
         "{left} shards have not stopped within {waited:?}: a handler may run long, or no \
          coordinator is known; some may yet stop"
     )]
     NotStopped {
-        /// How many.
+        /// Number of shards that have not stopped.
         left: usize,
-        /// How long was waited.
+        /// How long the query waited.
         waited: Duration,
     },
-    /// Nobody is there to be asked.
+    /// The node has stopped, or was started without membership.
     #[error(transparent)]
     Unanswered(#[from] Unanswered),
 }
 
-/// A shard on this node.
+/// State of a shard on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShardState {
-    /// Whether it lives here or is being drained, and by which decision it came.
+    /// Whether the shard lives here or is being drained, and by which decision it came.
     pub run: Run,
-    /// Entities in it, with those that only have messages waiting.
+    /// Number of its entities, including those that only have buffered messages.
     pub entities: u64,
 }
 
-/// The region of a type on this node.
+/// State of the region of a type on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegionState {
-    /// Shards that live here or are being drained.
+    /// Shards that live on this node or are being drained here.
     pub shards: BTreeMap<ShardId, ShardState>, // ≤ number-of-shards
 }
 
 impl RegionState {
-    /// Entities of all its shards.
+    /// Number of entities of all its shards.
     #[must_use]
     pub fn entities(&self) -> u64 {
         self.shards.values().map(|shard| shard.entities).sum()
@@ -94,7 +97,7 @@ impl RegionState {
 }
 
 impl Sharding {
-    /// The shards of a type on this node, with their entities. A proxy has none.
+    /// Returns the shards of a type on this node, with their number of entities. A proxy has none.
     ///
     /// # Errors
     /// [`QueryError`] if the type was not started here, or the node has stopped.
@@ -136,8 +139,8 @@ impl Sharding {
         Ok(RegionState { shards: hosted.into_iter().map(state).collect() })
     }
 
-    /// Asks all regions of a type how many entities live in which of their shards. Ends when all
-    /// have answered, or after `timeout`; who has not answered by then is named in the result.
+    /// Asks all regions of a type for the number of entities in each of their shards. Returns when
+    /// all have answered, or after `timeout`; the result names the regions that have not answered.
     ///
     /// # Errors
     /// [`QueryError`] if the type was not started here, or the node stops.
@@ -149,7 +152,7 @@ impl Sharding {
         let entity_type = self.known_here(entity_type)?;
         match self.survey(entity_type, Question::Count, timeout).await? {
             Found::Counted(stats) => Ok(stats),
-            _ => Ok(ClusterShardingStats::default()), // no answer to another question comes
+            _ => Ok(ClusterShardingStats::default()), // never: the answer matches the question
         }
     }
 
@@ -164,11 +167,12 @@ impl Sharding {
         Ok(answer.await.map_err(|_| Unanswered)?)
     }
 
-    /// Why a shard, or an entity's, lives where it lives, or what came to a node and left it: the
-    /// newest decisions, as this node's coordinator and region remember them, and those of all
-    /// nodes that host the type and answer within `timeout`. Who does not is named. Of each
-    /// coordinator and each region the 64 newest that concern it are told; each remembers
-    /// `remembered-decisions`, and nothing of a former life.
+    /// Explains why a shard, or the shard of an entity, lives where it lives, or which shards came
+    /// to a node and left it. The result holds the newest decisions that this node's coordinator
+    /// and region remember, and those of all nodes that host the type and answer within `timeout`;
+    /// it names the nodes that do not. Each coordinator and each region reports at most the 64
+    /// newest matching decisions. They remember `remembered-decisions`, and none from before a
+    /// restart.
     ///
     /// # Errors
     /// [`QueryError`] if the type was not started here, or the node stops.
@@ -220,14 +224,14 @@ impl Sharding {
         let found = self.survey(entity_type.clone(), Question::Why(topic), timeout).await?;
         let recalled = match found {
             Found::Recalled(recalled) => recalled,
-            _ => Recalled::default(), // no answer to another question comes
+            _ => Recalled::default(), // never: the answer matches the question
         };
         let home = shard.and_then(|shard| self.0.hostings.home(&entity_type, shard));
         Ok(Explanation { shard, home, ..Explanation::new(entity_type, about, recalled) })
     }
 
-    /// Where a shard of a type lives, by the newest acknowledged decision that this node has heard
-    /// of. `None`: it has no home yet, or its home is lost, or this node has not registered.
+    /// The home of a shard, by the newest acknowledged decision that this node knows. `None` if the
+    /// shard has no home yet, its home is lost, or this node's region is not registered.
     ///
     /// # Errors
     /// [`QueryError::NotStarted`] if the type was not started here.
@@ -240,13 +244,13 @@ impl Sharding {
         Ok(self.0.hostings.home(&entity_type, shard))
     }
 
-    /// Whether an entity lives now, on whichever node: it runs, or messages wait for it, or a state
-    /// that a move has brought. Nothing is started. `false` as well if its shard has no home that
-    /// this node has heard of.
+    /// Whether an entity is live on any node: it runs, has buffered messages, or has a state that a
+    /// move has transferred. Does not start the entity. Returns `false` as well if this node knows
+    /// no home of its shard.
     ///
     /// # Errors
-    /// [`QueryError::NoAnswer`] if the node where it should live says nothing within `timeout`;
-    /// others if the type was not started here, or the node stops.
+    /// [`QueryError::NoAnswer`] if the home of the shard does not answer within `timeout`; others
+    /// if the type was not started here, or the node stops.
     ///
     /// # Example
     /// ```
@@ -299,14 +303,14 @@ impl Sharding {
             if Instant::now() >= until {
                 return Err(QueryError::NoAnswer { shard, home: at, waited: timeout });
             }
-            tokio::time::sleep(AGAIN.min(left)).await; // it starts there, or has moved on
+            tokio::time::sleep(AGAIN.min(left)).await; // the shard starts there or has moved on
         }
     }
 
-    /// Stops shards wherever they live: their entities end as for a move, with the stop message
-    /// and within `handoff-timeout`; what waited for them waits for the next start. They live
-    /// nowhere until a message needs them. Ends when all have stopped, which need not mean that
-    /// none lives again.
+    /// Stops shards, on any node. Their entities end as for a move, with the stop message and
+    /// within `handoff-timeout`; buffered messages are kept for the next start. A stopped shard has
+    /// no home until a message needs it. Returns when all shards have stopped; some may have
+    /// started again by then.
     ///
     /// # Errors
     /// [`QueryError::NotStopped`] if that takes longer than `timeout`, [`QueryError::NoShard`];
@@ -326,7 +330,8 @@ impl Sharding {
         let asked = wanted.len();
         let mut progress = self.0.hostings.progress();
         let until = Instant::now() + timeout;
-        // Given up there a little later than here, so that what is missing then has not stopped.
+        // The region's deadline is later than this one, so that a shard that is missing from its
+        // list before this deadline has stopped and was not given up.
         let (shards, within) = (wanted.iter().copied().collect(), timeout + AGAIN);
         let fact = RegionInput::Stop { shards, within };
         self.tell(Input::Fact { entity_type: entity_type.clone(), fact })?;
@@ -351,7 +356,7 @@ impl Sharding {
         }
     }
 
-    /// What the region of a type on this node says of itself.
+    /// Reads the region of a type on this node.
     async fn of_region<T: Send + 'static>(
         &self,
         entity_type: &EntityType,
@@ -366,7 +371,7 @@ impl Sharding {
         .ok_or(Unanswered)
     }
 
-    /// The regions that host a type, as their members say. What only routes is none of them.
+    /// The regions that host a type, as announced by the members. Proxies are not included.
     ///
     /// # Errors
     /// [`QueryError`] if the type was not started here, or the node has stopped.

@@ -1,4 +1,4 @@
-//! Starting an entity type: what a program says of it, and what becomes of that.
+//! Start of an entity type: [`EntityTypeSetup`], and the start methods of [`Sharding`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use crate::sharding::ids::{EntityId, EntityType};
 use crate::sharding::machines::Hosts;
 use crate::sharding::shard_region::{Setup, ShardRegion};
 
-/// All that can be said of an entity type at its start; `new` says what must be.
+/// Setup of an entity type; [`new`](Self::new) takes the required parts.
 pub struct EntityTypeSetup<E: Entity> {
-    /// Its name, equal on all nodes: 1 to 128 bytes without a slash.
+    /// Name of the type, equal on all nodes: 1 to 128 bytes without a slash.
     pub name: String,
-    /// Makes a new instance of the entity with this id.
+    /// Creates a new instance of the entity with the given id.
     pub factory: Box<dyn Fn(&EntityId) -> E + Send + Sync>,
-    /// What happens to an entity that panics.
+    /// Reaction to a panic of an entity.
     pub supervision: Supervision,
-    /// From ids to shards, and from messages to ids; says how many shards there are. `None`: by
-    /// the hash and the number that are set. All nodes must agree.
+    /// Maps ids to shards and messages to ids, and defines the number of shards. `None`: the hash
+    /// and the number of shards from the settings. Must be equal on all nodes.
     pub extractor: Option<Arc<dyn Extractor<E::Message>>>,
-    /// In place of what the node's `[cluster.sharding]` says of this type.
+    /// Settings of this type. `None`: those of the node's `[cluster.sharding]`.
     pub settings: Option<Settings>,
-    /// Where shards go and which move, in place of the strategy that is set. It is asked on the node
-    /// that coordinates the type, so give it on all that may.
+    /// Strategy that allocates and rebalances shards. `None`: the strategy from the settings. It is
+    /// called on the node that coordinates the type, so set it on every node that may coordinate.
     pub allocation_strategy: Option<Arc<dyn ShardAllocationStrategy>>,
 }
 
 impl<E: Entity> EntityTypeSetup<E> {
-    /// With the settings of the node.
+    /// Creates a setup with the settings of the node and the defaults.
     #[must_use]
     pub fn new(name: &str, factory: impl Fn(&EntityId) -> E + Send + Sync + 'static) -> Self {
         Self {
@@ -53,13 +53,14 @@ impl<E: Entity> fmt::Debug for EntityTypeSetup<E> {
 }
 
 impl Sharding {
-    /// Starts an entity type on this node, or gives back its handle if it was started before. The
-    /// handle is good at once: what is sent before this node has joined a cluster waits.
+    /// Starts an entity type on this node, or returns its handle if it was started before. The
+    /// handle can be used at once: messages sent before this node has joined a cluster are
+    /// buffered.
     ///
-    /// On a node without the type's `role` it only routes.
+    /// On a node without the type's `role` the region only routes.
     ///
     /// # Errors
-    /// [`NotStarted`]; nothing runs then.
+    /// [`NotStarted`]; nothing of the type runs then.
     ///
     /// # Example
     /// ```
@@ -102,10 +103,10 @@ impl Sharding {
         self.start_with(EntityTypeSetup::new(name, factory)).await
     }
 
-    /// Starts an entity type of which more is to be said; see [`start`](Self::start).
+    /// Starts an entity type with a complete setup; see [`start`](Self::start).
     ///
     /// # Errors
-    /// [`NotStarted`]; nothing runs then.
+    /// [`NotStarted`]; nothing of the type runs then.
     pub async fn start_with<E: Entity>(
         &self,
         setup: EntityTypeSetup<E>,
@@ -115,10 +116,10 @@ impl Sharding {
         Ok(region)
     }
 
-    /// Starts what only routes to an entity type: this node hosts none of it.
+    /// Starts a proxy for an entity type: this node routes messages but hosts no shard of the type.
     ///
     /// # Errors
-    /// [`NotStarted`]; nothing runs then.
+    /// [`NotStarted`]; nothing of the type runs then.
     pub async fn start_proxy<E: Entity>(&self, name: &str) -> Result<ShardRegion<E>, NotStarted> {
         let factory = |_: &EntityId| -> E { unreachable!("no shard ever starts at a proxy") };
         let region = self.make(EntityTypeSetup::new(name, factory), Hosts::Nothing)?;
@@ -169,7 +170,7 @@ impl Sharding {
             let hosting = region.hosting();
             (region, hosting)
         })?;
-        region.publish(); // the machines know it, or will before whatever comes from now on
+        region.publish(); // later inputs reach the machines after the start of this region
         Ok(region)
     }
 }

@@ -1,4 +1,4 @@
-//! Events about shards: each step of each decision at DEBUG, and what takes too long as a WARN.
+//! Log events about shards: each step of a decision at DEBUG, slow decisions at WARN.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use crate::sharding::ids::{EntityType, RegionId, ShardId};
 use crate::sharding::region::Unregistered;
 use crate::sharding::remembered::{Remembered, Slow, Step, What};
 
-/// Shards and nodes that a warning names; it says how many there are.
+/// Maximum number of shards or nodes that a warning names; the total is logged as a number.
 const NAMED_MAX: usize = 8;
 
-/// Where it went from or to, as a field.
+/// Formats the source or target of a decision as a log field.
 fn place(region: Option<RegionId>) -> Option<tracing::field::DisplayValue<RegionId>> {
     region.map(tracing::field::display)
 }
@@ -20,7 +20,7 @@ fn took(span: Option<Duration>) -> Option<tracing::field::DebugValue<Duration>> 
     span.map(tracing::field::debug)
 }
 
-/// A step of a decision.
+/// Logs a step of a decision.
 pub(super) fn log(entity_type: &EntityType, step: &Step) {
     let Step { what, of } = step;
     let Remembered { shard, generation, why, awaited, .. } = of;
@@ -47,7 +47,7 @@ const fn name(what: What) -> &'static str {
     }
 }
 
-/// Decisions that take long; who is awaited is what to look at.
+/// Logs decisions that take unusually long, with the nodes that they wait for.
 pub(super) fn warn(entity_type: &EntityType, slow: &Slow) {
     let Slow { shards, waited, limit, awaited } = slow;
     let (count, some) = (shards.len(), &shards[..shards.len().min(NAMED_MAX)]);
@@ -60,7 +60,8 @@ pub(super) fn warn(entity_type: &EntityType, slow: &Slow) {
     );
 }
 
-/// Nobody gives the shards of a type homes; messages for those without one wait.
+/// Logs that no coordinator registers this node's region, so that messages for shards without a
+/// known home are buffered.
 pub(super) fn complain(entity_type: &EntityType, complaint: &Unregistered) {
     let Unregistered { waited, coordinator } = complaint;
     match coordinator {
@@ -78,7 +79,7 @@ pub(super) fn complain(entity_type: &EntityType, complaint: &Unregistered) {
     }
 }
 
-/// Shards are pinned to addresses where no region may host.
+/// Logs that shards are pinned to addresses at which no region may host them.
 pub(super) fn absent(entity_type: &EntityType, addresses: &BTreeMap<Address, usize>) {
     let shards: usize = addresses.values().sum();
     tracing::info!(

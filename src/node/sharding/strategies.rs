@@ -1,8 +1,9 @@
-//! Allocation strategies that the program brought: asked on the program's runtime, one question of
-//! each kind at a time, and never waited for here.
+//! [`Strategies`]: runs allocation strategies of the program on the program's runtime.
 //!
-//! A newer question ends an older one of its kind. Where that does not give way, since it blocks its
-//! thread, the newer one waits without one: a strategy never holds more than two threads.
+//! The machines never wait for an answer. For each type there is one request for a home and one for
+//! moves at a time; a newer request aborts an older one of its kind. If the older one blocks its
+//! thread and cannot be aborted, the newer one waits for it without occupying a thread, so a
+//! strategy never blocks more than two threads.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -20,11 +21,11 @@ use crate::sharding::allocation::{Advice, Asked, ShardAllocationStrategy};
 use crate::sharding::ids::EntityType;
 use crate::sharding::machines::Input;
 
-/// See the module's page.
+/// The program's allocation strategies, by entity type.
 #[derive(Default)]
 pub(crate) struct Strategies(Mutex<BTreeMap<EntityType, Own>>); // ≤ ENTITY_TYPES_MAX
 
-/// The strategy of one type.
+/// The strategy of one type, the runtime that it runs on, and the inbox for its answers.
 struct Own {
     strategy: Arc<dyn ShardAllocationStrategy>,
     runtime: Handle,
@@ -33,7 +34,7 @@ struct Own {
     moves: Line,
 }
 
-/// Questions of one kind.
+/// Requests of one kind. The lock admits one at a time.
 #[derive(Default)]
 struct Line {
     turn: Arc<sync::Mutex<()>>,
@@ -41,7 +42,7 @@ struct Line {
 }
 
 impl Strategies {
-    /// From now on this one is asked about the type, there, and its answers go here.
+    /// Sets the strategy of a type. It will run on `runtime`, and its answers go to `inbox`.
     pub(super) fn add(
         &self,
         entity_type: &EntityType,
@@ -54,7 +55,7 @@ impl Strategies {
         self.all().insert(entity_type.clone(), own);
     }
 
-    /// Asks the strategy of a type. Never waits.
+    /// Starts a request to the strategy of a type. Never waits for the answer.
     pub(crate) fn ask(&self, entity_type: &EntityType, number: u64, asked: Asked) {
         let mut all = self.all();
         let Some(own) = all.get_mut(entity_type) else { return };
@@ -70,11 +71,11 @@ impl Strategies {
             let _turn = turn.lock_owned().await;
             let advice = consult(&*strategy, asked).await;
             let said = Input::Advised { entity_type, number, advice };
-            let _ = inbox.fact(ControlInput::from(said)); // refused only after the end
+            let _ = inbox.fact(ControlInput::from(said)); // fails only after the machines' end
         }));
     }
 
-    /// Nobody asks any more.
+    /// Aborts all requests.
     pub(super) fn end(&self) {
         for own in self.all().values_mut() {
             own.homes.end();
@@ -95,7 +96,7 @@ impl Line {
     }
 }
 
-/// Asks; a panic is no answer.
+/// Calls the strategy. A panic becomes an error.
 async fn consult(strategy: &dyn ShardAllocationStrategy, asked: Asked) -> Result<Advice, Arc<str>> {
     match AssertUnwindSafe(asked.of(strategy)).catch_unwind().await {
         Ok(advice) => advice.map_err(|why| why.0.to_string().into()),

@@ -1,4 +1,4 @@
-//! An entity type on this node at one moment: what an operator wants to look at.
+//! [`TypeView`]: snapshot of an entity type on this node, for operators.
 
 use ostraca_ddata::id::ReplicaId;
 
@@ -7,27 +7,27 @@ use crate::sharding::ids::{EntityType, RegionId, ShardId};
 use crate::sharding::machines::{Hosts, TypeMachines};
 use crate::sharding::region::{Region, Run};
 
-/// See the module's page.
+/// Snapshot of an entity type on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypeView {
-    /// Which.
+    /// Name of the type.
     pub entity_type: EntityType,
-    /// Whether it hosts or only routes.
+    /// Whether this node hosts shards of the type or only routes messages.
     pub hosts: Hosts,
-    /// Shards that the type has, in number, as this node has set it.
+    /// Number of shards of the type, as configured on this node.
     pub number_of_shards: u32,
-    /// Whether the coordinator knows this node's region now.
+    /// Whether this node's region is registered with the coordinator now.
     pub registered: bool,
-    /// Where the coordinator runs, as far as is known.
+    /// The node of the coordinator, if this node knows it.
     pub coordinator: Option<ReplicaId>,
-    /// Shards that live here or are being drained, by number.
+    /// Shards that live on this node or are being drained here.
     pub shards: Vec<(ShardId, Run)>,
-    /// Where every shard with a home lives, if the coordinator runs here; else nothing.
+    /// Homes of all shards that have one; empty unless the coordinator runs on this node.
     pub homes: Vec<(ShardId, RegionId)>,
 }
 
 impl TypeView {
-    /// `None`: the program has not started it here.
+    /// Takes a snapshot; `None` if the program has not started the type on this node.
     pub(super) fn of(entity_type: &EntityType, machines: &TypeMachines) -> Option<Self> {
         let records = machines.coordinator().into_iter().flat_map(Coordinator::records);
         let homes = records.filter_map(|(shard, record)| Some((shard, record.home().region?)));

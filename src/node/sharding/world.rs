@@ -1,5 +1,8 @@
-//! What a node gives to each entity type that it hosts: its user lanes, its region's machine, the
-//! lease, the clock and the program's runtime.
+//! [`TypeWorld`]: the environment of an entity type on this node, as the trait [`World`] defines
+//! it.
+//!
+//! It connects the code that runs entities with the node's user lanes, the region's machine, the
+//! hosting lease, the clock and the program's runtime.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
@@ -26,14 +29,15 @@ use crate::sharding::machines::Input;
 use crate::sharding::region::RegionInput;
 use crate::threads::PerThread;
 
-/// Lanes that are remembered; beyond, all are looked up anew.
+/// Maximum number of cached lanes for each thread; when it is reached, the cache is cleared.
 const KNOWN_MAX: usize = 4_096;
 
-/// What all types of a node share.
+/// Parts of the environment that all types of a node share.
 #[derive(Clone)]
 pub(crate) struct Shared {
-    /// Empty until the transport has started. Weak, and so is `hostings`: the transport holds what
-    /// takes its messages, that holds what runs entities, and this would hold the transport.
+    /// Empty until the transport has started. This reference and `hostings` are weak to avoid a
+    /// cycle: the transport holds the receiver of messages, which holds the hosted types, which
+    /// hold this.
     pub(crate) net: Weak<OnceLock<Net>>,
     pub(crate) inbox: ControlInbox,
     pub(crate) lease: Lease,
@@ -41,11 +45,11 @@ pub(crate) struct Shared {
     pub(crate) runtime: Handle,
     pub(crate) crew: Arc<Crew>,
     pub(crate) hostings: Weak<Hostings>,
-    /// Lanes in which somebody waits for room; ≤ lanes.
+    /// Regions whose full lane a task is waiting for; ≤ lanes.
     pub(crate) full: Arc<Mutex<BTreeSet<RegionId>>>,
 }
 
-/// The surroundings of one type.
+/// The environment of one entity type.
 pub(crate) struct TypeWorld {
     entity_type: EntityType,
     shared: Shared,
@@ -53,12 +57,12 @@ pub(crate) struct TypeWorld {
     complained: Mutex<Rarely>,
 }
 
-/// What became of a frame.
+/// Result of appending a frame to a lane.
 enum Sent {
     Yes,
     Full(Lane),
     NoLane,
-    /// The lane never takes it.
+    /// The frame exceeds the limit of the lane, so that it can never be sent.
     TooLong,
 }
 
@@ -67,21 +71,22 @@ impl TypeWorld {
         Self { entity_type, shared, lanes: PerThread::default(), complained: Mutex::default() }
     }
 
-    /// Appends a frame by `append`, to the lane that is known or, if that is over, to its successor.
+    /// Appends a frame with `append` to the cached lane or, if there is none or it is broken, to
+    /// the present one.
     fn append(
         &self,
         to: RegionId,
         append: impl Fn(&Lane, &[&str]) -> Result<(), SendError>,
     ) -> Sent {
         let header = [self.entity_type.as_str()];
-        // `None`: the lane is over.
+        // `None`: the lane is broken.
         let append = |lane: &Lane| match append(lane, &header) {
             Ok(()) => Some(Sent::Yes),
             Err(SendError::Full { .. }) => Some(Sent::Full(lane.clone())),
             Err(SendError::Broken) => None,
             Err(why) => {
-                // Messages are measured before they come here, by this node's limit; the other may
-                // allow less.
+                // Earlier checks use this node's limit of the message size; the peer's may be
+                // lower.
                 self.complain(to, &why);
                 Some(Sent::TooLong)
             }
@@ -116,7 +121,7 @@ impl TypeWorld {
         }
     }
 
-    /// Tells all types when the lane has room; once, however many frames were refused.
+    /// Notifies all types when the lane has room. One task waits, however many frames were refused.
     fn wait_for_room(&self, to: RegionId, lane: Lane) {
         let first = self.shared.full.lock().unwrap_or_else(PoisonError::into_inner).insert(to);
         if !first {
@@ -160,7 +165,7 @@ impl World for TypeWorld {
 
     fn tell(&self, fact: RegionInput) {
         let fact = Input::Fact { entity_type: self.entity_type.clone(), fact };
-        let _ = self.shared.inbox.fact(ControlInput::from(fact)); // refused only after the end
+        let _ = self.shared.inbox.fact(ControlInput::from(fact)); // fails only after the machines' end
     }
 
     fn serves(&self) -> bool {
@@ -180,6 +185,6 @@ impl World for TypeWorld {
     }
 
     fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()> {
-        async move { tokio::time::sleep(pause).await }.boxed() // the timer is made on the runtime
+        async move { tokio::time::sleep(pause).await }.boxed() // creates the timer on the runtime
     }
 }
