@@ -1,7 +1,9 @@
-//! Who hears whom: a pure function from each part's word to whose word it becomes.
+//! Routing between the parts of a node: pure functions from outputs to destinations and from
+//! messages to inputs.
 //!
-//! The driver and the simulator both call it, so that what is simulated is what runs. Knows no
-//! task, no socket and no clock.
+//! The driver and the simulator both call them, so that the simulation tests the routing of a real
+//! node. They use no task, no socket and no clock. This file routes for the guarded Replicator,
+//! [`membership`] and [`sharding`] for the other machines.
 
 pub mod membership;
 pub mod sharding;
@@ -23,8 +25,8 @@ use crate::cluster::lease::guard::{GuardInput, GuardOutput};
 use crate::cluster::wire::ClusterMessage;
 use crate::net::{Class, ED25519, Inbound, NodeId};
 
-/// A part of a node that talks to its like. Each message on the control lane says in its header
-/// whose it is; a name there costs two bytes after its first use.
+/// A part of a node that exchanges messages with the same part of other nodes. The header of each
+/// message on the control lane names the part; a name costs two bytes after its first use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
     /// Replicated data, and configurations.
@@ -33,17 +35,17 @@ pub enum Part {
     Membership,
     /// Heartbeats and grants of the hosting lease.
     Lease,
-    /// Coordinators and regions of entity types; the type's name is the header's second one.
+    /// Coordinators and regions of entity types. The second name in the header is the type's.
     Sharding,
-    /// Where coordinators run; as well.
+    /// Location of coordinators. The second name in the header is the type's.
     Singleton,
-    /// How many entities live where; as well.
+    /// Cluster queries about a type. The second name in the header is the type's.
     Survey,
 }
 
 impl Part {
-    /// The header of its messages, or the begin of it. The Replicator's is empty, as on the lanes
-    /// that are its alone.
+    /// The header of the part's messages, or its first name. The Replicator's header is empty, as
+    /// on the lanes that only the Replicator uses.
     #[must_use]
     pub const fn header(self) -> &'static [&'static str] {
         match self {
@@ -56,7 +58,7 @@ impl Part {
         }
     }
 
-    /// Whose message has this header; `None`: of a part that a later release has.
+    /// The part to which a header belongs; `None` if this release does not know it.
     #[must_use]
     pub fn of(header: &[Arc<str>]) -> Option<Self> {
         match header {
@@ -71,101 +73,102 @@ impl Part {
     }
 }
 
-/// Where an order of the guarded Replicator goes.
+/// Destination of an output of the guarded Replicator.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Dest {
-    /// To a peer's Replicator.
+    /// The Replicator of a peer.
     Peer {
         /// The receiver.
         to: ReplicaId,
-        /// On which lane.
+        /// Class of the lane.
         class: Class,
-        /// What it is told.
+        /// The message to send.
         message: Message,
     },
-    /// To a holder of a lease, which may be this node.
+    /// A holder of a lease, which may be this node.
     Holder {
         /// The receiver.
         to: ReplicaId,
-        /// What it is told.
+        /// The message to send.
         message: LeaseMessage,
     },
-    /// To whoever asked.
+    /// The caller of a request.
     Caller {
-        /// What was asked.
+        /// Id of the request.
         id: RequestId,
-        /// The answer.
+        /// The result.
         reply: Result<Reply, RequestError>,
     },
-    /// To a subscriber.
+    /// A subscriber.
     Subscriber {
-        /// Which.
+        /// Id of the subscription.
         subscription: SubscriptionId,
-        /// The news.
+        /// The change.
         notice: Notice,
     },
-    /// To the disk, which answers with [`Fact::Persisted`].
+    /// The disk, which answers with [`Fact::Persisted`].
     Disk {
-        /// To be named in the answer.
+        /// Id of the order, repeated in the answer.
         id: u64,
-        /// What to write.
+        /// Records to write.
         records: Vec<Record>,
     },
-    /// To the node: other parts, or whoever runs it.
+    /// The node: its other parts, and its log.
     Node(Event),
 }
 
-/// What the Replicator tells its node.
+/// Events that the Replicator reports to its node.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A configuration is installed.
+    /// A configuration was installed.
     Installed(Arc<Epoch>),
-    /// This replica is synced for it and counts from now on.
+    /// This replica has synchronized with the configuration and counts in its quorums from now on.
     Synced(EpochId),
-    /// What became of a proposal.
+    /// Outcome of a proposal.
     Outcome(Outcome),
-    /// This incarnation was removed: it acknowledges nothing any more. Stop the node.
+    /// This incarnation was removed and acknowledges nothing any longer. The node must stop.
     Excluded(EpochId),
-    /// Begin no further message until a configuration with this node is installed.
+    /// Entities must begin no further message until a configuration with this node is installed.
     StopServing,
-    /// This configuration may be the next one.
+    /// This configuration may become the next one.
     Pending(Arc<Epoch>),
-    /// For an operator; logged already.
+    /// A warning for operators, already logged.
     Alarm(Alarm),
-    /// What a former life left on disk can't be read: nothing is served. Stop the node.
+    /// The durable records of an earlier incarnation cannot be read. Nothing is served, and the
+    /// node must stop.
     LoadFailed(LoadError),
-    /// The Replicator panicked, which is a bug: it is over, since its dots must not be used
-    /// twice. Stop the node.
+    /// The Replicator panicked, which is a bug. It cannot be restarted, because it might use dots
+    /// twice. The node must stop.
     Failed(String),
 }
 
-/// What others tell the guarded Replicator.
+/// Facts that other parts report to the guarded Replicator.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fact {
-    /// The link to this node is new: what was under way may be lost.
+    /// The link to this node is new; messages on an earlier one may be lost.
     LinkUp(NodeId),
     /// The nodes that membership knows now.
     Members(Vec<Peer>),
     /// The first configuration of the cluster.
     Found(Arc<Epoch>),
-    /// Membership, or an operator, wants this change of the configuration.
+    /// Membership or an operator proposes this change of the configuration.
     Propose(Change),
-    /// The disk's first word: what it held at the start.
+    /// The records that the disk held at the start, reported before any other fact of the disk.
     Loaded(Vec<Record>),
-    /// The disk's answer.
+    /// Result of a write to the disk.
     Persisted {
-        /// As ordered.
+        /// Id of the order.
         id: u64,
-        /// What the store said.
+        /// Result of the store.
         result: Result<(), StoreError>,
     },
 }
 
-/// Where an order of the guarded Replicator goes.
+/// Destination of an output of the guarded Replicator.
 ///
 /// # Panics
-/// On an order that this release does not know, which only our own mistake can bring about.
+/// If the output is not known here, which is a bug of this crate.
 #[must_use]
 pub fn route(output: GuardOutput) -> Dest {
     let output = match output {
@@ -185,11 +188,11 @@ pub fn route(output: GuardOutput) -> Dest {
         Output::Pending(epoch) => Dest::Node(Event::Pending(epoch)),
         Output::LoadFailed(error) => Dest::Node(Event::LoadFailed(error)),
         Output::Alarm(alarm) => Dest::Node(Event::Alarm(alarm)),
-        other => unreachable!("the wiring knows every order of the Replicator, but {other:?}"),
+        other => unreachable!("an output of the Replicator without a route: {other:?}"),
     }
 }
 
-/// What a fact is to the guarded Replicator.
+/// Converts a fact to an input of the guarded Replicator.
 #[must_use]
 pub fn tell(fact: Fact) -> GuardInput {
     GuardInput::Data(match fact {
@@ -202,58 +205,58 @@ pub fn tell(fact: Fact) -> GuardInput {
     })
 }
 
-/// What a message that arrived is to the Replicator. The sender is whom the transport knows, not
-/// whom the message claims.
+/// Decodes a received message to an input of the Replicator. The sender is the one that the
+/// transport authenticated.
 ///
 /// # Errors
-/// [`DecodeError`] if it is no message between Replicators: count it and go on.
+/// [`DecodeError`] if the bytes are no message of a Replicator. The caller counts and drops it.
 pub fn hear(message: &Inbound<'_>) -> Result<GuardInput, DecodeError> {
     let from = message.from.incarnation;
     Ok(GuardInput::Data(Input::Message { from, message: Message::decode(message.body)? }))
 }
 
-/// A message of another part than the Replicator.
+/// A decoded message of a part other than the Replicator.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Heard {
-    /// For membership.
+    /// A message for membership.
     Cluster {
-        /// The sender, as the transport knows it.
+        /// The sender that the transport authenticated.
         from: id::NodeId,
-        /// What it says.
+        /// The decoded message.
         message: ClusterMessage,
     },
-    /// About leases; [`membership::lease`] says for whom.
+    /// A message about leases; [`membership::lease`] finds its receiver.
     Lease {
-        /// The sender, as the transport knows it.
+        /// The sender that the transport authenticated.
         from: ReplicaId,
-        /// What it says.
+        /// The decoded message.
         message: LeaseMessage,
     },
-    /// For the sharding machines.
+    /// A message for the sharding machines.
     Sharding(crate::sharding::machines::Input),
 }
 
-/// Why a message of another part than the Replicator is dropped.
+/// Why a message of a part other than the Replicator is dropped.
 #[derive(Debug, thiserror::Error)]
 pub enum Unheard {
-    /// Of a part that this release does not have.
+    /// The header names a part that this release does not know.
     #[error("its header names no part of this release")]
     Part,
-    /// It does not decode.
+    /// The body cannot be decoded.
     #[error(transparent)]
     Message(#[from] GossipDecodeError),
-    /// Membership knows nodes by their ed25519 keys.
+    /// The sender has no ed25519 key, by which membership identifies nodes.
     #[error("its sender's peer id holds no ed25519 key")]
     Sender,
-    /// It is for the sharding machines, and none of theirs.
+    /// The body is no message of the sharding machines.
     #[error(transparent)]
     Sharding(#[from] sharding::Unheard),
 }
 
-/// What a message with a header is, and to whom.
+/// Decodes a message on the control lane that has a header.
 ///
 /// # Errors
-/// [`Unheard`]: count it and go on.
+/// [`Unheard`]. The caller counts and drops the message.
 pub fn hear_control(message: &Inbound<'_>) -> Result<Heard, Unheard> {
     let from = message.from.incarnation;
     match Part::of(message.fields) {
@@ -270,13 +273,13 @@ pub fn hear_control(message: &Inbound<'_>) -> Result<Heard, Unheard> {
     }
 }
 
-/// The bytes of a message of membership or of the lease.
+/// Encodes a message of membership or of the lease.
 #[must_use]
 pub fn say<T: serde::Serialize>(message: &T) -> Vec<u8> {
     gossip::encode(message)
 }
 
-/// The lane on which a class of the Replicator's messages travels.
+/// Class of the lane for a class of the Replicator's messages.
 #[must_use]
 pub const fn lane(class: port::Class) -> Class {
     match class {
@@ -286,14 +289,14 @@ pub const fn lane(class: port::Class) -> Class {
     }
 }
 
-/// A node as membership names it; `None` if its peer id holds no ed25519 key, which the transport
-/// admits nobody with.
+/// Converts a node id of the transport to one of membership; `None` if its peer id holds no ed25519
+/// key. The transport admits no such peer.
 #[must_use]
 pub fn to_cluster(node: NodeId) -> Option<id::NodeId> {
     Some(id::NodeId { peer: to_key(node.peer)?, incarnation: node.incarnation })
 }
 
-/// A peer's key; `None` as for [`to_cluster`].
+/// The ed25519 key in a peer id, if it holds one.
 #[must_use]
 pub fn to_key(peer: PeerId) -> Option<PeerKey> {
     let bytes = peer.to_bytes();
@@ -301,11 +304,11 @@ pub fn to_key(peer: PeerId) -> Option<PeerKey> {
     Some(PeerKey::new(key))
 }
 
-/// A node as the transport names it.
+/// Converts a node id of membership to one of the transport.
 #[must_use]
 pub fn to_net(node: id::NodeId) -> NodeId {
     let bytes = [&ED25519[..], node.peer.as_bytes()].concat();
-    let peer = PeerId::from_bytes(&bytes).expect("a multihash of the length that it says");
+    let peer = PeerId::from_bytes(&bytes).expect("a well-formed multihash");
     NodeId { peer, incarnation: node.incarnation }
 }
 
@@ -347,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn each_class_of_messages_has_its_lane() {
+    fn each_message_class_maps_to_its_lane() {
         for (class, lane) in [
             (port::Class::Control, Class::Control),
             (port::Class::Data, Class::Data),
@@ -359,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_go_to_callers_news_to_subscribers_and_records_to_the_disk() {
+    fn replies_changes_and_records_reach_their_destinations() {
         let (id, reply) = (RequestId(5), Err(RequestError::NotJoined));
         let order = Output::Reply { id, reply: reply.clone() };
         assert_eq!(routed(order), Dest::Caller { id, reply });
@@ -371,14 +374,14 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_goes_to_its_holder() {
+    fn grant_is_routed_to_its_holder() {
         let message = LeaseMessage::Granted(beat());
         let order = GuardOutput::Lease { to: PEER, message };
         assert_eq!(route(order), Dest::Holder { to: PEER, message });
     }
 
     #[test]
-    fn everything_about_configurations_and_every_alarm_goes_to_the_node() {
+    fn configuration_changes_and_alarms_are_events_of_the_node() {
         let id = epoch().id();
         let alarm = Alarm::Store(StoreError("full".into()));
         let unread = LoadError { failed: 3, what: String::new(), why: String::new() };
@@ -396,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_known_by_its_incarnation_and_so_is_a_sender() {
+    fn links_and_senders_are_identified_by_incarnation() {
         let told = tell(Fact::LinkUp(node()));
         assert!(matches!(told, GuardInput::Data(Input::LinkUp(PEER))));
         let body = message().encode();
@@ -411,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_keep_what_they_say() {
+    fn facts_become_inputs_with_the_same_content() {
         let data = |fact| match tell(fact) {
             GuardInput::Data(input) => input,
             other => panic!("{other:?}"),
@@ -426,7 +429,7 @@ mod tests {
         assert!(matches!(data(Fact::Propose(change.clone())), Input::Propose(c) if c == change));
     }
 
-    /// Who says it, its header, its bytes.
+    /// Sending part, header, encoded message and the expected bytes.
     fn control_messages() -> [(Part, &'static [&'static str], Vec<u8>, &'static str); 4] {
         let beat = beat();
         [
@@ -448,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_has_its_header_and_its_bytes_on_the_control_lane() {
+    fn control_messages_match_golden_headers_and_bytes() {
         let mut bodies = Vec::new();
         for (part, names, bytes, golden) in control_messages() {
             assert_eq!((part.header(), Part::of(&header(names))), (names, Some(part)));
@@ -460,7 +463,7 @@ mod tests {
         let heard = bodies.iter().map(|(names, body)| {
             let fields = header(names);
             let inbound = Inbound { from: node(), class: Class::Control, fields: &fields, body };
-            hear_control(&inbound).expect("as it was said")
+            hear_control(&inbound).expect("an encoded message decodes")
         });
         let from = to_cluster(node()).expect("an ed25519 key");
         let expected = [
@@ -473,12 +476,12 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_part_or_does_not_decode_is_not_heard() {
+    fn unknown_headers_and_malformed_bodies_are_rejected() {
         let why = |names: &[&str], body: &[u8], from| {
             let fields = header(names);
             let heard =
                 hear_control(&Inbound { from, class: Class::Control, fields: &fields, body });
-            heard.expect_err("it is dropped")
+            heard.expect_err("the message is rejected")
         };
         let beat = say(&LeaseMessage::Release { number: 9 });
         for names in [&["x"][..], &["m", "l"], &["l", "l"], &[""], &["s"], &["o"], &["s", "t", "t"]]
@@ -495,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_one_name_here_and_there() {
+    fn node_ids_convert_between_transport_and_membership() {
         let named = to_cluster(node()).expect("an ed25519 key");
         assert_eq!(to_net(named), node());
         assert_eq!(named.incarnation, PEER);

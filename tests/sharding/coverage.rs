@@ -39,7 +39,7 @@ const SHOWN: &[(&str, &str)] = &[
     ("E15", "a_program_may_ask_where_everything_lives"),
     ("E17", "known_failure_14_a_coordinator_registers_nobody_who_says_otherwise_of_the_type"),
     ("E18", "who_is_registered_nowhere_for_long_complains_and_again_every_minute"),
-    ("E19", "every_word_has_its_header_and_its_bytes_and_is_heard_as_it_was_said"),
+    ("E19", "messages_match_golden_bytes_and_decode_unchanged"),
     ("E20", "e20_strategies_read_from_text_and_built_in_code_are_equal"),
     (
         "P3",

@@ -1,9 +1,9 @@
-//! Who is to be dialled, and where: membership's addresses as the transport's, names resolved.
+//! [`Dialling`]: carries out membership's orders to dial peers, and resolves host names.
 //!
-//! Addresses of members and seeds name no peer: whoever answers there proves who it is. A name
-//! that stands for several addresses is answered at each of them, as the address that membership
-//! knows. Names are asked for again, as seeds are: one may come to exist later, or stand for
-//! another address.
+//! Addresses of members and seeds contain no peer id; the answering node proves its identity. If a
+//! name resolves to several addresses, each is dialled, and an answer is reported under the address
+//! that membership knows. Names of members are resolved again after failures, because a name may be
+//! registered later or change its address.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -23,25 +23,25 @@ use crate::cluster::membership::port::Input;
 use crate::net::address::{self, ResolveError};
 use crate::net::handle::Net;
 
-/// Names that are being dialled, by what they stand for; beyond that the first of them is
-/// forgotten, and its answer counts for the address itself.
+/// Maximum number of resolved addresses that are being dialled. Beyond it the first entry is
+/// removed, and an answer from there is reported under the resolved address instead of the name.
 const NAMES_MAX: usize = 4_096;
 
-/// For how long a refusal explains that seeds do not answer: as long as it is warned of.
+/// Time for which a refusal explains that seeds do not answer: the interval of the transport's
+/// warning.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 
-/// Between two questions for a member's name that stands for nothing: the first pause, and the
-/// longest.
+/// First and longest pause before a member's name that could not be resolved is tried again.
 const ASKED_AGAIN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
-/// What a name stands for at the moment: the system's resolver, but for tests.
+/// Resolves a name: the system's resolver, or a test's function.
 type Resolve = dyn Fn(Multiaddr) -> Answer + Send + Sync;
 type Answer = BoxFuture<'static, Result<Vec<Multiaddr>, ResolveError>>;
 
-/// Orders of membership to the transport's links. A clone is the same.
+/// Dials peers for membership. Clones share their state.
 ///
-/// Tasks that wait for the resolver hold none of it: the transport ends with the last [`Net`], and
-/// a name may stand for nothing for ever.
+/// Tasks that wait for the resolver hold only weak references, because the transport ends when the
+/// last [`Net`] is dropped, and a name may never be resolved.
 #[derive(Clone)]
 pub(crate) struct Dialling(Arc<Inner>);
 
@@ -57,9 +57,9 @@ struct Inner {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kept {
     incarnation: ReplicaId,
-    /// The name that its address is.
+    /// The address, if it contains a host name.
     name: Option<Multiaddr>,
-    /// A task asks what it stands for, or need not, since it is of a form that is no name.
+    /// Whether a task is resolving the name, or it is of a form that cannot be resolved.
     is_asked: bool,
 }
 
@@ -71,7 +71,7 @@ struct Table {
 }
 
 impl Dialling {
-    /// Resolves names on the runtime that it is made on.
+    /// Creates the dialler. It resolves names on the current runtime.
     pub(crate) fn new(net: Net, inbox: ControlInbox) -> Self {
         let resolve = |name: Multiaddr| async move { address::resolve(&name).await }.boxed();
         Self::resolving_by(Arc::new(resolve), net, inbox)
@@ -82,7 +82,7 @@ impl Dialling {
         Self(Arc::new(Inner { net, inbox, runtime, resolve, table }))
     }
 
-    /// Dials whoever answers at an address.
+    /// Dials an address once, without expecting a certain peer.
     pub(crate) fn dial(&self, address: Address) {
         match address.as_str().parse::<Multiaddr>() {
             Ok(at) if address::host(&at).is_some() => self.0.net.dial(at),
@@ -115,21 +115,22 @@ impl Dialling {
     }
 
     fn refused(&self, address: Address) {
-        let _ = self.0.inbox.fact(Input::DialRefused { address, node: None }.into()); // it has ended
+        // Fails only after membership's end.
+        let _ = self.0.inbox.fact(Input::DialRefused { address, node: None }.into());
     }
 
-    /// What membership knows a dialled address as.
+    /// The address under which membership ordered a dial, given the dialled one.
     pub(crate) fn dialled_as(&self, at: &Multiaddr) -> Option<Address> {
         let named = self.lock().names.remove(at);
         named.or_else(|| bare(at))
     }
 
-    /// A node does not let this one talk, and has told it why.
+    /// Records that a peer has just refused this node and stated the reason.
     pub(crate) fn was_refused(&self) {
         self.lock().refused_at = Some(Instant::now());
     }
 
-    /// Whether that was so a moment ago.
+    /// Whether a peer refused this node within the last [`REFUSED_FOR`].
     pub(crate) fn is_refused(&self) -> bool {
         self.lock().refused_at.is_some_and(|at| at.elapsed() < REFUSED_FOR)
     }
@@ -147,17 +148,18 @@ impl Dialling {
         let before = table.kept.get(&node.peer).filter(is_same);
         let is_asked = before.is_some_and(|kept| kept.is_asked);
         table.kept.insert(node.peer, Kept { incarnation: node.incarnation, name, is_asked });
-        self.0.net.keep(node.peer, at.into_iter().collect()); // a name: where it is known already
+        self.0.net.keep(node.peer, at.into_iter().collect()); // for a name: at known addresses
         drop(table);
         self.ask(node.peer);
     }
 
-    /// A dial of a peer's link has failed: what its name stands for may have changed.
+    /// Called when a dial of a kept peer has failed: resolves its name again, because the address
+    /// may have changed.
     pub(crate) fn not_reached(&self, peer: PeerId) {
         self.ask(peer);
     }
 
-    /// Asks what a kept peer's name stands for, if it has one and nobody does so already.
+    /// Starts a task that resolves a kept peer's name, if it has one and none is running.
     fn ask(&self, peer: PeerId) {
         let mut table = self.lock();
         let Some(kept) = table.kept.get_mut(&peer) else { return };
@@ -169,7 +171,7 @@ impl Dialling {
         }
     }
 
-    /// Takes what a name stands for; whether it is to be asked for once more.
+    /// Handles the resolver's answer for a kept peer. Returns whether to try again.
     fn found(
         &self,
         node: crate::net::NodeId,
@@ -190,41 +192,42 @@ impl Dialling {
             }
             Err(error) => {
                 tracing::debug!(%node, %name, %error, "node.unresolved");
-                !matches!(error, ResolveError::Unsupported { .. }) // never, however often
+                !matches!(error, ResolveError::Unsupported { .. }) // trying again is of no use
             }
         }
     }
 
-    /// Which life of a peer is kept.
+    /// The incarnation of a peer to which a link is kept.
     pub(crate) fn kept(&self, peer: PeerId) -> Option<crate::net::NodeId> {
         let incarnation = self.lock().kept.get(&peer)?.incarnation;
         Some(crate::net::NodeId { peer, incarnation })
     }
 
-    /// Dials it no more.
+    /// Stops dialling a node.
     pub(crate) fn release(&self, node: NodeId) {
         let node = wiring::to_net(node);
         let mut table = self.lock();
-        // A later life of the peer may be kept by now.
+        // A later incarnation of the peer may be kept by now.
         if table.kept.get(&node.peer).is_some_and(|kept| kept.incarnation == node.incarnation) {
             table.kept.remove(&node.peer);
             self.0.net.release(node.peer);
         }
     }
 
-    /// It is out for good.
+    /// Closes the link to a node that was removed for ever, and refuses it from now on.
     pub(crate) fn forget(&self, node: NodeId) {
         self.release(node);
         self.0.net.forget(wiring::to_net(node));
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.table.lock().unwrap_or_else(PoisonError::into_inner) // no foreign code under it
+        // The program's code never runs under the lock, so the table is consistent after a panic.
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Asks until the name stands for something, the node is not kept under it any more, or this node
-/// has ended.
+/// Tries to resolve a name until it succeeds, the node is no longer kept under this name, or the
+/// transport has ended.
 async fn find(resolve: Arc<Resolve>, rest: Weak<Inner>, node: crate::net::NodeId, name: Multiaddr) {
     let (mut pause, longest) = ASKED_AGAIN;
     loop {
@@ -247,7 +250,7 @@ impl Table {
     }
 }
 
-/// An address without the peer that it names at its end, as members have it; `None` if it is too
+/// Converts an address to a member's address, without a peer id at its end; `None` if it is too
 /// long.
 pub(crate) fn bare(address: &Multiaddr) -> Option<Address> {
     let mut address = address.clone();
@@ -272,7 +275,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Takes whatever comes.
+    /// A receiver that accepts every message.
     struct Taker;
 
     impl Receiver for Taker {
@@ -303,7 +306,8 @@ mod tests {
             wiring::to_cluster(self.net.me()).expect("an ed25519 key")
         }
 
-        /// The next node that is up; dials of kept peers that fail before are told to `dialling`.
+        /// Waits for the next node that is up. Failed dials of kept peers are reported to
+        /// `dialling`.
         async fn up(&mut self, dialling: &Dialling) -> crate::net::NodeId {
             let up = async {
                 loop {
@@ -317,7 +321,8 @@ mod tests {
             tokio::time::timeout(PATIENCE, up).await.expect("never up")
         }
 
-        /// Names stand for what `answer` says to the first question, the second, and so on.
+        /// Creates a dialler whose resolver gives the result of `answer` for the number of the
+        /// query, from 0.
         fn dialling(
             &self,
             answer: impl Fn(usize) -> Option<Multiaddr> + Send + Sync + 'static,
@@ -335,7 +340,7 @@ mod tests {
     }
 
     impl Dialling {
-        /// Those that ask for a name.
+        /// Number of running tasks that resolve a name.
         fn tasks(&self) -> usize {
             Arc::weak_count(&self.0)
         }
@@ -346,7 +351,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_member_whose_name_comes_to_exist_later_is_dialled_then() {
+    async fn member_is_dialled_once_its_name_resolves() {
         let (mut a, b) = (Host::start().await, Host::start().await);
         let there = b.net.listening()[0].clone();
         let (dialling, asked) = a.dialling(move |nth| (nth >= 2).then(|| there.clone()));
@@ -356,7 +361,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_stands_for_another_address_later_is_asked_for_when_a_dial_fails() {
+    async fn failed_dial_resolves_the_name_again() {
         let (mut a, b) = (Host::start().await, Host::start().await);
         let gone = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr();
         let stale = format!("/ip4/127.0.0.1/tcp/{}", gone.expect("bound").port());
@@ -379,52 +384,52 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_asks_for_the_name_of_a_member_that_is_released() {
+    async fn release_ends_the_resolving_of_a_name() {
         let (a, b) = (Host::start().await, Host::start().await);
-        // Before the first answer, and between two questions.
+        // Release before the first answer, and between two queries.
         for least in [0, 1] {
             let (dialling, asked) = a.dialling(|_| None);
             dialling.keep(b.node(), &name());
             dialling.keep(b.node(), &name());
             dialling.not_reached(b.net.me().peer);
-            until("it is asked", || asked.load(Ordering::SeqCst) >= least).await;
-            assert_eq!(dialling.tasks(), 1, "one task asks, however often it is said");
+            until("the name is queried", || asked.load(Ordering::SeqCst) >= least).await;
+            assert_eq!(dialling.tasks(), 1, "repeated orders start one task only");
             dialling.release(b.node());
-            until("nobody asks", || dialling.tasks() == 0).await;
+            until("no task queries the name", || dialling.tasks() == 0).await;
         }
     }
 
-    /// A node that is dropped says nothing to its tasks: they must not keep its transport alive.
+    /// A dropped node does not notify its tasks, so these must not keep its transport alive.
     #[tokio::test]
-    async fn a_name_that_is_asked_for_keeps_no_transport_alive() {
+    async fn resolving_a_name_keeps_no_transport_alive() {
         let (mut a, b) = (Host::start().await, Host::start().await);
         let (dialling, asked) = a.dialling(|_| None);
         dialling.keep(b.node(), &name());
-        until("it is asked", || asked.load(Ordering::SeqCst) > 0).await;
+        until("the name is queried", || asked.load(Ordering::SeqCst) > 0).await;
         drop((dialling, a.net));
         let ended = async { while a.events.recv().await.is_some() {} };
-        tokio::time::timeout(PATIENCE, ended).await.expect("it listens for ever");
-        until("nobody asks", || Arc::strong_count(&asked) == 1).await;
+        tokio::time::timeout(PATIENCE, ended).await.expect("the transport ends");
+        until("no task queries the name", || Arc::strong_count(&asked) == 1).await;
     }
 
-    /// The member's address may be anything: what this release has no resolver for has no answer.
+    /// A member's address may be of a form that this release cannot resolve.
     #[tokio::test]
-    async fn what_is_no_name_is_asked_for_once() {
+    async fn unsupported_name_is_queried_once() {
         let (a, b) = (Host::start().await, Host::start().await);
         let inbox = Inbox::new(InboxLimits::default());
         let dialling = Dialling::new(a.net.clone(), inbox);
         dialling.keep(b.node(), &Address::new("/dnsaddr/b.example").expect("short"));
-        until("nobody asks", || dialling.tasks() == 0).await;
+        until("no task queries the name", || dialling.tasks() == 0).await;
         dialling.not_reached(b.net.me().peer);
-        assert_eq!(dialling.tasks(), 0, "it is asked for again");
+        assert_eq!(dialling.tasks(), 0, "it must not be queried again");
     }
 
     #[test]
-    fn an_address_of_a_member_names_no_peer() {
+    fn member_address_contains_no_peer_id() {
         let peer = PeerId::from_bytes(&[0, 1, 9]).expect("an identity hash");
         for text in ["/ip4/127.0.0.1/tcp/4001", "/dns4/a.example/tcp/4001"] {
             let address: Multiaddr = text.parse().expect("valid");
-            let named = address.clone().with_p2p(peer).expect("it names none yet");
+            let named = address.clone().with_p2p(peer).expect("it has no peer id yet");
             for given in [address, named] {
                 assert_eq!(bare(&given), Address::new(text).ok());
             }
@@ -432,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_names_are_remembered_than_may_be() {
+    fn number_of_remembered_names_is_bounded() {
         let mut table = Table::default();
         let address = Address::new("/dns/a/tcp/1").expect("short");
         for port in 0..=u16::try_from(NAMES_MAX).expect("small") {

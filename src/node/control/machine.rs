@@ -1,5 +1,7 @@
-//! Membership and the sharding machines, side by side, as the driver runs them. A message of
-//! membership's knows when it came, and tells the machine how long it waited.
+//! [`Control`]: membership and the sharding machines combined to one machine for the driver.
+//!
+//! Outputs of one machine that concern the other are handled in the same turn. A message for
+//! membership carries its time of arrival, so that the machine learns how long it was queued.
 
 use std::collections::VecDeque;
 
@@ -17,23 +19,23 @@ use crate::sharding::machines::{Input as Fact, Machines};
 /// The inbox of the control part.
 pub(crate) type ControlInbox = Inbox<Control>;
 
-/// Something for membership, or for the sharding machines.
+/// An input for membership or for the sharding machines.
 #[derive(Debug)]
 pub(crate) enum ControlInput {
-    /// A deadline of either may have passed.
+    /// A deadline of either machine may have passed.
     Tick,
-    /// As it is.
+    /// An input for membership.
     Fact(Input),
-    /// A message of a peer.
+    /// A message of a peer for membership.
     Heard {
-        /// The sender, as the transport knows it.
+        /// The sender that the transport authenticated.
         from: NodeId,
-        /// What it says.
+        /// The message.
         message: ClusterMessage,
-        /// When it came.
+        /// Time of arrival.
         at: Instant,
     },
-    /// For the sharding machines.
+    /// An input for the sharding machines.
     Sharding(Fact),
 }
 
@@ -49,14 +51,14 @@ impl From<Fact> for ControlInput {
     }
 }
 
-/// An order of either.
+/// An output of either machine.
 #[derive(Debug)]
 pub(crate) enum ControlOutput {
     Membership(Output),
     Sharding(Dest),
 }
 
-/// See the module's page.
+/// Membership and the sharding machines as one machine.
 #[derive(Debug)]
 pub(crate) struct Control {
     membership: Membership,
@@ -68,17 +70,17 @@ impl Control {
         Self { membership, machines }
     }
 
-    /// Membership, to look at.
+    /// The membership machine, for reading.
     pub(crate) const fn membership(&self) -> &Membership {
         &self.membership
     }
 
-    /// The sharding machines, to look at.
+    /// The sharding machines, for reading.
     pub(crate) const fn machines(&self) -> &Machines {
         &self.machines
     }
 
-    /// Tells one of them, and what follows from it on this node.
+    /// Handles an input, and then all inputs that the machines' outputs cause on this node.
     fn work(&mut self, now: Now, first: ControlInput, out: &mut Outbox<ControlOutput>) {
         let mut queue = VecDeque::from([first]);
         while let Some(work) = queue.pop_front() {

@@ -1,5 +1,5 @@
-//! What membership remembers from one life of the node to the next: one small file in the data
-//! directory, replaced as a whole.
+//! The membership file: a small file in the data directory that preserves membership's state across
+//! restarts of the node. Each write replaces the whole file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,36 +16,36 @@ use crate::net::identity::write_durably;
 
 const FILE: &str = "membership";
 
-/// After a write that failed, the next attempt waits this long.
+/// Pause before a failed write is repeated.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What a former life has left can't be used. Nothing was started.
+/// Why the membership file cannot be used. No part of the node was started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
-    /// It can't be read.
+    /// The file cannot be read.
     #[error("cannot read {path:?}: let the user that runs the node own it (`chown`)")]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It holds something else.
+    /// The content of the file cannot be decoded.
     #[error(
         "{path:?} is damaged: restore it from a backup, or start with an empty data directory, \
          and the node joins as a new one; without its memory a seed might found a second cluster, \
          so do that only while the others run"
     )]
     Malformed {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the decoder said.
+        /// Error of the decoder.
         source: GossipDecodeError,
     },
 }
 
-/// Reads what a former life has left; nothing at the first start.
+/// Reads the membership file. Returns the empty state if there is none, as at the first start.
 pub(crate) fn load(dir: &Path) -> Result<Memory, MemoryError> {
     let path = dir.join(FILE);
     let bytes = match read(&path) {
@@ -59,18 +59,18 @@ pub(crate) fn load(dir: &Path) -> Result<Memory, MemoryError> {
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     use std::io::Read as _;
     let mut bytes = Vec::new();
-    let most = u64::try_from(GOSSIP_BYTES_MAX).unwrap_or(u64::MAX) + 1; // one more is refused
+    let most = u64::try_from(GOSSIP_BYTES_MAX).unwrap_or(u64::MAX) + 1; // a longer file is refused
     std::fs::File::open(path)?.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Writes what membership orders, in order, off its thread; membership hears of each.
+/// Handle to the task that writes the file for membership, in order, and reports each write.
 pub(crate) struct Writing {
-    orders: mpsc::UnboundedSender<Memory>, // ≤ a few: membership waits for each
+    orders: mpsc::UnboundedSender<Memory>, // a few at most: membership waits for each write
 }
 
 impl Writing {
-    /// The task ends with the last order, when this is dropped.
+    /// Starts the task. It ends after the last order once the handle is dropped.
     pub(crate) fn start(
         dir: PathBuf,
         inbox: ControlInbox,
@@ -80,7 +80,7 @@ impl Writing {
         let task = runtime.spawn(async move {
             while let Some(memory) = receiver.recv().await {
                 write(&dir, encode(&memory), || receiver.is_closed()).await;
-                let _ = inbox.fact(Input::Persisted.into()); // it has ended
+                let _ = inbox.fact(Input::Persisted.into()); // fails only after membership's end
             }
         });
         (Self { orders }, task)
@@ -88,12 +88,12 @@ impl Writing {
 
     /// Orders a write.
     pub(crate) fn write(&self, memory: Memory) {
-        let _ = self.orders.send(memory); // refused only when the runtime ends, and all with it
+        let _ = self.orders.send(memory); // fails only if the runtime has ended
     }
 }
 
-/// Tries until it is written, since nothing that relies on it may be said before; or until nobody
-/// waits for it any more.
+/// Repeats the write until it succeeds, because membership must send no message that relies on the
+/// state before. Gives up after a failure if the handle was dropped.
 async fn write(dir: &Path, bytes: Vec<u8>, is_over: impl Fn() -> bool) {
     loop {
         let (to, these) = (dir.to_owned(), bytes.clone());
@@ -120,7 +120,7 @@ mod tests {
     use crate::cluster::gossip::ClusterId;
 
     #[test]
-    fn what_is_written_is_read_and_nothing_else_is_left() {
+    fn written_state_is_read_back_and_leaves_no_other_files() {
         let dir = tempfile::tempdir().expect("a directory");
         assert_eq!(load(dir.path()).expect("nothing yet"), Memory::default());
         for cluster in [None, Some(ClusterId(7)), Some(ClusterId(8))] {
@@ -132,16 +132,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_refused_and_stays() {
+    fn damaged_file_is_rejected_and_kept() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join(FILE);
         for damaged in [&b""[..], b"\xc1", &[0; 64]] {
             std::fs::write(&path, damaged).expect("written");
             let error = load(dir.path()).expect_err("damaged");
             assert!(matches!(error, MemoryError::Malformed { .. }), "{error}");
-            assert_eq!(std::fs::read(&path).expect("it is there"), damaged);
+            assert_eq!(std::fs::read(&path).expect("the file was kept"), damaged);
         }
-        std::fs::remove_file(&path).expect("it is there");
+        std::fs::remove_file(&path).expect("the file was kept");
         std::fs::create_dir(&path).expect("made");
         assert!(matches!(load(dir.path()), Err(MemoryError::Unreadable { .. })));
     }

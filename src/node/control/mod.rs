@@ -1,5 +1,7 @@
-//! The control part: membership and the sharding machines, on a thread and a runtime of their own, so that no large merge and
-//! no handler that blocks delays a heartbeat (spec/architecture.md §4).
+//! The control part: membership and the sharding machines on a thread and a runtime of their own.
+//!
+//! On a shared thread a long merge of replicated data or a handler that blocks would delay
+//! heartbeats, and other nodes would suspect a healthy node.
 
 pub(crate) mod dialling;
 pub(crate) mod machine;
@@ -23,20 +25,20 @@ use super::driver::Driver;
 use super::replicator::said;
 use super::shutdown::{CoordinatedShutdown, Reason};
 
-/// The running control part. Dropping this stops it, without waiting for the end.
+/// Handle to the running control part. Dropping it stops the part without waiting for its end.
 pub(crate) struct ControlPart {
     inbox: ControlInbox,
     ended: oneshot::Receiver<()>,
 }
 
-/// What must outlive the control part: the lock that says that this incarnation lives.
+/// A value that must outlive a part: the lock which shows that this incarnation is alive.
 pub(crate) type Alive = Arc<dyn Any + Send + Sync>;
 
 impl ControlPart {
-    /// Runs both in these surroundings.
+    /// Starts the thread that runs both machines.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// If the operating system starts no thread.
     pub(crate) fn start(machine: Control, world: Surroundings, alive: Alive) -> io::Result<Self> {
         let inbox = world.inbox.clone();
         let (clock, watchers) = (world.clock, world.watchers.clone());
@@ -47,19 +49,19 @@ impl ControlPart {
         let (end, ended) = oneshot::channel();
         thread::Builder::new().name("ostraca-control".to_owned()).spawn(move || {
             runtime.block_on(run(driver, &watchers, &shutdown));
-            lease.end(); // nobody renews it: what still polls an entity stops now
+            lease.end(); // it is not renewed any longer: entities must stop now
             hostings.end();
             drop(runtime);
-            drop(alive); // nothing of this part runs any more
-            let _ = end.send(()); // nobody waits for it
+            drop(alive); // nothing of this part runs any longer
+            let _ = end.send(()); // fails if no caller waits for the end
         })?;
         Ok(Self { inbox, ended })
     }
 
-    /// Stops it: what is queued is still handled, and what that orders is performed.
+    /// Stops the part, after it has handled all queued inputs and performed their outputs.
     pub(crate) async fn stop(mut self) {
         self.inbox.close();
-        let _ = (&mut self.ended).await; // an error: it has ended already
+        let _ = (&mut self.ended).await; // fails if it has ended already
     }
 }
 

@@ -1,4 +1,7 @@
-//! What surrounds membership and the sharding machines in a node: performs their orders.
+//! [`Surroundings`]: performs the outputs of membership and the sharding machines on this node.
+//!
+//! The wiring finds the destination of each output; this file sends it to the network, the disk,
+//! the Replicator, the hosted types, the log or the program.
 
 use std::sync::Arc;
 
@@ -32,20 +35,21 @@ use crate::sharding::ids::{EntityType, ShardId};
 use crate::sharding::machines::{Input as Fact, Word};
 use crate::sharding::wire::{Released, ShardingMessage, ToRegion};
 
-/// Long without a quorum: with the lease other instances begin, with what waits.
+/// Log message after a long time without a quorum. Once the lease is granted again, new instances
+/// of the entities start and handle the buffered messages.
 const STOPS: &str =
     "no quorum has answered for long: entities and coordinators are stopped; their shards stay";
 
-/// What a node does when it is downed or removed.
+/// Reaction of a node to being downed or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenOut {
-    /// Runs the coordinated shutdown.
+    /// Run the coordinated shutdown.
     ShutDown,
-    /// Goes on without a cluster, as `run-coordinated-shutdown-when-down = false` asks for.
+    /// Continue without a cluster, as `run-coordinated-shutdown-when-down = false` sets.
     Stay,
 }
 
-/// See the module's page.
+/// The environment in which the driver runs membership and the sharding machines.
 pub(crate) struct Surroundings {
     pub(crate) me: NodeId,
     pub(crate) lanes: Lanes,
@@ -55,16 +59,16 @@ pub(crate) struct Surroundings {
     pub(crate) dialling: Dialling,
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) lease: Lease,
-    /// Who asks for the lease of `lease-majority`, if it has a provider.
+    /// The task that acquires the lease of `lease-majority`, if the program provides one.
     pub(crate) asking: Option<Asking>,
     pub(crate) memory: Option<Writing>,
     pub(crate) shutdown: CoordinatedShutdown,
     pub(crate) when_out: WhenOut,
-    /// What runs entities.
+    /// The hosted entity types.
     pub(crate) hostings: Arc<Hostings>,
     pub(crate) clock: Clock,
     pub(crate) complained: Rarely,
-    /// The last message and its bytes: gossip goes to many in the same words.
+    /// The last message with its encoding, because equal gossip goes to many peers.
     pub(crate) last: Option<(ClusterMessage, Vec<u8>)>,
 }
 
@@ -90,15 +94,15 @@ impl Surroundings {
         }
     }
 
-    /// Asks this node's own grantor like any other. Waits for a step of the Replicator only if that
-    /// step relies on promises.
+    /// Sends a heartbeat to this node's own grantor, which answers like any other. It waits for a
+    /// step of the Replicator only if that step relies on promises.
     fn beat(&self, beat: Beat) {
         let me = self.me.incarnation;
         let answer = self.data.grants().beat(self.clock.now(), me, beat).answer;
         if let Some(HeardBy::Membership(input)) =
             answer.map(|granted| wiring::membership::lease(me, granted))
         {
-            let _ = self.inbox.fact(input.into()); // refused only at the stop
+            let _ = self.inbox.fact(input.into()); // fails only after the stop
         }
     }
 
@@ -114,8 +118,9 @@ impl Surroundings {
         }
     }
 
-    /// What a shard's entities had accepted and not begun is cut by this node's limit, and the other
-    /// takes less: it is said again as it is, in vain, until one of the two is out.
+    /// Logs that a shard's payload of accepted messages cannot be sent: its pieces follow this
+    /// node's limit, and the receiver's limit is lower. The machines repeat it in vain until one of
+    /// the two nodes leaves.
     fn never_fits(
         &mut self,
         to: ReplicaId,
@@ -133,7 +138,8 @@ impl Surroundings {
         }
     }
 
-    /// What can't be sent is dropped: machines say again what matters.
+    /// Sends bytes. A message that cannot be sent is dropped, because the machines repeat important
+    /// messages.
     fn send_bytes(&mut self, to: ReplicaId, header: &[&str], bytes: &[u8]) {
         let sent = self.lanes.send_with(to, Class::Control, header, bytes);
         self.complain(to, header, bytes.len(), sent);
@@ -159,7 +165,7 @@ impl Surroundings {
         match &self.memory {
             Some(writing) => writing.write(memory),
             None => {
-                let _ = self.inbox.fact(Input::Persisted.into()); // refused only at the stop
+                let _ = self.inbox.fact(Input::Persisted.into()); // fails only after the stop
             }
         }
     }
@@ -192,17 +198,19 @@ impl Surroundings {
         }
     }
 
-    /// Without a provider the strategy is refused at the start.
+    /// Passes an order to the task that acquires the lease. A node without a provider does not
+    /// start with this strategy.
     fn ask_for_lease(&self, acquire: bool) {
         let is_asked = self.asking.as_ref().is_some_and(|asking| asking.order(acquire));
         if acquire && !is_asked {
             tracing::warn!("cluster.downing_lease: not asked, since an earlier call still waits");
             let denied = Input::DowningLease(Some(LeaseAnswer::Denied));
-            let _ = self.inbox.fact(denied.into()); // refused only at the stop
+            let _ = self.inbox.fact(denied.into()); // fails only after the stop
         }
     }
 
-    /// One fault is one warning: that of the transport says what a silent seed has said.
+    /// Logs a notice. Silent seeds are not worth a second warning if the transport has just warned
+    /// that a peer refused this node.
     fn notice(&self, notice: &Notice) {
         if matches!(notice, Notice::SeedsSilent { .. }) && self.dialling.is_refused() {
             tracing::debug!(%notice, "cluster.notice");
@@ -251,7 +259,7 @@ impl Surroundings {
     }
 }
 
-/// The shard whose payload a word carries; of several, the one with the longest.
+/// The shard whose payload a message carries; of several shards, the one with the longest payload.
 fn carried(word: &Word) -> Option<ShardId> {
     match word {
         Word::Sharding(ShardingMessage::Region(ToRegion::Part(part))) => Some(part.shard),
@@ -263,7 +271,7 @@ fn carried(word: &Word) -> Option<ShardId> {
     }
 }
 
-/// What an operator wants to read: who, what, and where it stood.
+/// Logs an event of the cluster with the member and its address.
 fn log(event: &ClusterEvent) {
     let (what, member) = match event {
         ClusterEvent::MemberJoined(member) => ("joining", member),
@@ -317,11 +325,11 @@ impl Surroundings {
         }
     }
 
-    /// Of a question of these machines' like; it may be this node's own.
+    /// Sends the answer to a cluster query to the asking node, which may be this one.
     fn answer(&mut self, to: ReplicaId, entity_type: EntityType, word: Word) {
         if to == self.me.incarnation {
             let own = Fact::Message { from: to, entity_type, word };
-            let _ = self.inbox.fact(own.into()); // refused only at the stop
+            let _ = self.inbox.fact(own.into()); // fails only after the stop
         } else {
             self.send_word(to, &entity_type, &word);
         }
@@ -334,7 +342,7 @@ impl Surroundings {
             }
             ShardingDest::Guard(input) => self.data.give(input),
             ShardingDest::Membership(input) => {
-                let _ = self.inbox.fact(input.into()); // refused only at the stop
+                let _ = self.inbox.fact(input.into()); // fails only after the stop
             }
             ShardingDest::Entities { entity_type, order } => {
                 self.hostings.perform(&entity_type, order);
@@ -369,7 +377,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_that_is_too_long_is_complained_about_by_the_shard_that_makes_it_so() {
+    fn too_long_message_is_attributed_to_its_largest_shard() {
         let last = Generation::NEVER;
         let word = |shard, length: usize| Released {
             shard: ShardId::new(shard),

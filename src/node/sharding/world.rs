@@ -165,7 +165,7 @@ impl World for TypeWorld {
 
     fn tell(&self, fact: RegionInput) {
         let fact = Input::Fact { entity_type: self.entity_type.clone(), fact };
-        let _ = self.shared.inbox.fact(ControlInput::from(fact)); // fails only after the machines' end
+        let _ = self.shared.inbox.fact(ControlInput::from(fact)); // fails only after the stop
     }
 
     fn serves(&self) -> bool {

@@ -1,5 +1,5 @@
-//! Who hears whom around the membership machine and the guarded Replicator: pure functions, the
-//! same under the driver and in the simulator.
+//! Routing around the membership machine, and from the guarded Replicator to it: pure functions
+//! that the driver and the simulator share.
 
 use ostraca_ddata::clock::Instant;
 use ostraca_ddata::id::{NodeId, ReplicaId};
@@ -13,79 +13,76 @@ use crate::cluster::member::Address;
 use crate::cluster::membership::port::{Input, Memory, Notice, Output, StopReason};
 use crate::cluster::wire::ClusterMessage;
 
-/// Where an order of the membership machine goes.
+/// Destination of an output of the membership machine.
 #[derive(Debug)]
 pub enum Dest {
-    /// To a peer's membership machine, on its control lane.
+    /// The membership machine of a peer, on the control lane.
     Peer {
         /// The receiver.
         to: NodeId,
         /// The message.
         message: ClusterMessage,
     },
-    /// To a node's guard, on its control lane; to this node's own if it is that one.
+    /// The lease grantor of a node (on the control lane), which may be this node's own.
     Lease {
         /// The receiver.
         to: ReplicaId,
         /// The message.
         message: LeaseMessage,
     },
-    /// To this node's guard.
+    /// The guarded Replicator of this node.
     Guard(GuardInput),
-    /// To the transport.
+    /// The transport.
     Transport(Links),
-    /// To the disk, which answers with [`Input::Persisted`].
+    /// The disk, which answers with [`Input::Persisted`].
     Disk(Memory),
-    /// To what runs on this node, and to whoever runs it.
+    /// The node: its other parts, its log and the program.
     Node(Event),
 }
 
-/// What the transport is to do.
+/// Orders for the transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// Dial once.
+    /// Dial this address once.
     Dial(Address),
-    /// Keep a link up.
+    /// Keep a link to a node up.
     Keep {
-        /// With whom.
+        /// The peer.
         node: NodeId,
-        /// Where it is dialled.
+        /// Address at which the peer is dialled.
         address: Address,
     },
-    /// Dial no more.
+    /// Stop dialling this node.
     Release(NodeId),
-    /// Close, and refuse from now on.
+    /// Close the link to this node, and refuse the node from now on.
     Forget(NodeId),
-    /// Tell others which cluster this node belongs to.
+    /// Announce to peers that this node belongs to this cluster.
     Belongs(ClusterId),
 }
 
-/// What membership tells its node.
+/// Events that membership reports to its node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// For subscribers.
+    /// An event for subscribers.
     Cluster(ClusterEvent),
-    /// For an operator.
+    /// A notice for operators.
     Notice(Notice),
-    /// Messages may begin before this time of the node's own clock.
+    /// The hosting lease lasts until this time of the node's clock: entities may begin messages.
     LeaseHeld(Instant),
-    /// Begin nothing: what runs is paused.
+    /// The hosting lease has expired: entities pause.
     LeaseLapsed,
-    /// Stop what runs.
+    /// The hosting lease has been expired for long: entities must stop.
     LeaseLost,
-    /// The lease of `lease-majority` is to be acquired, or given back.
+    /// Acquire or release the lease of the downing strategy `lease-majority`.
     DowningLease {
-        /// Acquire, or release.
+        /// Whether to acquire the lease; otherwise release it.
         acquire: bool,
     },
     /// The node must stop.
     Stop(StopReason),
 }
 
-/// Where an order of the membership machine goes.
-///
-/// # Panics
-/// On an order that this release does not know, which only our own mistake can bring about.
+/// Destination of an output of the membership machine.
 #[must_use]
 pub fn route(output: Output) -> Dest {
     match output {
@@ -118,7 +115,8 @@ pub fn route(output: Output) -> Dest {
     }
 }
 
-/// What the guard's word is to the membership machine; `None`: nothing, it is for others.
+/// Converts an output of the guarded Replicator to an input of the membership machine; `None` if it
+/// does not concern membership.
 #[must_use]
 pub fn news(output: &GuardOutput) -> Option<Input> {
     let GuardOutput::Data(output) = output else { return None };
@@ -133,17 +131,17 @@ pub fn news(output: &GuardOutput) -> Option<Input> {
     })
 }
 
-/// Who is to hear a message about leases: beats and releases are for the guard, what it grants is
-/// for the membership machine.
+/// Receiver of a message about leases: the guard, as grantor, takes heartbeats and releases; the
+/// membership machine, as holder, takes grants.
 #[derive(Debug)]
 pub enum Lease {
-    /// The guard.
+    /// Input for the guarded Replicator.
     Guard(GuardInput),
-    /// The membership machine.
+    /// Input for the membership machine.
     Membership(Input),
 }
 
-/// Who is to hear what `from` says about leases.
+/// Finds the receiver of a message about leases from `from`.
 #[must_use]
 pub const fn lease(from: ReplicaId, message: LeaseMessage) -> Lease {
     match message {
@@ -164,7 +162,7 @@ mod tests {
     const PEER: ReplicaId = ReplicaId::new(7);
 
     #[test]
-    fn proposals_go_to_the_guard_and_reasons_to_stop_to_the_node() {
+    fn proposals_reach_the_guard_and_stop_reasons_the_node() {
         let change = Change { join: vec![PEER], ..Change::default() };
         let base = EpochId { generation: 1, number: 2 };
         let proposed = route(Output::Propose { base, change: change.clone() });
@@ -177,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn beats_are_for_the_guard_and_grants_for_membership() {
+    fn heartbeats_reach_the_guard_and_grants_membership() {
         let beat = Beat { epoch: EpochId::default(), number: 1 };
         let asks = lease(PEER, LeaseMessage::Beat(beat));
         assert!(matches!(asks, Lease::Guard(GuardInput::Lease { from: PEER, .. })), "{asks:?}");
@@ -186,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn membership_hears_of_configurations_and_of_nothing_else_of_the_replicator() {
+    fn membership_gets_only_configuration_outputs_of_the_replicator() {
         let told = news(&GuardOutput::Data(data::Output::StopServing));
         assert!(matches!(told, Some(Input::StopServing)), "{told:?}");
         let persist = data::Output::Persist { id: 1, records: vec![] };

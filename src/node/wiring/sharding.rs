@@ -1,9 +1,8 @@
-//! Who hears whom around the sharding machines: pure functions, the same under the driver and in
-//! the simulator.
+//! Routing around the sharding machines: pure functions that the driver and the simulator share.
 //!
-//! Words between nodes travel on the control lane under a header of two names: whether they are of
-//! a type's coordinator and regions, of its singleton, or about its entities' number, and the
-//! type's.
+//! Messages between nodes travel on the control lane with a header of two names: the kind of
+//! message (between coordinator and regions, about the location of the coordinator, or of a cluster
+//! query), and the entity type.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -27,160 +26,162 @@ use crate::sharding::region::{RegionOutput, Unregistered};
 use crate::sharding::remembered::{Slow, Step};
 use crate::sharding::store::HomesKey;
 
-/// The header's first name, of words between coordinators and regions.
+/// First name in the header of messages between coordinators and regions.
 pub const SHARDING: &str = "s";
 
-/// The header's first name, of words about where a coordinator runs: the oldest.
+/// First name in the header of messages about the location of a coordinator ("o" for the oldest
+/// member).
 pub const SINGLETON: &str = "o";
 
-/// The header's first name, of questions about how things are.
+/// First name in the header of cluster queries and their answers.
 pub const SURVEY: &str = "q";
 
-/// Requests and subscriptions of the sharding machines have ids with this bit; those of programs
-/// count from 1.
+/// Bit that distinguishes ids of requests and subscriptions of the sharding machines from those of
+/// programs, which count from 1.
 const OF_COORDINATORS: u64 = 1 << 63;
 
 const NESTING_MAX: usize = 24;
 
-/// Where an order of the sharding machines goes.
+/// Destination of an output of the sharding machines.
 #[derive(Debug)]
 pub enum Dest {
-    /// To a peer's sharding machines, on its control lane.
+    /// The sharding machines of a peer, on the control lane.
     Peer {
         /// The receiver.
         to: ReplicaId,
-        /// Of which type.
+        /// The entity type.
         entity_type: EntityType,
-        /// The message.
+        /// The message to send.
         word: Word,
     },
-    /// To this node's guarded Replicator.
+    /// The guarded Replicator of this node.
     Guard(GuardInput),
-    /// To membership.
+    /// The membership machine of this node.
     Membership(MembershipInput),
-    /// To what runs the entities of a type.
+    /// The code that runs the entities of a type.
     Entities {
-        /// Which type.
+        /// The entity type.
         entity_type: EntityType,
         /// The order.
         order: RegionOutput,
     },
-    /// To what runs the entities of a type, which says to `to` how many live in these shards.
+    /// The code that runs the entities of a type, to report to `to` the number of entities in these
+    /// shards.
     Count {
-        /// Who asked; it may be this node.
+        /// The asking node, which may be this one.
         to: ReplicaId,
-        /// Which type.
+        /// The entity type.
         entity_type: EntityType,
-        /// Names the question.
+        /// Number of the query.
         number: u64,
-        /// The shards, by messages of the answer; all are counted once.
+        /// The shards, one entry for each message of the answer. All are counted at the same time.
         messages: Vec<Counting>,
     },
-    /// To what runs the entities of a type, which says to `to` whether this one lives.
+    /// The code that runs the entities of a type, to report to `to` whether this entity is live.
     Exists {
-        /// Who asked; it may be this node.
+        /// The asking node, which may be this one.
         to: ReplicaId,
-        /// Which type.
+        /// The entity type.
         entity_type: EntityType,
-        /// Names the question.
+        /// Number of the query.
         number: u64,
-        /// Which.
+        /// Id of the entity.
         entity: EntityId,
     },
-    /// To the program's own allocation strategy, which answers by [`Input::Advised`].
+    /// The program's allocation strategy, which answers with [`Input::Advised`].
     Strategy {
-        /// Of which type.
+        /// The entity type.
         entity_type: EntityType,
-        /// Names the question.
+        /// Number of the request.
         number: u64,
-        /// What.
+        /// The request.
         asked: Asked,
     },
-    /// To what runs entities, of all types: these regions are out of the configuration.
+    /// All hosted types: the nodes of these regions have been removed from the configuration.
     Removed(Vec<RegionId>),
-    /// To the node, and whoever runs it.
+    /// The node: callers that wait, and its log.
     Node(Event),
 }
 
-/// What the sharding machines tell their node.
+/// Events that the sharding machines report to their node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The region of this type serves.
+    /// The region of this type was registered for the first time.
     Registered(EntityType),
-    /// What was asked of nodes.
+    /// A cluster query has ended.
     Surveyed {
-        /// Names the question.
+        /// Number of the query.
         id: u64,
-        /// What they have said.
+        /// The collected answers.
         found: Found,
     },
-    /// Shards of a type that the program wanted to stop have, or are asked for no longer.
+    /// Shards whose stop the program requested have stopped, or the request was given up.
     Stopped(EntityType),
     /// A step of a decision about a shard.
     Step {
-        /// Of which type.
+        /// The entity type.
         entity_type: EntityType,
-        /// Which.
+        /// The step.
         step: Box<Step>,
     },
-    /// Decisions about shards take long.
+    /// Decisions about shards take unusually long.
     Slow {
-        /// Of which type.
+        /// The entity type.
         entity_type: EntityType,
-        /// Which.
+        /// The decisions.
         slow: Slow,
     },
-    /// No coordinator has known the region of a type for long, and messages wait for homes.
+    /// No coordinator has registered the region of a type for long, while messages wait for homes.
     Unregistered {
-        /// Of which type.
+        /// The entity type.
         entity_type: EntityType,
-        /// For how long, and who should.
+        /// Duration, and the coordinator if it is known.
         complaint: Unregistered,
     },
-    /// The program's own allocation strategy gives no answer that helps.
+    /// The program's allocation strategy failed or gave an unusable answer.
     StrategyFailed {
-        /// Of which type.
+        /// The entity type.
         entity_type: EntityType,
-        /// What happened.
+        /// The cause.
         why: std::sync::Arc<str>,
     },
-    /// Shards are pinned to addresses that have no region.
+    /// Shards are pinned to addresses at which no region may host them.
     PinsAbsent {
-        /// Of which type.
+        /// The entity type.
         entity_type: EntityType,
-        /// The addresses, with how many shards are pinned to each.
+        /// The addresses, with the number of shards pinned to each.
         addresses: BTreeMap<Address, usize>, // ≤ number-of-shards
     },
-    /// Everything is handed over.
+    /// All shards of this node have been handed over.
     Left,
-    /// The coordinator of a type decides here, under this term.
+    /// The coordinator of a type became active on this node.
     Acting {
-        /// Which type.
+        /// The entity type.
         entity_type: EntityType,
-        /// Its term.
+        /// Number of the coordinator's term.
         term: u64,
     },
-    /// The coordinator gives this node no shards of a type, since their nodes say otherwise of it.
+    /// The coordinator gives this node no shards of a type, because their settings of it differ.
     Differs {
-        /// Of which type.
+        /// The entity type.
         entity_type: EntityType,
-        /// What this node says.
+        /// Settings of this node.
         here: Agreed,
-        /// The coordinator's node; `None`: the cluster's data say it.
+        /// The coordinator's node; `None` if the settings come from the replicated data.
         coordinator: Option<ReplicaId>,
-        /// What that says.
+        /// Settings of the coordinator or the replicated data.
         there: Agreed,
     },
-    /// A coordinator was refused.
+    /// The coordinator on this node was superseded or refused, and has stopped.
     SteppedDown {
-        /// Of which type.
+        /// The entity type.
         entity_type: EntityType,
-        /// What happened.
+        /// The cause.
         why: std::sync::Arc<str>,
     },
 }
 
-/// Where an order of the sharding machines goes.
+/// Destination of an output of the sharding machines.
 #[must_use]
 pub fn route(output: Output) -> Dest {
     match output {
@@ -238,7 +239,8 @@ const fn host(entity_types: BTreeSet<String>, draining: bool) -> MembershipInput
     MembershipInput::Command(Command::Host { entity_types, draining })
 }
 
-/// What membership's word is to the sharding machines; `None`: nothing, it is for others.
+/// Converts an output of membership to an input of the sharding machines; `None` if it does not
+/// concern them.
 #[must_use]
 pub fn news(told: &Told, membership: &Membership) -> Option<Input> {
     match told {
@@ -250,18 +252,21 @@ pub fn news(told: &Told, membership: &Membership) -> Option<Input> {
     }
 }
 
-/// What membership is told, as far as it concerns the sharding machines too.
+/// Converts an input of membership to one of the sharding machines; `None` if it does not concern
+/// them.
 #[must_use]
 pub fn overheard(told: &MembershipInput) -> Option<Input> {
     match told {
         MembershipInput::Installed(epoch) => Some(Input::Installed(epoch.clone())),
-        // Nothing runs here any more: who coordinates stops before the lease is released.
+        // No entity runs on this node any longer. Its coordinators must stop before it releases the
+        // hosting lease.
         MembershipInput::Command(Command::Drained) => Some(Input::Out),
         _ => None,
     }
 }
 
-/// The guard's word to the sharding machines, to break off with; what is for others goes on.
+/// Returns an output of the guarded Replicator as `Break` with an input of the sharding machines if
+/// it answers one of their requests, and otherwise unchanged as `Continue`.
 pub fn answer(output: GuardOutput) -> ControlFlow<Input, GuardOutput> {
     match output {
         GuardOutput::Data(data::Output::Reply { id, reply }) if id.0 & OF_COORDINATORS != 0 => {
@@ -276,7 +281,7 @@ pub fn answer(output: GuardOutput) -> ControlFlow<Input, GuardOutput> {
     }
 }
 
-/// The first name of a word's header, and its bytes.
+/// Encodes a message. Returns the first name of its header, and its bytes.
 #[must_use]
 pub fn say(word: &Word) -> (&'static str, Vec<u8>) {
     let (name, bytes) = match word {
@@ -287,7 +292,7 @@ pub fn say(word: &Word) -> (&'static str, Vec<u8>) {
     (name, bytes.expect("plain data always encodes into memory"))
 }
 
-/// A message of the answer to [`Dest::Count`]: shards that the region has and no entity lives in count, too.
+/// Builds a message of the answer to [`Dest::Count`]. Shards without entities are included.
 #[must_use]
 pub fn counted(number: u64, counting: &Counting, entities: &BTreeMap<ShardId, u64>) -> Word {
     let count = |shard: &ShardId| (*shard, entities.get(shard).copied().unwrap_or(0));
@@ -295,36 +300,36 @@ pub fn counted(number: u64, counting: &Counting, entities: &BTreeMap<ShardId, u6
     Word::Survey(SurveyMessage::Told { number, shards, of: counting.of })
 }
 
-/// The answer to [`Dest::Exists`].
+/// Builds the answer to [`Dest::Exists`].
 #[must_use]
 pub const fn lives(number: u64, lives: Option<bool>) -> Word {
     Word::Survey(SurveyMessage::Lives { number, lives })
 }
 
-/// Why a message is none between sharding machines. Count it and go on.
+/// Why a message for the sharding machines is dropped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unheard {
-    /// Its header names no such part.
+    /// The header names a kind of message that this release does not know.
     #[error("its header names no part of this release")]
     Part,
-    /// No entity type can be called that.
+    /// The second name in the header is not valid for an entity type.
     #[error(transparent)]
     Type(#[from] InvalidName),
-    /// Not what was expected, or broken.
+    /// The body cannot be decoded.
     #[error("{len} bytes between sharding machines do not decode")]
     Malformed {
-        /// Bytes given.
+        /// Length of the body in bytes.
         len: usize,
-        /// What the decoder says.
+        /// Error of the decoder.
         source: rmp_serde::decode::Error,
     },
 }
 
-/// What a message under a header of two names is.
+/// Decodes a message whose header has two names.
 ///
 /// # Errors
-/// [`Unheard`]: count it and go on.
+/// [`Unheard`]. The caller counts and drops the message.
 pub fn hear(from: ReplicaId, header: (&str, &str), body: &[u8]) -> Result<Input, Unheard> {
     let (part, name) = header;
     let word = match part {
@@ -430,7 +435,7 @@ mod tests {
             reached: g(2),
             last: g(1),
             payload: Some(Bytes::from_static(b"\x01\x02")),
-            sealed: Generation::NEVER, // as those say who do not know it
+            sealed: Generation::NEVER, // as encoded by nodes that do not know the field
             cluster: 5,
         };
         let route = ShardRoute { shard: SHARD, generation: g(1), home: Some(region) };
@@ -563,7 +568,7 @@ mod tests {
         ]
     }
 
-    /// Each kind of word, and its bytes.
+    /// A message of each kind, and the expected bytes.
     fn words() -> Golden<Word> {
         let coordinators = to_coordinators()
             .into_iter()
@@ -580,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn every_word_has_its_header_and_its_bytes_and_is_heard_as_it_was_said() {
+    fn messages_match_golden_bytes_and_decode_unchanged() {
         for (word, golden) in words() {
             let (name, bytes) = say(&word);
             let expected = match word {
@@ -591,14 +596,14 @@ mod tests {
             assert_eq!(name, expected);
             let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
             assert_eq!(hex, golden, "{word:?}");
-            let heard = hear(PEER, (name, "counter"), &bytes).expect("as it was said");
+            let heard = hear(PEER, (name, "counter"), &bytes).expect("encoded messages decode");
             assert_eq!(heard, Input::Message { from: PEER, entity_type: counter(), word });
         }
     }
 
-    /// With the longest numbers that there are.
+    /// Uses the numbers with the longest encoding.
     #[test]
-    fn a_count_of_all_shards_that_may_be_goes_in_messages_that_lanes_take() {
+    fn count_of_all_shards_fits_into_allowed_messages() {
         let by_default = Limits::default().message_bytes_max;
         for bytes_max in [FRAME_BYTES_MIN, by_default] {
             let all: Vec<_> = (0..SHARDS_MAX).map(ShardId::new).collect();
@@ -619,9 +624,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_word_is_not_heard() {
+    fn malformed_messages_are_rejected() {
         let (name, bytes) = say(&Word::Singleton(SingletonMessage::Here));
-        let why = |header, body: &[u8]| hear(PEER, header, body).expect_err("it is dropped");
+        let why = |header, body: &[u8]| hear(PEER, header, body).expect_err("it is rejected");
         assert!(matches!(why(("x", "counter"), &bytes), Unheard::Part));
         for wrong in ["", "a/b"] {
             assert!(matches!(why((name, wrong), &bytes), Unheard::Type(_)));
@@ -635,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn a_coordinators_question_is_a_request_whose_reply_comes_back_to_it() {
+    fn reply_to_a_coordinators_request_returns_to_it() {
         let ask = Ask::Fence { term: g(1).term, within: Duration::from_secs(2) };
         let level = MajorityPlus::Some(0);
         let asked = Output::Ask { id: 4, entity_type: counter(), level, ask };
@@ -651,7 +656,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hosted_goes_to_membership_and_the_end_of_all_comes_back_from_it() {
+    fn hosted_types_reach_membership_and_drained_reaches_sharding() {
         let entity_types = BTreeSet::from(["counter".to_owned()]);
         let hosts = Output::Host { entity_types: entity_types.clone(), draining: true };
         let Dest::Membership(MembershipInput::Command(told)) = route(hosts) else {
