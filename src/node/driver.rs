@@ -1,15 +1,16 @@
-//! The one loop that runs machines: it feeds what waits, then performs the outputs of the whole
-//! batch, then flushes.
+//! [`Driver`]: runs a machine in turns. A turn feeds queued inputs to the machine, performs the
+//! outputs of the whole batch, and flushes.
 //!
-//! Messages of one batch so leave together under load, and at once when idle; no timer makes
-//! batches. A turn is bounded ([`TURN_MAX`] inputs, and none begins after [`TURN_SPAN`]), so that a
-//! full inbox delays outputs by one turn and never for ever. A loop that is woken by a request lets go first who has one as well.
-//! Knows no protocol: what an output means is the [`World`]'s business.
+//! Batches need no timer: under load the messages of many inputs leave together, and an idle
+//! machine handles each input at once. A turn is bounded ([`TURN_MAX`] inputs, and none begins
+//! after [`TURN_SPAN`]), so that a full inbox delays outputs by one turn at most. After a request
+//! has woken it, the loop first yields to other tasks that are about to make a request. The driver
+//! knows no protocol: the [`World`] performs the outputs.
 //!
-//! Where the world allows it ([`World::ON_CALLERS`]), whoever finds the inbox at rest runs one turn
-//! on its own thread: after "Flat Combining and the Synchronization-Parallelism Tradeoff" (Hendler,
-//! Incze, Shavit, Tzafrir; SPAA 2010). Who finds it busy only pushes. The loop looks after deadlines
-//! and all that a caller leaves.
+//! If [`World::ON_CALLERS`] is set, a caller that pushes to a sleeping machine runs one turn on its
+//! own thread, and a caller that finds the machine busy only pushes (flat combining: Hendler,
+//! Incze, Shavit, Tzafrir, "Flat Combining and the Synchronization-Parallelism Tradeoff", SPAA
+//! 2010). The loop handles deadlines and the work that callers leave.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -27,51 +28,51 @@ use super::inbox::{Appetite, Inbox, Item, RunNow, Took};
 use super::rarely::Rarely;
 use crate::sharding::yield_now;
 
-/// Inputs of one turn, at most.
+/// Maximum number of inputs in one turn.
 pub const TURN_MAX: usize = 1_024;
 
-/// A turn begins no further input after this time: what it has ordered leaves first, and other tasks
-/// have their turn.
+/// Time after which a turn begins no further input, so that its outputs leave and other tasks run.
 const TURN_SPAN: Duration = Duration::from_millis(10);
 
-/// Inputs of a turn that a caller runs itself, at most.
+/// Maximum number of inputs in a turn that a caller runs.
 pub(crate) const TURN_NOW_MAX: usize = 64;
 
-/// How often the loop lets others go first before a turn, at most.
+/// Maximum number of times that the loop yields to other tasks before a turn.
 const GIVES_WAY_MAX: usize = 4;
 
-/// Ticks after the last input, at most: what ends a batch is still done, what waits is not.
+/// Maximum number of ticks after the last input: enough for work at the end of a batch, but the
+/// machine does not wait for later deadlines.
 const LAST_TICKS: usize = 8;
 
-/// A turn longer than this is warned of, once a minute.
+/// Duration from which a turn is logged as slow, at most once a minute.
 const SLOW_TURN: Duration = Duration::from_millis(100);
 
-/// What surrounds a machine.
+/// The environment of a machine, which performs its outputs.
 pub(crate) trait World<M: Machine>: Send {
-    /// Names the machine in events.
+    /// Name of the machine in log events.
     const NAME: &'static str;
 
-    /// Whether who pushes something into an inbox that rests runs the turn itself, rather than wake
-    /// the loop for it. That saves a switch of threads, most of what a small request takes; but a
-    /// long turn then holds up whoever pushed.
+    /// Whether a caller that pushes to a sleeping machine runs the turn itself instead of waking
+    /// the loop. This saves a switch of threads, which takes most of the time of a small request;
+    /// but a long turn then delays the caller.
     const ON_CALLERS: bool = false;
 
-    /// The input that says that a deadline may have passed.
+    /// The input which tells the machine that a deadline may have passed.
     fn tick() -> M::Input;
 
-    /// Carries out an order. Must not block.
+    /// Performs an output. Must not block.
     fn perform(&mut self, output: M::Output);
 
-    /// The batch is over: what was gathered leaves now.
+    /// Called at the end of a batch: sends gathered messages.
     fn flush(&mut self);
 
-    /// Whether so much that was ordered is unfinished that nothing new should begin.
+    /// Whether so many earlier outputs are incomplete that no new request should begin.
     fn is_behind(&self) -> bool {
         false
     }
 }
 
-/// What a driver counts. Read it whenever you like; it costs nothing.
+/// Counters of a driver, updated while it runs.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     turns: AtomicU64,
@@ -84,25 +85,25 @@ pub(crate) struct Counters {
     busy_nanos: AtomicU64,
 }
 
-/// What a driver did so far.
+/// Counters of a machine's turns since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turns {
-    /// Turns.
+    /// Number of turns.
     pub turns: u64,
-    /// Inputs handled.
+    /// Number of handled inputs.
     pub inputs: u64,
-    /// Deadlines that the machine was told of.
+    /// Number of ticks, each for one or more deadlines that had passed.
     pub ticks: u64,
-    /// Outputs performed.
+    /// Number of performed outputs.
     pub outputs: u64,
-    /// Inputs of the largest batch.
+    /// Number of inputs in the largest batch.
     pub batch_max: u64,
-    /// The longest turn: feeding, performing and flushing.
+    /// Duration of the longest turn, from its first input to the flush.
     pub turn_max: Duration,
-    /// Turns of 100 ms and more. Each delays what waits for this machine; `node.slow_turn` tells of
-    /// them once a minute.
+    /// Number of turns of 100 ms and more, each of which delays all queued inputs. The event
+    /// `node.slow_turn` reports them at most once a minute.
     pub turns_slow: u64,
-    /// All turns together.
+    /// Total duration of all turns.
     pub busy: Duration,
 }
 
@@ -141,7 +142,7 @@ struct Turn {
     outputs: u64,
 }
 
-/// A machine with all that it needs to run.
+/// A machine with its world, inbox and clock.
 pub(crate) struct Driver<M: Machine, W> {
     core: Core<M, W>,
 }
@@ -155,13 +156,13 @@ where
         Self { core: Core::new(machine, world, inbox, clock) }
     }
 
-    /// What it counts, while it runs.
+    /// The driver's counters, which can be read while it runs.
     pub(crate) fn counters(&self) -> Arc<Counters> {
         self.core.counters.clone()
     }
 
-    /// Runs the machine until its inbox is closed and empty; gives both back when the last output
-    /// is performed.
+    /// Runs the machine until its inbox is closed and empty. Returns machine and world after the
+    /// last output was performed.
     pub(crate) async fn run(self) -> (M, W) {
         let inbox = self.core.inbox.clone();
         let _emptied = Emptied(inbox.clone());
@@ -178,7 +179,7 @@ where
         }
         loop {
             match shared.step() {
-                Step::More => tokio::task::yield_now().await, // others have their turn too
+                Step::More => tokio::task::yield_now().await, // lets other tasks run
                 Step::Rest(until) => {
                     let is_pushed = match until {
                         None => {
@@ -197,12 +198,12 @@ where
     }
 }
 
-/// Lets go first who is ready to make a request as well, for as long as that brings more of them,
-/// and nothing else waits than what peers and users can wait for.
+/// Yields to other tasks as long as each time more requests arrive, and only requests and ordinary
+/// messages are queued.
 ///
-/// The replies of a batch wake all who waited for them, and most have their next request. A
-/// runtime runs first what was woken last: the loop, by the first of these, and the others'
-/// requests would each be a batch of their own.
+/// The replies of a batch wake all callers, and most of them make another request. The runtime runs
+/// the task first that was woken last: the loop, woken by the first of these requests. Without
+/// yielding, each request would be a batch of its own.
 async fn give_way<M: Machine>(inbox: &Inbox<M>, until: Option<tokio::time::Instant>) {
     let mut before = 0;
     for _ in 0..GIVES_WAY_MAX {
@@ -211,26 +212,26 @@ async fn give_way<M: Machine>(inbox: &Inbox<M>, until: Option<tokio::time::Insta
             Some(waiting) => before = waiting,
             None => return,
         }
-        yield_now().await; // to the end of the queue, behind all that is ready
+        yield_now().await; // to the end of the runtime's queue, behind all ready tasks
     }
 }
 
-/// What the loop does next.
+/// The loop's next step.
 enum Step<M: Machine, W> {
-    /// There is more to do.
+    /// More inputs or deadlines are pending.
     More,
-    /// It sleeps until it is woken, or until then.
+    /// Sleep until the inbox wakes the loop, or until this time.
     Rest(Option<tokio::time::Instant>),
-    /// There will be nothing any more.
+    /// The inbox is closed and empty.
     Over(Box<Core<M, W>>),
 }
 
-/// The machine, for the loop and for callers that run it themselves: one turn of at most
-/// [`TURN_NOW_MAX`] inputs. Nobody waits for the lock: a caller that finds it held leaves the rest
-/// to the loop, the loop is woken when it is free.
+/// The machine, shared between the loop and callers that run turns of at most [`TURN_NOW_MAX`]
+/// inputs. No thread blocks on the lock: a caller that finds it held leaves its input to the
+/// present holder or the loop, and a loop that finds it held is woken by the holder.
 struct Shared<M: Machine, W> {
-    core: Mutex<Option<Core<M, W>>>, // none: the loop has ended
-    loop_waits: AtomicBool,          // for the lock
+    core: Mutex<Option<Core<M, W>>>, // `None` after the loop's end
+    loop_waits: AtomicBool,          // the loop has found the lock held
     inbox: Inbox<M>,
     runtime: Handle,
 }
@@ -238,11 +239,11 @@ struct Shared<M: Machine, W> {
 impl<M: Machine, W: World<M>> Shared<M, W> {
     fn step(&self) -> Step<M, W> {
         let Some(mut guard) = self.lock_for_loop() else { return Step::Rest(None) };
-        let core = guard.as_mut().expect("only the loop takes it, at its end");
+        let core = guard.as_mut().expect("only the loop takes the core, at its end");
         if let Some(panic) = core.failed.take() {
-            *guard = None; // nothing is run by a machine that has failed
+            *guard = None; // a machine that has panicked must not run again
             drop(guard);
-            std::panic::resume_unwind(panic); // as if it had happened here
+            std::panic::resume_unwind(panic); // as if it had happened on the loop's task
         }
         loop {
             match core.take(TURN_MAX) {
@@ -253,18 +254,19 @@ impl<M: Machine, W: World<M>> Shared<M, W> {
                 }
                 Took::Some | Took::Nothing => core.turn(),
             }
-            // A runtime wakes a thread for a task that yields: only if there is more to do.
+            // Yield only if there is more to do, because the runtime wakes a thread for a yielding
+            // task.
             if !core.batch.is_empty() || core.is_due() || core.inbox.has_any() {
                 return Step::More;
             }
         }
-        Step::Over(Box::new(guard.take().expect("it is there")))
+        Step::Over(Box::new(guard.take().expect("the core is present until the loop's end")))
     }
 
-    /// `None`: a caller is at it, and wakes the loop when its turn is over.
+    /// Takes the lock for the loop. Returns `None` if a caller runs a turn; it will wake the loop.
     fn lock_for_loop(&self) -> Option<MutexGuard<'_, Option<Core<M, W>>>> {
         self.loop_waits.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst); // either this finds it free, or the caller sees who waits
+        fence(Ordering::SeqCst); // either the lock is free here, or its holder sees `loop_waits`
         let guard = match self.core.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::WouldBlock) => return None,
@@ -283,16 +285,16 @@ where
     fn run_now(&self) {
         let mut guard = match self.core.try_lock() {
             Ok(guard) => guard,
-            // Somebody is at it, perhaps past its last look at the inbox.
+            // Another thread runs a turn, and may have checked the inbox for the last time already.
             Err(TryLockError::WouldBlock) => return self.inbox.notify(),
             Err(TryLockError::Poisoned(_)) => return,
         };
         let Some(core) = guard.as_mut() else { return };
-        let inside = self.runtime.enter(); // as on the loop's task, wherever the caller runs
+        let inside = self.runtime.enter(); // the caller may run outside of the loop's runtime
         let done = catch_unwind(AssertUnwindSafe(|| core.turn_now()));
         drop(inside);
         let is_done = done.unwrap_or_else(|panic| {
-            core.failed = Some(panic); // the loop's to tell: a caller has no part in it
+            core.failed = Some(panic); // the loop resumes it; the caller is not affected
             false
         });
         drop(guard);
@@ -303,7 +305,7 @@ where
     }
 }
 
-/// Ends the machine with its loop, however that ends: after the turn that a caller is at, and no
+/// Drops the machine when the loop ends in any way, after the turn that a caller may be running. No
 /// turn follows.
 struct Over<'a, M: Machine, W>(&'a Shared<M, W>);
 
@@ -322,11 +324,11 @@ struct Core<M: Machine, W> {
     inbox: Inbox<M>,
     clock: Clock,
     counters: Arc<Counters>,
-    batch: VecDeque<Item<M>>, // ≤ TURN_MAX; between turns what the last one had no time for
+    batch: VecDeque<Item<M>>, // ≤ TURN_MAX; between turns: items for which the last had no time
     out: Outbox<M::Output>,
     slow: Rarely,
-    armed: Option<Instant>,              // when the loop wakes by itself
-    failed: Option<Box<dyn Any + Send>>, // what a turn on a caller's thread panicked with
+    armed: Option<Instant>,              // time of the loop's timer
+    failed: Option<Box<dyn Any + Send>>, // panic of a turn on a caller's thread
 }
 
 impl<M: Machine, W: World<M>> Core<M, W> {
@@ -357,7 +359,7 @@ impl<M: Machine, W: World<M>> Core<M, W> {
         self.machine.next_deadline().is_some_and(|at| at <= self.clock.mono())
     }
 
-    /// One turn on a caller's thread. `false`: the loop has to look after the rest.
+    /// Runs one turn on a caller's thread. Returns `false` if the loop must be woken for the rest.
     fn turn_now(&mut self) -> bool {
         if self.failed.is_some() {
             return false;
@@ -372,7 +374,7 @@ impl<M: Machine, W: World<M>> Core<M, W> {
         self.inbox.rest() && !is_earlier && self.batch.is_empty()
     }
 
-    /// What ends a batch is still done.
+    /// Ticks the machine for work that is due at the end of a batch, and returns machine and world.
     fn end(mut self) -> (M, W) {
         for _ in 0..LAST_TICKS {
             if self.tick() == 0 {
@@ -409,7 +411,7 @@ impl<M: Machine, W: World<M>> Core<M, W> {
         }
     }
 
-    /// Tells the machine if a deadline has passed; how often, which is at most once.
+    /// Ticks the machine if a deadline has passed. Returns the number of ticks, 0 or 1.
     fn tick(&mut self) -> u64 {
         let now = self.clock.now();
         if self.machine.next_deadline().is_none_or(|at| at > now.mono) {
@@ -429,7 +431,7 @@ impl<M: Machine, W: World<M>> Core<M, W> {
     }
 }
 
-/// Empties the inbox when its driver ends, however it ends: nobody waits for a place in it.
+/// Empties and closes the inbox when its driver ends in any way, so that no caller waits for it.
 struct Emptied<M: Machine>(Inbox<M>);
 
 impl<M: Machine> Drop for Emptied<M> {

@@ -1,7 +1,8 @@
-//! What waits for a machine: facts, requests of users, messages of peers, each with its own bound
-//! and its own answer at the bound.
+//! [`Inbox`]: queue of the inputs of a machine, each kind with its own bound.
 //!
-//! One short lock per push, one per turn. The driver is woken only if it sleeps.
+//! Facts of other parts of the node are always accepted. Requests of programs wait for a place when
+//! their bound is reached, and messages of peers are refused, so that the lane waits. A push and a
+//! turn each take one short lock. The driver is woken only if it sleeps.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,17 +13,18 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::net::Busy;
 
-/// Bytes of messages that wait, above which a caller leaves the turn to the loop.
+/// Bytes of queued messages above which a caller leaves the turn to the driver's loop.
 const TURN_NOW_BYTES: usize = 64 * 1024;
 
-/// How much may wait.
+/// Bounds of the queues of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InboxLimits {
-    /// Requests of users; beyond, callers wait for their turn, in order.
+    /// Maximum number of queued requests of programs. Further callers wait for a place, in order.
     pub requests: usize,
-    /// Messages of peers; beyond, lanes are told to wait. The control lanes have as much again.
+    /// Maximum number of queued messages of peers. Further messages are refused, so that their lane
+    /// waits. Urgent messages have a separate queue with the same bounds.
     pub messages: usize,
-    /// Bytes of messages of peers; the message that crosses it is still taken.
+    /// Maximum bytes of queued messages of peers. The message that exceeds it is still accepted.
     pub message_bytes: usize,
 }
 
@@ -32,39 +34,39 @@ impl Default for InboxLimits {
     }
 }
 
-/// The machine takes nothing any more.
+/// The inbox is closed: the machine takes no further inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Closed;
 
-/// A question about a machine, answered between two inputs.
+/// A function that reads the machine, called between two inputs.
 type Look<M> = Box<dyn FnOnce(&M) + Send>;
 
-/// Something for a machine.
+/// An entry of the inbox.
 pub(super) enum Item<M: Machine> {
     Input(M::Input),
     Look(Look<M>),
 }
 
-/// A request, and whether it stands in the place that its caller waited for.
+/// A request, and whether it occupies a place of the bounded queue.
 struct Asked<M: Machine> {
     item: Item<M>,
     counted: bool,
 }
 
 struct Queues<M: Machine> {
-    facts: VecDeque<M::Input>, // few by nature: links, members, what the disk says
-    requests: VecDeque<Asked<M>>, // ≤ limits.requests, and the ends of subscriptions
-    /// Messages of peers, the urgent ones apart: they wait for no data, and have room of their own.
+    facts: VecDeque<M::Input>, // few by nature: links, members, results of the disk
+    requests: VecDeque<Asked<M>>, // ≤ limits.requests, plus begins and ends of subscriptions
+    /// Messages of peers. The urgent ones have their own queue, so that they do not wait for data.
     urgent: Line<M::Input>,
     messages: Line<M::Input>,
     asleep: bool,
     closed: bool,
 }
 
-/// Messages in order, with their bytes.
+/// Messages in order, with their total size.
 struct Line<I> {
     waiting: VecDeque<(I, usize)>, // ≤ limits.messages
-    bytes: usize,                  // ≤ limits.message_bytes and one message
+    bytes: usize,                  // ≤ limits.message_bytes, plus one message
 }
 
 impl<I> Line<I> {
@@ -90,18 +92,18 @@ impl<I> Line<I> {
     }
 }
 
-/// Which messages come first.
+/// Priority of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// Configurations: few, and others wait for them.
+    /// A message of a control lane: few, and others depend on them.
     Urgent,
-    /// Everything else.
+    /// Any other message.
     Ordinary,
 }
 
-/// Runs a turn of the machine on the thread that asks for it.
+/// Runs a turn of the machine on the caller's thread.
 pub(super) trait RunNow: Send + Sync {
-    /// Runs it, unless somebody does already; whatever is left is the loop's, which is woken.
+    /// Runs a turn, unless another thread runs one already. Wakes the loop for remaining work.
     fn run_now(&self);
 }
 
@@ -109,13 +111,13 @@ struct Shared<M: Machine> {
     limits: InboxLimits,
     queues: Mutex<Queues<M>>,
     wake: Notify,
-    places: Semaphore, // for requests; fair, and nothing is lost if a caller gives up
+    places: Semaphore, // places for requests; fair, and cancel-safe for waiting callers
     callers: AtomicUsize,
     room: Notify, // for messages
     runner: OnceLock<Weak<dyn RunNow>>,
 }
 
-/// The inbox of one machine. A clone is the same inbox.
+/// The inbox of one machine. All clones refer to the same inbox.
 pub(crate) struct Inbox<M: Machine>(Arc<Shared<M>>);
 
 impl<M: Machine> Clone for Inbox<M> {
@@ -124,47 +126,47 @@ impl<M: Machine> Clone for Inbox<M> {
     }
 }
 
-/// What waits.
+/// Number of queued inputs of a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// Facts.
+    /// Queued facts of other parts of the node.
     pub facts: usize,
-    /// Requests of users in the queue.
+    /// Queued requests of programs.
     pub requests: usize,
     /// Callers that wait for a place in the queue.
     pub callers: usize,
-    /// Messages of peers.
+    /// Queued messages of peers.
     pub messages: usize,
-    /// Their bytes.
+    /// Total size of the queued messages in bytes.
     pub message_bytes: usize,
 }
 
-/// What a turn may take.
+/// Kinds of inputs that a turn may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Appetite {
-    /// Everything.
+    /// All inputs.
     All,
-    /// Only facts and what is urgent: what was ordered before has to be finished first.
+    /// Only facts and urgent messages, because earlier orders must be completed first.
     Little,
 }
 
-/// Who handles what is pushed while the machine rests.
+/// The thread that handles a push to a sleeping machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
-    /// The loop, which is woken.
+    /// The loop's thread, which is woken.
     Loop,
-    /// Whoever pushes, on its own thread, where callers run the machine.
+    /// The pushing thread, if the driver lets callers run the machine.
     Here,
 }
 
-/// What came of taking.
+/// Result of taking inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Took {
-    /// Something.
+    /// At least one input was taken.
     Some,
-    /// Nothing waits; the next push wakes.
+    /// The inbox is empty; the next push wakes the driver.
     Nothing,
-    /// Nothing waits, and nothing will.
+    /// The inbox is empty and closed.
     TheLast,
 }
 
@@ -212,34 +214,35 @@ impl<M: Machine> Inbox<M> {
         &self.0.limits
     }
 
-    /// A fact: always taken.
+    /// Pushes a fact, which is always accepted until the inbox is closed.
     pub(crate) fn fact(&self, input: M::Input) -> Result<(), Closed> {
         self.push(Turn::Loop, |queues| queues.facts.push_back(input))
     }
 
-    /// Waits for a place for a request. Cancel-safe; who waits longest comes first.
+    /// Waits for a place for a request. Cancel-safe and fair.
     pub(crate) async fn place(&self) -> Result<Place<'_, M>, Closed> {
         let _counted = Counted::new(&self.0.callers);
         let permit = self.0.places.acquire().await.map_err(|_| Closed)?;
         Ok(Place { inbox: self, permit })
     }
 
-    /// A place for a request, if one is free and nobody waits for it.
+    /// Returns a place for a request, if one is free and no caller waits for it.
     pub(crate) fn place_now(&self) -> Option<Place<'_, M>> {
         let permit = self.0.places.try_acquire().ok()?;
         Some(Place { inbox: self, permit })
     }
 
-    /// A request that must not wait: the begin or end of a subscription.
+    /// Pushes a request without a place: the begin or end of a subscription, which cannot wait.
     pub(crate) fn request_now(&self, input: M::Input) -> Result<(), Closed> {
         let asked = Asked { item: Item::Input(input), counted: false };
         self.push(Turn::Loop, |queues| queues.requests.push_back(asked))
     }
 
-    /// Takes a peer's message of `bytes` bytes, or says that there is no room. After the end
-    /// messages are taken and dropped: nobody must wait for a machine that is gone. An ordinary
-    /// message wakes nobody where callers run the machine: [`run`](Self::run) does, when no more
-    /// are at hand.
+    /// Pushes a peer's message of `bytes` bytes, or returns [`Busy`] if there is no room. After the
+    /// end messages are accepted and dropped, so that no lane waits for a machine that has ended.
+    ///
+    /// If callers run the machine, an ordinary message does not wake the driver: the lane reader
+    /// calls [`run`](Self::run) when it has no further messages at hand.
     pub(crate) fn offer(
         &self,
         input: M::Input,
@@ -261,12 +264,12 @@ impl<M: Machine> Inbox<M> {
         Ok(())
     }
 
-    /// From here on, who finds the machine at rest lets this run it.
+    /// Sets the runner by which callers run turns of a sleeping machine.
     pub(super) fn run_by(&self, runner: Weak<dyn RunNow>) {
         let _ = self.0.runner.set(runner); // an inbox has one driver
     }
 
-    /// Runs a turn on this thread if something waits and nobody has begun with it.
+    /// Runs a turn on this thread if inputs are queued and the machine sleeps.
     pub(crate) fn run(&self) {
         let queues = self.lock();
         if queues.has_any() {
@@ -274,17 +277,17 @@ impl<M: Machine> Inbox<M> {
         }
     }
 
-    /// Whether a message would be taken now.
+    /// Whether a message would be accepted now.
     pub(crate) fn has_room(&self, urgency: Urgency) -> bool {
         let mut queues = self.lock();
         queues.closed || queues.line(urgency).has_room(&self.0.limits)
     }
 
-    /// Ends when there is (probably) room for a message.
+    /// Waits until there is room for a message. Another sender may take the room first.
     pub(crate) async fn room(&self, urgency: Urgency) {
         loop {
             let mut freed = std::pin::pin!(self.0.room.notified());
-            freed.as_mut().enable(); // from here on nothing that is freed goes unnoticed
+            freed.as_mut().enable(); // before the check, so that no notification is missed
             if self.has_room(urgency) {
                 return;
             }
@@ -292,7 +295,7 @@ impl<M: Machine> Inbox<M> {
         }
     }
 
-    /// Takes nothing any more; what waits is still handled.
+    /// Closes the inbox. Queued inputs are still handled.
     pub(crate) fn close(&self) {
         let mut queues = self.lock();
         queues.closed = true;
@@ -301,7 +304,7 @@ impl<M: Machine> Inbox<M> {
         self.0.room.notify_waiters();
     }
 
-    /// Drops what waits: nobody will handle it.
+    /// Closes the inbox and drops all queued inputs.
     pub(super) fn clear(&self) {
         self.close();
         let mut queues = self.lock();
@@ -309,7 +312,7 @@ impl<M: Machine> Inbox<M> {
         let requests = std::mem::take(&mut queues.requests);
         let urgent = std::mem::replace(&mut queues.urgent, Line::new());
         let messages = std::mem::replace(&mut queues.messages, Line::new());
-        drop(queues); // before the rest: a caller's function may do anything when it is dropped
+        drop(queues); // before the inputs, because dropping a caller's function may run any code
         drop((facts, requests, urgent.waiting, messages.waiting));
     }
 
@@ -324,34 +327,35 @@ impl<M: Machine> Inbox<M> {
         }
     }
 
-    /// Whether anything waits.
+    /// Whether any input is queued.
     pub(super) fn has_any(&self) -> bool {
         self.lock().has_any()
     }
 
-    /// Requests that wait; `None` if something does that they are not to hold up.
+    /// Number of queued requests; `None` if facts or urgent messages are queued, which must not be
+    /// delayed for further requests.
     pub(super) fn patient_requests(&self) -> Option<usize> {
         let queues = self.lock();
         let is_patient = queues.facts.is_empty() && queues.urgent.waiting.is_empty();
         is_patient.then_some(queues.requests.len())
     }
 
-    /// The end of a turn on a caller's thread: from here on a push runs the next. `false`:
-    /// something waits, and the loop must be woken; it may be long in coming.
+    /// Ends a turn on a caller's thread, so that the next push runs the next turn. Returns `false`
+    /// if inputs are queued or the inbox is closed, so that the loop must be woken.
     pub(super) fn rest(&self) -> bool {
         let mut queues = self.lock();
         queues.asleep = !queues.closed;
         queues.asleep && !queues.has_any()
     }
 
-    /// Whether the next push runs a turn or wakes the loop.
+    /// Whether the machine sleeps, so that the next push runs a turn or wakes the loop.
     #[cfg(test)]
     pub(super) fn rests(&self) -> bool {
         self.lock().asleep
     }
 
-    /// Appends at most `most` items to `batch`: facts first, then what is urgent, then messages and
-    /// requests by halves, so that neither starves the other.
+    /// Appends at most `most` items to `batch`: facts first, then urgent messages, then messages
+    /// and requests in equal shares, so that neither starves the other.
     pub(super) fn take(
         &self,
         batch: &mut VecDeque<Item<M>>,
@@ -391,7 +395,7 @@ impl<M: Machine> Inbox<M> {
         took
     }
 
-    /// Ends when something was pushed after [`take`](Self::take) found nothing.
+    /// Waits for a push after [`take`](Self::take) found nothing.
     pub(super) async fn pushed(&self) {
         self.0.wake.notified().await;
     }
@@ -399,7 +403,7 @@ impl<M: Machine> Inbox<M> {
     fn push(&self, turn: Turn, put: impl FnOnce(&mut Queues<M>)) -> Result<(), Closed> {
         let mut queues = self.lock();
         if queues.closed {
-            drop(queues); // `put` goes after it: it may hold a caller's function
+            drop(queues); // before `put`, which may hold a caller's function
             return Err(Closed);
         }
         put(&mut queues);
@@ -426,12 +430,13 @@ impl<M: Machine> Inbox<M> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queues<M>> {
-        // No foreign code runs under this lock; if ours panicked, the queues are still queues.
+        // The program's code never runs under this lock, so the queues are consistent after a
+        // panic.
         self.0.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A place in the queue of requests, given back if it is not used.
+/// A place in the queue of requests, released when it is dropped unused.
 pub(crate) struct Place<'a, M: Machine> {
     inbox: &'a Inbox<M>,
     permit: tokio::sync::SemaphorePermit<'a>,
@@ -442,7 +447,7 @@ impl<M: Machine> Place<'_, M> {
         self.push(Item::Input(input), Turn::Loop)
     }
 
-    /// [`request`](Self::request), and runs it on this thread if the machine rests.
+    /// Like [`request`](Self::request), but runs a turn on this thread if the machine sleeps.
     pub(crate) fn request_here(self, input: M::Input) -> Result<(), Closed> {
         self.push(Item::Input(input), Turn::Here)
     }
@@ -455,12 +460,12 @@ impl<M: Machine> Place<'_, M> {
         let Self { inbox, permit } = self;
         inbox.push(turn, |queues| {
             queues.requests.push_back(Asked { item, counted: true });
-            permit.forget(); // given back when the request is taken
+            permit.forget(); // released when the request is taken
         })
     }
 }
 
-/// One of those who wait, as long as it lives.
+/// Counts a waiting caller while it exists.
 struct Counted<'a>(&'a AtomicUsize);
 
 impl<'a> Counted<'a> {
@@ -506,7 +511,7 @@ mod tests {
         let took = inbox.take(&mut batch, most, appetite);
         let inputs = batch.into_iter().map(|item| match item {
             Item::Input(input) => input,
-            Item::Look(_) => panic!("nobody looked"),
+            Item::Look(_) => panic!("no test pushes a look"),
         });
         (inputs.collect(), took)
     }
@@ -516,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_takes_facts_first_and_then_both_halves() {
+    fn turn_takes_facts_first_then_messages_and_requests_equally() {
         let inbox = inbox(100, 100, 1_000);
         for n in 0..10 {
             inbox.offer(100 + n, 1, Urgency::Ordinary).expect("room");
@@ -533,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn one_kind_alone_gets_the_whole_turn() {
+    fn single_kind_of_input_gets_the_whole_turn() {
         let inbox = inbox(100, 100, 1_000);
         for n in 0..10 {
             inbox.offer(n, 1, Urgency::Ordinary).expect("room");
@@ -546,13 +551,13 @@ mod tests {
     }
 
     #[test]
-    fn messages_beyond_either_bound_are_refused_until_some_are_taken() {
+    fn messages_over_a_bound_are_refused_until_some_are_taken() {
         for inbox in [inbox(1, 2, 1_000), inbox(1, 100, 11)] {
             assert_eq!(inbox.offer(1, 10, Urgency::Ordinary), Ok(()));
             assert_eq!(
                 inbox.offer(2, 10, Urgency::Ordinary),
                 Ok(()),
-                "the one that crosses the bound is taken"
+                "the message that exceeds the bound is accepted"
             );
             assert_eq!(inbox.offer(3, 10, Urgency::Ordinary), Err(Busy));
             let mut room = Box::pin(inbox.room(Urgency::Ordinary));
@@ -564,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_urgent_waits_for_no_data_and_has_room_of_its_own() {
+    fn urgent_messages_have_their_own_room_and_come_first() {
         let inbox = inbox(1, 2, 1_000);
         (0..2).for_each(|n| inbox.offer(n, 10, Urgency::Ordinary).expect("room"));
         assert_eq!(inbox.offer(2, 10, Urgency::Ordinary), Err(Busy));
@@ -580,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_wait_for_a_place_in_order_and_who_gives_up_leaves_none_behind() {
+    fn callers_get_places_in_order_and_cancelled_ones_free_theirs() {
         let inbox = inbox(1, 1, 1);
         ask(&inbox, 1).now_or_never().expect("a place").expect("open");
         let mut second = Box::pin(ask(&inbox, 2));
@@ -595,11 +600,11 @@ mod tests {
         assert_eq!(third.now_or_never(), Some(Ok(())));
         assert_eq!(take(&inbox, 9, Appetite::All).0, [3]);
         drop(inbox.place().now_or_never().expect("a place"));
-        assert!(ask(&inbox, 4).now_or_never().is_some(), "an unused place came back");
+        assert!(ask(&inbox, 4).now_or_never().is_some(), "an unused place was released");
     }
 
     #[test]
-    fn after_the_end_what_waits_is_taken_and_nobody_waits_any_more() {
+    fn closed_inbox_yields_its_items_and_releases_waiting_callers() {
         let inbox = inbox(1, 1, 1);
         ask(&inbox, 1).now_or_never().expect("a place").expect("open");
         inbox.offer(2, 1, Urgency::Ordinary).expect("room");
@@ -609,14 +614,14 @@ mod tests {
         assert_eq!(waits.now_or_never(), Some(Err(Closed)));
         assert_eq!(inbox.fact(4), Err(Closed));
         assert_eq!(inbox.request_now(5), Err(Closed));
-        assert_eq!(inbox.offer(6, 1, Urgency::Ordinary), Ok(()), "taken and dropped");
+        assert_eq!(inbox.offer(6, 1, Urgency::Ordinary), Ok(()), "accepted and dropped");
         assert_eq!(inbox.room(Urgency::Ordinary).now_or_never(), Some(()));
         assert_eq!(take(&inbox, 9, Appetite::Little), (vec![2, 1], Took::Some));
         assert_eq!(take(&inbox, 9, Appetite::All), (vec![], Took::TheLast));
     }
 
     #[test]
-    fn who_sleeps_is_woken_by_the_first_push() {
+    fn sleeping_driver_is_woken_by_the_first_push() {
         let inbox = inbox(1, 1, 1);
         assert_eq!(take(&inbox, 9, Appetite::All).1, Took::Nothing);
         let mut pushed = Box::pin(inbox.pushed());

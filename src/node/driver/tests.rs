@@ -9,7 +9,8 @@ use ostraca_ddata::clock::Now;
 use super::super::inbox::{InboxLimits, Urgency};
 use super::*;
 
-/// Says what it hears, and asks for a tick after each batch, or at a given time.
+/// A machine that outputs each word it gets, and requests a tick after each batch or at a given
+/// time.
 #[derive(Debug, Default)]
 struct Echo {
     due: Option<Instant>,
@@ -35,11 +36,14 @@ impl Machine for Echo {
             }
             Heard::WakeIn(span) => self.due = Some(now.mono + span),
             Heard::Tick => {
-                assert!(self.due.take().is_some_and(|at| at <= now.mono), "not yet");
+                assert!(
+                    self.due.take().is_some_and(|at| at <= now.mono),
+                    "the tick came too early"
+                );
                 out.push(u32::MAX);
             }
             Heard::Panic => panic!("as ordered"),
-            Heard::Hold(until) => until.recv().expect("its end is told"),
+            Heard::Hold(until) => until.recv().expect("the test ends it"),
         }
     }
 
@@ -48,7 +52,7 @@ impl Machine for Echo {
     }
 }
 
-/// Keeps what it is told by batches; whether callers run the machine is a parameter.
+/// A world that records outputs by batch. A parameter sets whether callers run the machine.
 #[derive(Clone, Debug, Default)]
 struct Seen<const ON_CALLERS: bool>(Arc<Mutex<Vec<Vec<u32>>>>, Vec<u32>, bool);
 
@@ -91,7 +95,7 @@ fn batches<const ON_CALLERS: bool>(world: &Seen<ON_CALLERS>) -> Vec<Vec<u32>> {
 }
 
 #[tokio::test]
-async fn what_waits_is_one_batch_and_its_end_is_told_in_the_same_turn() {
+async fn queued_inputs_are_one_batch_with_its_tick_in_the_same_turn() {
     let (driver, inbox) = driver(false);
     let counters = driver.counters();
     (0..3).for_each(|n| inbox.fact(Heard::Word(n)).expect("open"));
@@ -105,7 +109,7 @@ async fn what_waits_is_one_batch_and_its_end_is_told_in_the_same_turn() {
 }
 
 #[tokio::test]
-async fn a_turn_is_bounded_and_nothing_that_was_queued_is_lost_at_the_stop() {
+async fn turn_is_bounded_and_stop_handles_all_queued_inputs() {
     let (driver, inbox) = driver(false);
     let many = u32::try_from(TURN_MAX).expect("small") * 2 + 1;
     (0..many).for_each(|n| inbox.fact(Heard::Word(n)).expect("open"));
@@ -119,7 +123,7 @@ async fn a_turn_is_bounded_and_nothing_that_was_queued_is_lost_at_the_stop() {
 }
 
 #[tokio::test]
-async fn a_deadline_wakes_a_machine_that_hears_nothing() {
+async fn deadline_wakes_an_idle_machine() {
     let (driver, inbox) = driver(false);
     let world = driver.core.world.clone();
     let running = tokio::spawn(driver.run());
@@ -132,11 +136,11 @@ async fn a_deadline_wakes_a_machine_that_hears_nothing() {
     }
     assert_eq!(batches(&world).concat(), [u32::MAX]);
     inbox.close();
-    running.await.expect("it ended");
+    running.await.expect("the loop ended");
 }
 
 #[tokio::test]
-async fn a_world_that_is_behind_gets_facts_only_until_the_end() {
+async fn world_that_is_behind_gets_only_facts_until_the_end() {
     let (driver, inbox) = driver(true);
     let world = driver.core.world.clone();
     inbox.request_now(Heard::Word(2)).expect("open");
@@ -147,12 +151,12 @@ async fn a_world_that_is_behind_gets_facts_only_until_the_end() {
     }
     assert_eq!(batches(&world), [vec![1, u32::MAX]]);
     inbox.close();
-    running.await.expect("it ended");
-    assert_eq!(batches(&world)[1], [2, u32::MAX], "what was queued is handled at the end");
+    running.await.expect("the loop ended");
+    assert_eq!(batches(&world)[1], [2, u32::MAX], "queued requests are handled at the end");
 }
 
 #[tokio::test]
-async fn a_machine_that_panics_leaves_nobody_waiting() {
+async fn panic_of_a_machine_releases_all_callers() {
     let (driver, inbox) = driver(false);
     let running = tokio::spawn(driver.run());
     inbox.fact(Heard::Panic).expect("open");
@@ -162,22 +166,22 @@ async fn a_machine_that_panics_leaves_nobody_waiting() {
     assert_eq!(inbox.waiting(), super::super::inbox::Waiting::default());
 }
 
-// ── Who goes first ──
+// ── Yielding to other tasks ──
 
-/// On the only thread of a runtime that runs first what was woken last.
+/// Runs a test on a runtime with one thread, which runs the task first that was woken last.
 fn on_one_worker<T: Send + 'static>(test: impl Future<Output = T> + Send + 'static) -> T {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(1).enable_all().build().expect("a runtime");
-    runtime.block_on(runtime.spawn(test)).expect("it did not panic")
+    runtime.block_on(runtime.spawn(test)).expect("the test did not panic")
 }
 
 #[test]
-fn the_requests_of_all_who_are_ready_are_one_batch() {
+fn requests_of_all_ready_tasks_form_one_batch() {
     let batches = on_one_worker(async {
         let (driver, inbox) = driver(false);
         let world = driver.core.world.clone();
         let running = tokio::spawn(driver.run());
-        tokio::task::yield_now().await; // the loop is at rest
+        tokio::task::yield_now().await; // the loop sleeps
         for n in 0..10 {
             let inbox = inbox.clone();
             tokio::spawn(async move {
@@ -189,29 +193,29 @@ fn the_requests_of_all_who_are_ready_are_one_batch() {
             tokio::task::yield_now().await;
         }
         inbox.close();
-        running.await.expect("it ended");
+        running.await.expect("the loop ended");
         batches(&world)
     });
     assert_eq!(batches[0].len(), 11, "ten words and the tick, not {batches:?}");
 }
 
 #[test]
-fn nothing_that_is_due_and_no_fact_waits_for_requests() {
+fn deadlines_and_urgent_messages_do_not_wait_for_requests() {
     let (_driver, inbox) = driver(false);
     let now = tokio::time::Instant::now();
     let gives_way = |until| give_way(&inbox, until).now_or_never().is_none();
-    assert!(!gives_way(None), "to nobody, as no request waits");
+    assert!(!gives_way(None), "no request is queued");
     inbox.request_now(Heard::Word(1)).expect("open");
     assert!(gives_way(None) && gives_way(Some(now + Duration::from_secs(3_600))));
     assert!(!gives_way(Some(now)), "a deadline has passed");
     inbox.offer(Heard::Word(2), 1, Urgency::Ordinary).expect("room");
     assert!(gives_way(None));
     inbox.offer(Heard::Word(3), 1, Urgency::Urgent).expect("room");
-    assert!(!gives_way(None), "an urgent message waits");
+    assert!(!gives_way(None), "an urgent message is queued");
 }
 
 #[test]
-fn a_fact_waits_for_no_requests() {
+fn facts_do_not_wait_for_requests() {
     let (_driver, inbox) = driver(false);
     inbox.request_now(Heard::Word(1)).expect("open");
     inbox.fact(Heard::Word(2)).expect("open");
@@ -219,19 +223,19 @@ fn a_fact_waits_for_no_requests() {
 }
 
 #[test]
-fn requests_without_end_do_not_hold_the_loop_up() {
+fn endless_requests_do_not_starve_the_loop() {
     let all = 100;
     let batches = on_one_worker(async move {
         let (driver, inbox) = driver(false);
         let world = driver.core.world.clone();
         let running = tokio::spawn(driver.run());
-        tokio::task::yield_now().await; // the loop is at rest
+        tokio::task::yield_now().await; // the loop sleeps
         for n in 0..all {
             inbox.place().await.expect("open").request(Heard::Word(n)).expect("open");
-            yield_now().await; // behind the loop
+            yield_now().await; // lets the loop run
         }
         inbox.close();
-        running.await.expect("it ended");
+        running.await.expect("the loop ended");
         batches(&world)
     });
     let words = batches[0].iter().filter(|word| **word < all).count();
@@ -245,51 +249,51 @@ fn ask(inbox: &Inbox<Echo>, input: Heard) {
 }
 
 fn ask_if_open(inbox: &Inbox<Echo>, input: Heard) -> bool {
-    let place = inbox.place().now_or_never().expect("a free place, or none any more");
+    let place = inbox.place().now_or_never().expect("a free place, or a closed inbox");
     place.is_ok_and(|place| place.request_here(input).is_ok())
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn who_finds_the_machine_at_rest_runs_it_and_wakes_nobody() {
+async fn caller_runs_a_sleeping_machine_without_waking_the_loop() {
     let (driver, inbox) = driver_of::<true>(false);
     let (world, counters) = (driver.core.world.clone(), driver.counters());
     let running = tokio::spawn(driver.run());
     ask(&inbox, Heard::Word(1));
-    assert_eq!(batches(&world), [[0; 0]; 0], "before its loop has begun, a push waits for it");
+    assert_eq!(batches(&world), [[0; 0]; 0], "a push before the loop's begin waits for the loop");
     while counters.read().turns < 1 {
         tokio::task::yield_now().await;
     }
-    tokio::task::yield_now().await; // the loop is at rest
+    tokio::task::yield_now().await; // the loop sleeps
     ask(&inbox, Heard::Word(2));
-    assert_eq!(batches(&world)[1..], [vec![2, u32::MAX]], "this thread has done it");
+    assert_eq!(batches(&world)[1..], [vec![2, u32::MAX]], "this thread has run the turn");
     inbox.offer(Heard::Word(3), 1, Urgency::Ordinary).expect("room");
     inbox.offer(Heard::Word(4), 1, Urgency::Ordinary).expect("room");
-    assert_eq!(batches(&world).len(), 2, "a message waits until no more are at hand");
+    assert_eq!(batches(&world).len(), 2, "messages wait for the call of `run`");
     inbox.run();
     assert_eq!(batches(&world)[2..], [vec![3, 4, u32::MAX]]);
     inbox.run();
-    assert_eq!(counters.read().turns, 3, "where nothing waits, nothing runs");
+    assert_eq!(counters.read().turns, 3, "an empty inbox causes no turn");
     inbox.close();
-    running.await.expect("it ended");
+    running.await.expect("the loop ended");
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_long_turn_is_left_to_the_loop() {
+async fn long_turn_is_left_to_the_loop() {
     let (driver, inbox) = driver_of::<true>(false);
     let world = driver.core.world.clone();
     let running = tokio::spawn(driver.run());
-    tokio::task::yield_now().await; // the loop is at rest
+    tokio::task::yield_now().await; // the loop sleeps
     inbox.offer(Heard::Word(1), 64 * 1024 + 1, Urgency::Ordinary).expect("room");
     inbox.run();
-    assert!(batches(&world).is_empty(), "so many bytes are no caller's");
+    assert!(batches(&world).is_empty(), "a caller does not handle so many bytes");
     tokio::task::yield_now().await;
     assert_eq!(batches(&world), [vec![1, u32::MAX]]);
     inbox.close();
-    running.await.expect("it ended");
+    running.await.expect("the loop ended");
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_deadline_that_a_callers_turn_brings_forward_is_kept_by_the_loop() {
+async fn loop_keeps_a_deadline_that_a_callers_turn_brings_forward() {
     let (driver, inbox) = driver_of::<true>(false);
     let world = driver.core.world.clone();
     let running = tokio::spawn(driver.run());
@@ -303,25 +307,25 @@ async fn a_deadline_that_a_callers_turn_brings_forward_is_kept_by_the_loop() {
     };
     tokio::time::timeout(Duration::from_secs(60), told).await.expect("the tick came");
     inbox.close();
-    running.await.expect("it ended");
+    running.await.expect("the loop ended");
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_machine_that_panics_on_a_callers_thread_ends_its_loop_and_not_the_caller() {
+async fn panic_on_a_callers_thread_ends_the_loop_not_the_caller() {
     let (driver, inbox) = driver_of::<true>(false);
     let world = driver.core.world.clone();
     let running = tokio::spawn(driver.run());
     tokio::task::yield_now().await;
     ask(&inbox, Heard::Panic);
-    ask(&inbox, Heard::Word(1)); // finds the token again
+    ask(&inbox, Heard::Word(1)); // finds the lock free again
     assert!(running.await.expect_err("it panicked").is_panic());
     ask_if_open(&inbox, Heard::Word(2));
-    assert_eq!(batches(&world).concat(), [0; 0], "nothing is run by a machine that has failed");
-    assert!(inbox.fact(Heard::Tick).is_err(), "nobody is left waiting");
+    assert_eq!(batches(&world).concat(), [0; 0], "a failed machine does not run again");
+    assert!(inbox.fact(Heard::Tick).is_err(), "the inbox is closed");
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_caller_at_its_turn_blocks_no_runtime_and_what_came_meanwhile_is_done_afterwards() {
+async fn loop_handles_inputs_that_came_during_a_callers_turn() {
     let (driver, inbox) = driver_of::<true>(false);
     let world = driver.core.world.clone();
     let running = tokio::spawn(driver.run());
@@ -335,9 +339,9 @@ async fn a_caller_at_its_turn_blocks_no_runtime_and_what_came_meanwhile_is_done_
         tokio::task::yield_now().await;
     }
     inbox.fact(Heard::Word(1)).expect("open");
-    inbox.notify(); // the loop finds a caller at it, as it would at a deadline
+    inbox.notify(); // the loop finds the lock held, as it could at a deadline
     for _ in 0..10 {
-        tokio::task::yield_now().await; // this thread goes on
+        tokio::task::yield_now().await; // the caller's turn does not block this thread
     }
     release.send(()).expect("the caller waits");
     let done = async {
@@ -345,15 +349,15 @@ async fn a_caller_at_its_turn_blocks_no_runtime_and_what_came_meanwhile_is_done_
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), done).await.expect("nothing is forgotten");
+    tokio::time::timeout(Duration::from_secs(60), done).await.expect("the input is handled");
     caller.join().expect("no panic");
     inbox.close();
-    running.await.expect("it ended");
+    running.await.expect("the loop ended");
 }
 
-/// Every way to push, from several threads at once, against the loop.
+/// Pushes facts, requests and messages from several threads, while the loop runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_runs_it_each_input_is_handled_once_and_in_its_senders_order() {
+async fn each_input_is_handled_once_and_in_order_per_sender() {
     const EACH: u32 = 20_000;
     let (driver, inbox) = driver_of::<true>(false);
     let running = tokio::spawn(driver.run());
@@ -371,7 +375,7 @@ async fn whoever_runs_it_each_input_is_handled_once_and_in_its_senders_order() {
                             thread::yield_now();
                         }
                         let word = word.take().expect("once");
-                        inbox.offer(word, 1, Urgency::Ordinary).expect("its only sender");
+                        inbox.offer(word, 1, Urgency::Ordinary).expect("no other sender fills it");
                         if n % 3 == 0 || n + 1 == EACH {
                             inbox.run();
                         }
@@ -395,9 +399,9 @@ async fn whoever_runs_it_each_input_is_handled_once_and_in_its_senders_order() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), all_handled).await.expect("no push is forgotten");
+    tokio::time::timeout(Duration::from_secs(60), all_handled).await.expect("no push is lost");
     inbox.close();
-    let (_, world) = running.await.expect("it ended");
+    let (_, world) = running.await.expect("the loop ended");
     let mut said: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for word in batches(&world).concat().into_iter().filter(|word| *word != u32::MAX) {
         said.entry(word / EACH).or_default().push(word % EACH);
