@@ -1,16 +1,18 @@
-//! The crew: workers that poll what entities do, many in one task of the program's runtime.
+//! [`Crew`]: executor that polls the entities of a node with a few worker tasks on the program's
+//! runtime.
 //!
-//! An entity's burst (its messages, up to the moment at which none waits) is mostly over within a
-//! microsecond. A task of tokio for each made its queues overflow where a thousand entities were busy
-//! at once: of asks in flight one of a hundred took 40 ms. A worker is one task, and polls one
-//! burst after the other. A burst that is not over at its first poll, for its code awaits something,
-//! becomes a task of its own and is the runtime's: so a worker never waits for anything, and
-//! there is no second place that knows wakers.
+//! An activation ([`Burst`]) is one run of an entity's message loop, until no message is buffered.
+//! It mostly ends within a microsecond. With a tokio task for each activation, tokio's queues
+//! overflowed when a thousand entities were busy: one of a hundred concurrent asks took 40 ms. A
+//! worker is one task that polls one activation after the other. An activation that is pending
+//! after its first poll, because its code awaits something, becomes a tokio task of its own. A
+//! worker therefore never waits, and only the runtime handles wakers.
 //!
-//! A burst may block its thread, though, and a worker that was called may stand behind a task that
-//! does. There are as many workers as the runtime has threads, each takes one burst at a time out
-//! of a queue that all share, and a watch writes off those that do not come between two of its looks
-//! while something waits.
+//! An activation may block its thread, and a new worker may be scheduled behind a task that does.
+//! There are as many workers as the runtime has threads. Each takes one activation at a time from a
+//! shared queue. A watch (stall detector) checks the queue periodically: if activations wait and
+//! some workers have not come to the queue since the last check, it writes these off and starts
+//! others.
 
 mod queue;
 #[cfg(test)]
@@ -31,36 +33,39 @@ use crate::sharding::burst::{Burst, Running};
 use crate::sharding::{forget_panic, yield_now};
 use queue::{Added, Call, Next, Pace, Place, Queue, Seen, Settings};
 
-/// Bursts that a worker polls before it lets other tasks have their turn, and the time after which it
-/// does so in any case.
+/// Maximum number of activations that a worker polls before it yields to other tasks.
 const POLLS: usize = 64;
+/// Time after which a worker yields to other tasks in any case.
 const SPAN: Duration = Duration::from_micros(50);
 
-/// Bursts that wait for each worker before another one is called, as long as all are quick; and turns of
-/// others that a worker which finds nothing stays for. Measured: fewer workers wake threads
-/// for little, and one that ends at once is started anew for the next message.
+/// Spawn threshold: waiting activations for each worker above which another worker is started,
+/// while polls are quick. A lower one wakes threads for little work (measured).
 const CROWD: usize = 16;
+/// Spin budget: how often a worker that finds no work yields and looks again before it ends. A
+/// worker that ended at once would be started again for the next message (measured).
 const RESTS: u8 = 8;
 
-/// Bursts that are over, whose memory a worker keeps for others. One would do if each were over at its
-/// first poll: those that let others have a turn have their own meanwhile, and leave it as well.
+/// Maximum number of finished activations whose memory a worker keeps for reuse. One would suffice
+/// if each ended at its first poll, but activations that yield keep their own memory meanwhile, and
+/// leave it to the worker as well.
 const OVER_MAX: usize = 64;
 
-/// How often the watch looks: while nothing waits, and while something does.
+/// Interval of the watch's checks while no activation waits.
 const LOOK: Duration = Duration::from_millis(10);
+/// Interval of the watch's checks while activations wait.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// Looks that find nobody at work before the watch ends.
+/// Number of successive checks without workers and activations after which the watch ends.
 const LOOKS: usize = 10;
 
-/// The workers of a node, for all its entity types.
+/// The executor of a node, shared by all its entity types.
 pub struct Crew {
     queue: Queue<Burst>,
     runtime: Handle,
 }
 
 impl Crew {
-    /// Works on that runtime. Its bursts are dropped with it.
+    /// Creates an executor on a runtime. When the runtime ends, its activations are dropped.
     #[must_use]
     pub fn new(runtime: Handle) -> Arc<Self> {
         let workers_max = runtime.metrics().num_workers();
@@ -68,12 +73,13 @@ impl Crew {
         Arc::new(Self { queue, runtime })
     }
 
-    /// Polls the burst until it is over. If the runtime has ended, drops it.
+    /// Runs an activation to its end. Drops it if the runtime has ended.
     pub fn run(self: &Arc<Self>, burst: Burst) {
         match self.queue.add(SEAT.get(), burst) {
             Ok(Added { call, watch }) => {
                 if watch {
-                    // Before the worker: what is spawned last runs first, on this thread only.
+                    // Before the worker: the task that is spawned last runs first, and only on this
+                    // thread.
                     self.runtime.spawn(Watch { crew: Arc::clone(self), has_ended: false }.run());
                 }
                 if let Some(call) = call {
@@ -92,7 +98,7 @@ impl Crew {
         }
     }
 
-    /// Polls it once. What its panic leaves is dropped while that goes on, as in a task.
+    /// Polls an activation once. If it panics, it is dropped during the unwinding, as in a task.
     fn poll(&self, burst: Burst, over: &mut Vec<Running>) -> Polled {
         let polled = catch_unwind(AssertUnwindSafe(move || {
             let mut future = burst.begin(|| over.pop());
@@ -102,7 +108,7 @@ impl Crew {
                     Poll::Ready(()) => Polled::Done(future),
                     Poll::Pending if hint.0.load(Ordering::Relaxed) => Polled::Again(future.into()),
                     Poll::Pending => {
-                        // Its first poll there registers a waker that lasts.
+                        // The task's first poll registers its own waker, which replaces the hint.
                         self.runtime.spawn(future);
                         Polled::Awaits
                     }
@@ -110,37 +116,39 @@ impl Crew {
             })
         }));
         polled.unwrap_or_else(|panic| {
-            forget_panic(panic); // it was reported by its hook
+            forget_panic(panic); // the panic hook has reported it
             Polled::Failed
         })
     }
 
-    /// The runtime has ended.
+    /// Closes the queue and drops all waiting activations, because the runtime has ended.
     fn end(&self) {
         self.queue.close().into_iter().for_each(discard);
     }
 }
 
-/// The user's own `Drop` may panic: that concerns nobody else.
+/// Drops an activation. A panic of the program's `Drop` code is caught.
 fn discard(burst: Burst) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(burst))) {
         forget_panic(panic);
     }
 }
 
-/// What came of a burst's poll.
+/// Result of polling an activation.
 enum Polled {
-    /// It is over, and leaves its memory.
+    /// The activation has ended, and leaves its memory.
     Done(Running),
+    /// The activation has panicked.
     Failed,
-    /// It waits for its next.
+    /// The activation has yielded and must be polled again.
     Again(Burst),
-    /// It is a task now, the next one of this thread.
+    /// The activation awaits something and became a task, the next one of this thread.
     Awaits,
 }
 
-/// Whether a burst that is not over has asked to be polled again at once. A hint: who gives none is
-/// polled again as a task, so it may be another's, or come too late.
+/// Records whether a pending activation has woken its waker during the poll, that is, has yielded.
+/// It is only a hint, which may come from another activation or too late: without it the activation
+/// becomes a task, which polls it again as well.
 #[derive(Default)]
 struct Hint(AtomicBool);
 
@@ -155,8 +163,8 @@ impl Wake for Hint {
 }
 
 thread_local! {
-    /// Where the worker sits that came by last: what it woke runs on this thread next, and what that
-    /// adds is best polled here as well.
+    /// Seat (queue index) of the worker that last ran on this thread. Tasks that it woke run on
+    /// this thread next, and the activations that they add are best polled here as well.
     static SEAT: Cell<usize> = const { Cell::new(0) };
     static HINT: (Arc<Hint>, Waker) = {
         let hint = Arc::<Hint>::default();
@@ -167,19 +175,19 @@ thread_local! {
 struct Worker {
     crew: Arc<Crew>,
     place: Place,
-    pace: Pace,         // of its last poll
-    over: Vec<Running>, // of bursts that are over; ≤ OVER_MAX
+    pace: Pace,         // of the last poll
+    over: Vec<Running>, // memory of finished activations; ≤ OVER_MAX
     has_ended: bool,
 }
 
 impl Worker {
     async fn work(mut self) {
         while self.work_on() {
-            yield_now().await; // to the runtime's queue, where any thread may take it
+            yield_now().await; // into the runtime's queue, from which any thread may take it
         }
     }
 
-    /// `false`: it has ended. Else it is others' turn.
+    /// Polls activations until it is time to yield. Returns `false` if the worker has ended.
     fn work_on(&mut self) -> bool {
         let (mut begun, mut pace) = (Instant::now(), self.pace);
         let (since, mut again) = (begun, None);
@@ -215,7 +223,8 @@ impl Worker {
                 Polled::Again(burst) => again = Some(burst),
                 Polled::Awaits | Polled::Failed => {}
             }
-            // What awaits is polled again first: no burst that is long, or blocks, comes before it.
+            // Yield, so that the new task is polled before another activation that may be long or
+            // block.
             if awaits || now - since > SPAN || !coop::has_budget_remaining() {
                 break;
             }
@@ -229,7 +238,7 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// Dropped before it has ended: so the runtime has.
+    /// A worker that is dropped before its end shows that the runtime has ended.
     fn drop(&mut self) {
         if !self.has_ended {
             self.crew.end();
@@ -237,7 +246,8 @@ impl Drop for Worker {
     }
 }
 
-/// Looks after the workers until nobody works any more. While anything waits there is one.
+/// Stall detector of the workers: starts others in place of those that are blocked. There is one
+/// while activations wait or workers exist.
 struct Watch {
     crew: Arc<Crew>,
     has_ended: bool,
@@ -263,8 +273,9 @@ impl Watch {
 }
 
 impl Drop for Watch {
-    /// Dropped before it has ended: so the runtime has, while all workers may be in handlers. Or it
-    /// has failed, as where the runtime has no timers.
+    /// A watch that is dropped before its end shows that the runtime has ended, perhaps while all
+    /// workers are inside handlers; or it has panicked, for example because the runtime has no
+    /// timers.
     fn drop(&mut self) {
         if self.has_ended {
         } else if std::thread::panicking() {
@@ -275,7 +286,8 @@ impl Drop for Watch {
     }
 }
 
-/// A subscriber may panic: the looks go on, for who waits behind those that block has nothing else.
+/// Logs that workers are blocked. A panic of the tracing subscriber is caught, because the watch
+/// must continue its checks.
 fn say_held_up() {
     let say = || tracing::debug!("sharding.workers_held_up: a handler or a task keeps its thread");
     if let Err(panic) = catch_unwind(say) {

@@ -1,11 +1,12 @@
-//! Bursts that wait for a worker, and how many workers there are for them: one short lock.
+//! [`Queue`]: waiting activations and the number of their workers, under one short lock.
 //!
-//! While anything waits there is a worker that has been called and will look again before it ends:
-//! whoever adds finds it counted, or calls one. Workers that a blocked thread holds up are
-//! written off, and others called in their place ([`look`](Queue::look)).
+//! Invariant: while an activation waits, there is a counted worker that will look at the queue
+//! again before it ends. A thread that adds an activation therefore starts a worker if too few are
+//! counted. Workers that are stuck behind a blocked thread are written off, and others are started
+//! in their place ([`look`](Queue::look)).
 //!
-//! Every call is one hold of that lock: so an order of calls is all that threads can make of it, and
-//! the tests try them all.
+//! Every method takes the lock once, so threads can only produce orders of calls, all of which the
+//! tests try up to a depth.
 
 mod lines;
 
@@ -14,97 +15,98 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lines::Lines;
 
-/// How many workers there are, and how long they stay.
+/// Settings of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
-    /// Workers at a time, at most; but for those that are written off.
+    /// Maximum number of workers, without those that are written off.
     pub(super) workers_max: usize,
-    /// Bursts that wait for each worker before another one is called.
+    /// Spawn threshold: waiting activations for each worker above which another one is started.
     pub(super) crowd: usize,
-    /// Turns of others that a worker which finds nothing stays for.
+    /// Spin budget: how often a worker that finds no work yields before it ends.
     pub(super) rests: u8,
 }
 
-/// See the module's page.
+/// Queue of activations, with the state of its workers.
 pub(super) struct Queue<B> {
     inner: Mutex<Inner<B>>,
     settings: Settings,
 }
 
 struct Inner<B> {
-    bursts: Lines<B>,   // ≤ entities that have a task
-    workers: usize,     // called and not ended, of this shift
-    seats: Box<[bool]>, // whether one of these sits there
-    fresh: usize,       // of these: called, and have not come yet
-    came: usize,        // of these: since the last look
-    pace: Pace,         // of the last one that came
-    shift: u64,         // the next begins when workers are written off
-    looks: u64,
+    bursts: Lines<B>,   // ≤ entities with an activation
+    workers: usize,     // workers of this shift that were started and have not ended
+    seats: Box<[bool]>, // whether one of these occupies the seat
+    fresh: usize,       // number of these that have not come to the queue yet
+    came: usize,        // number of these that have come since the last look
+    pace: Pace,         // of the last worker that came
+    shift: u64,         // generation of workers; incremented when workers are written off
+    looks: u64,         // number of looks of the watch
     patience: Patience,
     watched: bool,
     closed: bool,
 }
 
-/// Workers that are to be started, for that shift.
+/// Order to start workers, which the queue counts already.
 #[derive(Debug, PartialEq, Eq)]
-#[must_use = "the queue counts on them"]
+#[must_use = "the queue counts these workers already"]
 pub(super) struct Call {
     shift: u64,
-    seat: usize,      // of one worker
-    more: Vec<usize>, // those of others
+    seat: usize,      // of the first worker
+    more: Vec<usize>, // seats of further workers
 }
 
-/// What is to be done for a burst that was added.
+/// Orders for the thread that added an activation.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Added {
     pub(super) call: Option<Call>,
-    /// Nobody watches the queue yet.
+    /// Whether to start a watch, because the queue has none.
     pub(super) watch: bool,
 }
 
-/// A worker's place.
+/// State of a worker towards the queue.
 #[derive(Debug)]
 pub(super) struct Place {
     shift: u64,
     seat: usize,
     is_fresh: bool,
-    looks: u64, // when it came last; 0: it has not
-    rests: u8,  // that it has left, once it has found nothing
+    looks: u64, // number of the look that follows its last coming; 0: it has not come
+    rests: u8,  // remaining spin budget, once it has found no work
     rested: bool,
 }
 
-/// How long a worker's last poll took.
+/// Duration of a worker's last poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
+    /// Within the time after which a worker yields.
     Quick,
-    /// So long that who waits should have a worker of its own.
+    /// Longer: another worker should be started for waiting activations.
     Slow,
 }
 
-/// What a worker does next.
+/// Next step of a worker.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next<B> {
-    /// Polls this.
+    /// Poll this activation.
     Work(B),
-    /// Adds this, which was to be polled again, as anybody would, and takes anew.
+    /// Add this activation, which must be polled again, like a new one, and look again.
     Back(B),
-    /// Calls a colleague, for there is much to do, and lets it have its turn.
+    /// Start another worker, because many activations wait, and yield.
     Call(Call),
-    /// Lets others have a turn, and looks again.
+    /// Yield, and look again.
     Rest,
-    /// Ends: it is not counted any more.
+    /// End; the worker is no longer counted.
     End,
 }
 
-/// What somebody sees who looks at the queue now and then.
+/// Result of a periodic check of the queue.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// Nothing waits, nobody works.
+    /// No activation waits, and there are no workers.
     Idle,
-    /// Somebody works.
+    /// The workers make progress.
     Work,
-    /// Something has waited since the last look, and not all workers came: some are held up. All
-    /// are written off; those that come go on.
+    /// Activations have waited since the last check, and some workers did not come: they are
+    /// blocked. All workers are written off; those that come later continue if they are needed.
     Stuck(Call),
 }
 
@@ -130,7 +132,7 @@ impl<B> Queue<B> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For the line of the worker that sits there; any number will do. The burst comes back if the queue
+    /// Adds an activation to the line of a seat, which may be any number. Returns it if the queue
     /// is closed.
     pub(super) fn add(&self, seat: usize, burst: B) -> Result<Added, B> {
         let mut inner = self.lock();
@@ -139,8 +141,8 @@ impl<B> Queue<B> {
         }
         inner.bursts.push(seat, burst);
         let watch = !std::mem::replace(&mut inner.watched, true);
-        // Workers that have not come may stand behind a task that keeps its thread, where no other
-        // thread finds them but by a further call.
+        // Workers that have not come may be scheduled behind a task that blocks its thread. Only
+        // another spawn makes the runtime wake a further thread.
         let nobody_came = inner.fresh == inner.workers;
         let may_wait = match inner.pace {
             _ if nobody_came => inner.workers,
@@ -150,8 +152,9 @@ impl<B> Queue<B> {
         Ok(Added { call: inner.call(self.settings.workers_max, may_wait), watch })
     }
 
-    /// `again`: what was taken last and is to be polled again goes back to the end of the line; unless
-    /// this worker is not counted any more: then somebody may have to be called for it.
+    /// Decides a worker's next step. `again` is the activation that it took last if that must be
+    /// polled again: it is appended to the line, unless this worker is no longer counted, because
+    /// then another worker may have to be started for it.
     pub(super) fn take(&self, place: &mut Place, pace: Pace, again: Option<B>) -> Next<B> {
         let mut inner = self.lock();
         if let Some(burst) = again {
@@ -165,7 +168,7 @@ impl<B> Queue<B> {
         }
         inner.pace = pace;
         let may_wait = match pace {
-            Pace::Slow => 1, // it is taken now
+            Pace::Slow => 1, // this worker takes one now
             Pace::Quick => inner.workers * self.settings.crowd,
         };
         if let Some(call) = inner.call(self.settings.workers_max, may_wait) {
@@ -192,7 +195,8 @@ impl<B> Queue<B> {
         Next::End
     }
 
-    /// `waited`: what the last look left there, whether something waited.
+    /// Checks whether the workers make progress. `waited` carries from one check to the next
+    /// whether activations were waiting.
     pub(super) fn look(&self, waited: &mut bool) -> Seen {
         let mut inner = self.lock();
         inner.looks += 1;
@@ -216,7 +220,7 @@ impl<B> Queue<B> {
         Seen::Stuck(Call { shift, seat, more })
     }
 
-    /// Nobody watches it any more. `false`: somebody must.
+    /// Ends the watch if no activation waits and there are no workers. Returns whether it ended.
     pub(super) fn unwatch(&self) -> bool {
         let mut inner = self.lock();
         let quiet = inner.bursts.is_empty() && inner.workers == 0;
@@ -224,12 +228,12 @@ impl<B> Queue<B> {
         quiet
     }
 
-    /// The watch has failed: the next burst brings another.
+    /// Called when the watch has panicked: the next activation will start another one.
     pub(super) fn lose_watch(&self) {
         self.lock().watched = false;
     }
 
-    /// Takes nothing any more; what waited comes back.
+    /// Closes the queue. Returns the activations that waited.
     pub(super) fn close(&self) -> Vec<B> {
         let mut inner = self.lock();
         inner.closed = true;
@@ -247,22 +251,23 @@ impl<B> Inner<B> {
         })
     }
 
-    /// A seat for one more worker.
+    /// Assigns a free seat to one more worker.
     fn sit_down(&mut self) -> usize {
         let free = self.seats.iter().position(|taken| !taken);
-        let seat = free.expect("there are as many seats as there may be workers");
+        let seat = free.expect("there is a seat for each of `workers_max` workers");
         self.seats[seat] = true;
         seat
     }
 
-    /// Whether a worker goes on. One that was written off does if there is work, and a place.
+    /// Whether a worker continues. One that was written off is counted again if activations wait
+    /// and fewer than `workers_max` workers are counted.
     fn admits(&mut self, place: &mut Place, workers_max: usize) -> bool {
         let was_fresh = std::mem::take(&mut place.is_fresh);
         if place.shift == self.shift {
             self.fresh -= usize::from(was_fresh);
         } else if !self.bursts.is_empty() && self.workers < workers_max {
             place.shift = self.shift;
-            place.looks = 0; // nobody has counted it here
+            place.looks = 0; // it is not counted in `came` yet
             self.workers += 1;
             place.seat = self.sit_down();
         } else {
@@ -276,14 +281,14 @@ impl<B> Inner<B> {
 }
 
 impl Place {
-    /// Where the worker sits.
+    /// The worker's seat: the index of its line.
     pub(super) const fn seat(&self) -> usize {
         self.seat
     }
 }
 
 impl Call {
-    /// Of each worker.
+    /// Initial state of each worker to start.
     pub(super) fn places(self) -> impl Iterator<Item = Place> {
         let Self { shift, seat, more } = self;
         iter::once(seat).chain(more).map(move |seat| Place {
@@ -297,15 +302,16 @@ impl Call {
     }
 }
 
-/// Whether a worker that finds nothing stays for a few turns of others.
+/// Adaptive spinning: decides whether a worker that finds no work yields a few times before it
+/// ends.
 ///
-/// Where messages come one after the other that saves starting a worker for each; where they
-/// are rare it keeps a thread from sleeping. So workers rest while that has brought them something,
-/// and else try it now and then.
+/// If messages follow each other quickly, this saves starting a worker for each; if they are rare,
+/// it only keeps a thread from sleeping. Workers therefore spin while this has recently found work,
+/// and otherwise only in every [`TRIAL_EVERY`](Self::TRIAL_EVERY)th case.
 #[derive(Debug)]
 struct Patience {
-    worth: u8,   // how often yet in vain
-    hurried: u8, // workers that have ended at once since it was tried last
+    worth: u8,   // how many further spins may find nothing
+    hurried: u8, // number of workers that ended at once since the last spin
 }
 
 impl Default for Patience {
@@ -315,8 +321,10 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// In vain in a row, before workers end at once.
+    /// Number of successive spins without success after which workers end at once.
     const WORTH: u8 = 4;
+    /// Without success, one of so many workers still spins, to find out whether it is worth it
+    /// again.
     const TRIAL_EVERY: u8 = 16;
 
     const fn grant(&mut self, rests: u8) -> u8 {

@@ -1,4 +1,4 @@
-//! Workers on a real runtime. Nothing here lets time pass: each test waits for what must happen.
+//! Tests of the workers on a real runtime. They use no sleeps: each waits for an expected event.
 
 use std::future::poll_fn;
 use std::io;
@@ -30,7 +30,7 @@ fn says<T: Send + 'static>(to: &Sender<T>, word: T) -> Burst {
     Burst::of(async move { to.send(word).expect("the test waits for it") })
 }
 
-/// Says when it blocks, and does until it is told.
+/// Creates an activation that reports when it blocks its thread, and blocks until the test ends it.
 fn blocks(in_place: bool) -> (Burst, Receiver<()>, Sender<()>) {
     let (say, said) = channel();
     let (end, ended) = channel();
@@ -49,7 +49,7 @@ fn blocks(in_place: bool) -> (Burst, Receiver<()>, Sender<()>) {
 }
 
 #[test]
-fn every_burst_is_run_however_many_there_are() {
+fn all_of_many_activations_are_run() {
     let (_runtime, crew) = crew(2);
     let (say, said) = channel();
     for number in 0..10_000_u32 {
@@ -61,14 +61,15 @@ fn every_burst_is_run_however_many_there_are() {
     assert!(all.into_iter().eq(0..10_000));
 }
 
-/// For one a second worker is not even called: the watch finds that the first is held up.
+/// A single further activation starts no second worker; the watch detects that the first is
+/// blocked.
 #[test]
-fn a_burst_that_blocks_its_thread_holds_up_no_other() {
+fn blocking_activation_does_not_delay_others() {
     for others in [1, 1_000] {
         let (_runtime, crew) = crew(2);
         let (blocker, blocked, end) = blocks(false);
         crew.run(blocker);
-        blocked.recv_timeout(DEADLINE).expect("it runs");
+        blocked.recv_timeout(DEADLINE).expect("the activation runs");
         let (say, said) = channel();
         for word in 0..others {
             crew.run(says(&say, word));
@@ -76,17 +77,17 @@ fn a_burst_that_blocks_its_thread_holds_up_no_other() {
         for _ in 0..others {
             said.recv_timeout(DEADLINE).expect("the other thread runs it");
         }
-        end.send(()).expect("it waits");
+        end.send(()).expect("the activation waits");
     }
 }
 
-/// As a task it is the next one of its thread, where no other finds it: if the next burst blocked that
-/// thread before it is polled, it would not hear of what it awaits. There is one thread here, so the
-/// order is what the worker makes of it.
+/// The new task is the next one of its thread, and other threads cannot take it. If the next
+/// activation blocked the thread before the task is polled, the task would not be woken by the
+/// event that it awaits. With one thread the order depends on the worker alone.
 #[test]
-fn a_burst_that_awaits_is_polled_as_a_task_before_the_next_one() {
+fn pending_activation_is_polled_as_a_task_before_the_next_one() {
     let (runtime, crew) = crew(1);
-    // Often, for after a poll that happens to take long its worker lets others run in any case.
+    // Repeated, because after a poll that happens to take long the worker yields in any case.
     for _ in 0..20 {
         let (say, said) = channel();
         let next = says(&say, ("next", 1));
@@ -108,7 +109,7 @@ fn a_burst_that_awaits_is_polled_as_a_task_before_the_next_one() {
 }
 
 #[test]
-fn nor_do_as_many_as_there_are_workers_if_the_runtime_knows_that_they_block() {
+fn block_in_place_activations_do_not_use_up_the_workers() {
     let (_runtime, crew) = crew(2);
     let mut ends = Vec::new();
     for _ in 0..6 {
@@ -120,10 +121,10 @@ fn nor_do_as_many_as_there_are_workers_if_the_runtime_knows_that_they_block() {
     let (say, said) = channel();
     crew.run(says(&say, ()));
     said.recv_timeout(DEADLINE).expect("somebody runs it");
-    ends.into_iter().for_each(|end| end.send(()).expect("it waits"));
+    ends.into_iter().for_each(|end| end.send(()).expect("the activation waits"));
 }
 
-/// A subscriber that panics at each event that it hears of, and counts them.
+/// A tracing subscriber that counts events and panics at each.
 fn rude() -> (Dispatch, Arc<AtomicUsize>) {
     let events = Arc::<AtomicUsize>::default();
     let count = Arc::clone(&events);
@@ -135,15 +136,16 @@ fn rude() -> (Dispatch, Arc<AtomicUsize>) {
     (Dispatch::new(subscriber.finish()), events)
 }
 
-/// Six block, and workers are called for two at a time: so the watch is to find it twice, while nobody adds
-/// anything, which would bring another watch.
+/// Six activations block and two workers are started at a time, so the watch must detect it twice.
+/// No activation is added meanwhile, because that would start another watch.
 #[test]
-fn a_subscriber_that_panics_ends_no_watch() {
+fn panicking_subscriber_does_not_end_the_watch() {
     let (rude, events) = rude();
-    // Where there is one alone, tracing may take the word of a thread that has none for all.
+    // With a single dispatcher, tracing may cache for all threads that one without it is interested
+    // in no event.
     let _other = Dispatch::new(NoSubscriber::default());
     let mut runtime = Builder::new_multi_thread();
-    // For as long as the thread lives.
+    // The guard is forgotten, so that the subscriber stays as long as the thread lives.
     let hear = move || std::mem::forget(dispatcher::set_default(&rude));
     let (_runtime, crew) = crew_of(runtime.worker_threads(2).on_thread_start(hear));
     let blockers: Vec<_> = (0..6).map(|_| blocks(true)).collect();
@@ -154,12 +156,12 @@ fn a_subscriber_that_panics_ends_no_watch() {
         blocked.recv_timeout(DEADLINE).expect("workers that block are written off");
     }
     assert!(events.load(Ordering::SeqCst) > 0, "it has panicked");
-    signs.into_iter().for_each(|(_, end)| end.send(()).expect("it waits"));
+    signs.into_iter().for_each(|(_, end)| end.send(()).expect("the activation waits"));
 }
 
-/// The worker that it calls is the next task of its own thread, where nobody else can take it.
+/// The new worker is the next task of the blocked thread, and other threads cannot take it.
 #[test]
-fn who_calls_a_worker_and_blocks_holds_up_nobody() {
+fn caller_that_starts_a_worker_and_blocks_delays_no_activation() {
     let (runtime, crew) = crew(2);
     let (say, said) = channel();
     let there = Arc::clone(&crew);
@@ -171,7 +173,7 @@ fn who_calls_a_worker_and_blocks_holds_up_nobody() {
 }
 
 #[test]
-fn a_burst_that_awaits_goes_on_when_it_is_woken_and_holds_up_nobody() {
+fn pending_activation_continues_when_woken_and_delays_no_others() {
     let (_runtime, crew) = crew(1);
     let (wake, woken) = oneshot::channel();
     let (say, said) = channel();
@@ -182,17 +184,17 @@ fn a_burst_that_awaits_goes_on_when_it_is_woken_and_holds_up_nobody() {
     }));
     crew.run(says(&say, "before"));
     assert_eq!(said.recv_timeout(DEADLINE), Ok("before"));
-    wake.send(()).expect("it waits");
+    wake.send(()).expect("the activation waits");
     assert_eq!(said.recv_timeout(DEADLINE), Ok("after"));
 }
 
 #[test]
-fn who_lets_others_go_first_is_polled_again_after_them() {
+fn yielding_activation_is_polled_again_after_the_others() {
     let (runtime, crew) = crew(1);
     let (say, said) = channel();
     let order = ["first", "second", "third"].map(|name| (name, says(&say, (name, 2))));
     let there = Arc::clone(&crew);
-    // From its one thread: no worker runs before all have been added.
+    // Added from the runtime's only thread, so that no worker runs before.
     let adds = runtime.spawn(async move {
         for (name, again) in order {
             let once = says(&say, (name, 1));
@@ -209,7 +211,7 @@ fn who_lets_others_go_first_is_polled_again_after_them() {
     assert_eq!(heard, [(a, 1), (b, 1), (c, 1), (a, 2), (b, 2), (c, 2)]);
 }
 
-/// Says, when it is dropped, whether a panic goes on.
+/// Reports when it is dropped, and whether its thread is panicking.
 struct Dropped(Sender<bool>);
 
 impl Drop for Dropped {
@@ -219,7 +221,7 @@ impl Drop for Dropped {
 }
 
 #[test]
-fn a_panic_ends_one_burst_and_drops_it_as_it_goes() {
+fn panic_ends_one_activation_and_drops_it_while_unwinding() {
     let (_runtime, crew) = crew(1);
     let (drops, dropped) = channel();
     let (say, said) = channel();
@@ -229,12 +231,12 @@ fn a_panic_ends_one_burst_and_drops_it_as_it_goes() {
         panic!("as the test wants it");
     }));
     crew.run(says(&say, ()));
-    said.recv_timeout(DEADLINE).expect("its worker goes on");
+    said.recv_timeout(DEADLINE).expect("the worker continues");
     assert_eq!(dropped.recv_timeout(DEADLINE), Ok(true));
 }
 
 #[test]
-fn what_a_burst_held_is_gone_with_it_while_its_worker_goes_on() {
+fn ended_activation_is_dropped_before_the_next_one_runs() {
     let (_runtime, crew) = crew(1);
     let (drops, dropped) = channel();
     let held = Dropped(drops);
@@ -244,12 +246,12 @@ fn what_a_burst_held_is_gone_with_it_while_its_worker_goes_on() {
     })));
     let (blocker, blocked, end) = blocks(false);
     crew.run(blocker);
-    blocked.recv_timeout(DEADLINE).expect("it runs");
+    blocked.recv_timeout(DEADLINE).expect("the activation runs");
     assert_eq!(dropped.recv_timeout(DEADLINE), Ok(false));
-    end.send(()).expect("it waits");
+    end.send(()).expect("the activation waits");
 }
 
-/// Panics as often as it is dropped.
+/// A value whose `drop` panics.
 struct Spiteful;
 
 impl Drop for Spiteful {
@@ -259,20 +261,20 @@ impl Drop for Spiteful {
 }
 
 #[test]
-fn nor_does_what_a_panic_says_end_the_crew() {
+fn panic_payload_that_panics_on_drop_does_not_end_the_worker() {
     let (_runtime, crew) = crew(1);
     crew.run(Burst::of(async { std::panic::panic_any(Spiteful) }));
     let (say, said) = channel();
     crew.run(says(&say, ()));
-    said.recv_timeout(DEADLINE).expect("its worker goes on");
+    said.recv_timeout(DEADLINE).expect("the worker continues");
 }
 
 #[test]
-fn what_the_runtime_leaves_is_dropped_with_it_and_what_comes_later_at_once() {
+fn end_of_runtime_drops_waiting_and_later_activations() {
     let (runtime, crew) = crew(2);
     let (blocker, blocked, end) = blocks(false);
     crew.run(blocker);
-    blocked.recv_timeout(DEADLINE).expect("it runs");
+    blocked.recv_timeout(DEADLINE).expect("the activation runs");
     let (drops, dropped) = channel();
     let polls = Arc::new(AtomicUsize::new(0));
     let never_polled = |held: Dropped| {
@@ -285,26 +287,26 @@ fn what_the_runtime_leaves_is_dropped_with_it_and_what_comes_later_at_once() {
     for _ in 0..3 {
         crew.run(Burst::of(never_polled(Dropped(drops.clone()))));
     }
-    runtime.shutdown_background(); // its thread is still in there
+    runtime.shutdown_background(); // one of its threads still blocks
     for _ in 0..3 {
-        dropped.recv_timeout(DEADLINE).expect("dropped, or run before that: nobody else is left");
+        dropped.recv_timeout(DEADLINE).expect("dropped with the runtime, or run before its end");
     }
-    end.send(()).expect("it waits");
+    end.send(()).expect("the activation waits");
     let run = || {
         let before = polls.load(Ordering::SeqCst);
         crew.run(Burst::of(never_polled(Dropped(drops.clone()))));
-        dropped.recv_timeout(DEADLINE).expect("whether polled or not");
+        dropped.recv_timeout(DEADLINE).expect("dropped, whether polled or not");
         polls.load(Ordering::SeqCst) > before
     };
     let begun = Instant::now();
     while run() {
-        assert!(begun.elapsed() < DEADLINE, "its worker is about to be dropped");
+        assert!(begun.elapsed() < DEADLINE, "the runtime must drop its worker at last");
     }
-    assert!(!run(), "nor is any later one polled");
+    assert!(!run(), "no later activation is polled");
 }
 
 #[test]
-fn the_watch_ends_when_nobody_works_and_another_begins_with_the_next_burst() {
+fn watch_ends_when_idle_and_restarts_with_next_activation() {
     let (_runtime, crew) = crew(1);
     let (say, said) = channel();
     for round in 0..2 {
@@ -312,7 +314,7 @@ fn the_watch_ends_when_nobody_works_and_another_begins_with_the_next_burst() {
         assert_eq!(said.recv_timeout(DEADLINE), Ok(round));
         let begun = Instant::now();
         while Arc::strong_count(&crew) > 1 {
-            assert!(begun.elapsed() < DEADLINE, "its workers and its watch end");
+            assert!(begun.elapsed() < DEADLINE, "workers and watch must end");
             thread::yield_now();
         }
     }

@@ -1,4 +1,4 @@
-//! The queue alone: rule by rule, and in every order of calls.
+//! Tests of the queue without a runtime: single rules, and all orders of calls up to a depth.
 
 use super::*;
 
@@ -12,11 +12,11 @@ fn worker(queue: &Queue<u32>, burst: u32) -> Place {
 }
 
 fn called(added: Added) -> Place {
-    added.call.expect("nobody works yet").places().next().expect("one")
+    added.call.expect("there is no worker yet").places().next().expect("one")
 }
 
 #[test]
-fn one_worker_is_called_for_few_bursts_and_as_many_as_may_for_many() {
+fn number_of_workers_follows_the_number_of_activations() {
     let queue = queue(3);
     let mut place = worker(&queue, 0);
     assert_eq!(queue.take(&mut place, Pace::Quick, None), Next::Work(0));
@@ -25,14 +25,14 @@ fn one_worker_is_called_for_few_bursts_and_as_many_as_may_for_many() {
 }
 
 #[test]
-fn each_burst_brings_a_worker_as_long_as_none_has_come() {
+fn each_activation_starts_a_worker_until_one_has_come() {
     let queue = queue(3);
     let calls = (0..100).filter(|burst| queue.add(0, *burst).expect("it is open").call.is_some());
     assert_eq!(calls.collect::<Vec<_>>(), [0, 1, 2]);
 }
 
 #[test]
-fn a_worker_calls_colleagues_if_much_waits_or_what_waits_would_wait_for_long() {
+fn worker_starts_another_one_after_a_slow_poll() {
     let queue = queue(2);
     let mut place = worker(&queue, 0);
     assert_eq!(queue.take(&mut place, Pace::Quick, None), Next::Work(0));
@@ -44,7 +44,7 @@ fn a_worker_calls_colleagues_if_much_waits_or_what_waits_would_wait_for_long() {
     assert_eq!(queue.take(&mut place, Pace::Slow, None), Next::Work(2), "no more than two may");
 }
 
-/// A queue whose workers stand still, and that has been found so.
+/// Creates a queue whose workers make no progress, after the watch has detected it.
 fn stuck(workers_max: usize, bursts: u32) -> (Queue<u32>, Vec<Place>, Call) {
     let (queue, mut waited, mut places) = (queue(workers_max), false, Vec::new());
     for burst in 0..bursts {
@@ -52,12 +52,12 @@ fn stuck(workers_max: usize, bursts: u32) -> (Queue<u32>, Vec<Place>, Call) {
         places.extend(added.call.into_iter().flat_map(Call::places));
     }
     assert_eq!(queue.look(&mut waited), Seen::Work);
-    let Seen::Stuck(call) = queue.look(&mut waited) else { panic!("nobody takes anything") };
+    let Seen::Stuck(call) = queue.look(&mut waited) else { panic!("no worker came") };
     (queue, places, call)
 }
 
 #[test]
-fn for_who_is_written_off_others_are_called_as_many_as_there_is_work_for() {
+fn written_off_workers_are_replaced_as_far_as_there_is_work() {
     for (workers_max, bursts, called) in [(1, 1, 1), (4, 3, 3), (4, 100, 4)] {
         let (.., call) = stuck(workers_max, bursts);
         assert_eq!(call.places().count(), called);
@@ -65,7 +65,7 @@ fn for_who_is_written_off_others_are_called_as_many_as_there_is_work_for() {
 }
 
 #[test]
-fn who_is_written_off_goes_on_only_where_there_is_work_and_a_place() {
+fn written_off_worker_continues_only_with_work_and_a_free_place() {
     let (queue, mut blocked, call) = stuck(1, 2);
     assert_eq!(queue.take(&mut blocked[0], Pace::Quick, None), Next::End, "another has its place");
     let mut place = call.places().next().expect("one");
@@ -79,24 +79,24 @@ fn who_is_written_off_goes_on_only_where_there_is_work_and_a_place() {
 }
 
 #[test]
-fn who_is_written_off_gives_back_what_it_holds_as_anybody_would() {
+fn written_off_worker_adds_its_activation_like_a_new_one() {
     let (queue, mut waited) = (queue(1), false);
     let mut place = worker(&queue, 0);
     let Next::Work(held) = queue.take(&mut place, Pace::Quick, None) else { panic!("one waits") };
     let _ = queue.add(0, 1);
-    queue.look(&mut waited); // it came since the last one
+    queue.look(&mut waited); // the worker came since the last look
     queue.look(&mut waited);
-    let Seen::Stuck(call) = queue.look(&mut waited) else { panic!("nobody takes anything") };
+    let Seen::Stuck(call) = queue.look(&mut waited) else { panic!("no worker came") };
     let mut other = call.places().next().expect("one");
     while queue.take(&mut other, Pace::Quick, None) != Next::End {}
     assert!(queue.unwatch());
     assert_eq!(queue.take(&mut place, Pace::Quick, Some(held)), Next::Back(held));
     let added = queue.add(0, held).expect("it is open");
-    assert!(added.watch && added.call.is_some(), "somebody looks after it again");
+    assert!(added.watch && added.call.is_some(), "a watch and a worker are started again");
 }
 
 #[test]
-fn what_comes_back_to_a_queue_that_nobody_watches_is_added_anew() {
+fn activation_returned_to_an_unwatched_queue_starts_a_watch() {
     let queue = queue(1);
     let mut place = worker(&queue, 0);
     let Next::Work(held) = queue.take(&mut place, Pace::Quick, None) else { panic!("one waits") };
@@ -110,7 +110,7 @@ fn what_comes_back_to_a_queue_that_nobody_watches_is_added_anew() {
 }
 
 #[test]
-fn for_those_that_are_held_up_others_are_called_while_one_works() {
+fn blocked_workers_are_replaced_while_another_one_works() {
     let (queue, mut waited) = (queue(3), false);
     let mut places = Vec::new();
     for burst in 0..40 {
@@ -122,12 +122,12 @@ fn for_those_that_are_held_up_others_are_called_while_one_works() {
     assert!(matches!(queue.take(&mut places[0], Pace::Quick, None), Next::Work(_)));
     let Seen::Stuck(call) = queue.look(&mut waited) else { panic!("two have not come") };
     assert_eq!(call.places().count(), 2);
-    assert!(matches!(queue.take(&mut places[0], Pace::Quick, None), Next::Work(_)), "it goes on");
+    assert!(matches!(queue.take(&mut places[0], Pace::Quick, None), Next::Work(_)), "it continues");
     assert_eq!(queue.take(&mut places[1], Pace::Quick, None), Next::End, "there are three again");
 }
 
 #[test]
-fn what_comes_while_handlers_are_slow_brings_a_worker() {
+fn activation_added_while_polls_are_slow_starts_a_worker() {
     let queue = queue(3);
     let mut place = worker(&queue, 0);
     assert_eq!(queue.take(&mut place, Pace::Slow, None), Next::Work(0));
@@ -136,7 +136,7 @@ fn what_comes_while_handlers_are_slow_brings_a_worker() {
 }
 
 #[test]
-fn nobody_is_written_off_while_bursts_are_taken_or_none_waits() {
+fn no_worker_is_written_off_while_activations_are_taken() {
     let (queue, mut waited) = (queue(1), false);
     let mut place = worker(&queue, 1);
     for burst in 2..10 {
@@ -153,7 +153,7 @@ fn nobody_is_written_off_while_bursts_are_taken_or_none_waits() {
 }
 
 #[test]
-fn what_has_only_come_since_the_last_look_has_waited_for_nobody() {
+fn activation_added_since_the_last_look_is_not_stuck() {
     let (queue, mut waited) = (queue(1), false);
     let mut place = worker(&queue, 1);
     assert!(matches!(queue.take(&mut place, Pace::Quick, None), Next::Work(_)));
@@ -163,7 +163,7 @@ fn what_has_only_come_since_the_last_look_has_waited_for_nobody() {
 }
 
 #[test]
-fn a_watch_is_asked_for_once_until_it_has_ended_and_ends_only_at_rest() {
+fn queue_has_one_watch_which_ends_only_when_idle() {
     let queue = queue(1);
     let first = queue.add(0, 1).expect("it is open");
     assert!(first.watch && !queue.add(0, 2).expect("it is open").watch);
@@ -175,14 +175,15 @@ fn a_watch_is_asked_for_once_until_it_has_ended_and_ends_only_at_rest() {
 }
 
 #[test]
-fn a_closed_queue_gives_back_what_waits_and_what_comes() {
+fn closed_queue_returns_waiting_and_later_activations() {
     let queue = queue(1);
     let _place = worker(&queue, 1);
     assert_eq!(queue.close(), [1]);
     assert_eq!(queue.add(0, 2), Err(2));
 }
 
-/// How often a worker rests that has handled one burst, and whether the next one comes meanwhile.
+/// Number of times that a worker spins after one activation; optionally another activation is added
+/// at its first spin.
 fn rests(queue: &Queue<u32>, next_comes: bool) -> usize {
     let mut place = worker(queue, 1);
     let mut rests = 0;
@@ -201,43 +202,43 @@ fn rests(queue: &Queue<u32>, next_comes: bool) -> usize {
 }
 
 #[test]
-fn workers_rest_while_that_brings_them_something_and_else_now_and_then() {
+fn workers_spin_while_that_finds_work_and_rarely_otherwise() {
     let queue = queue(1);
     let vain: Vec<_> = (0..6).map(|_| rests(&queue, false)).collect();
-    assert_eq!(vain, [8, 8, 8, 8, 0, 0], "it may be worth it, as long as nobody knows");
+    assert_eq!(vain, [8, 8, 8, 8, 0, 0], "the first four workers spin to find out");
     let vain = (0..32).filter(|_| rests(&queue, false) > 0).count();
     assert_eq!(vain, 2);
     while rests(&queue, true) == 0 {}
-    assert_eq!(rests(&queue, true), 9, "one, and eight in vain");
+    assert_eq!(rests(&queue, true), 9, "one with success, and eight without");
     let vain: Vec<_> = (0..6).map(|_| rests(&queue, false)).collect();
     assert_eq!(vain, [8, 8, 8, 0, 0, 0]);
 }
 
-/// All orders of calls, up to this many.
+/// Number of calls up to which all orders are explored.
 const DEPTH: usize = 8;
 
-/// How often a worker finds nothing before it ends, at most.
+/// Maximum number of times that a worker finds nothing before it ends.
 const VAIN_MAX: usize = 2;
 
-/// A queue, and all who know of it.
+/// A queue with its workers, and the activations that were added, taken and returned.
 struct World {
     queue: Queue<u32>,
     workers_max: usize,
     added: u32,
-    places: Vec<(Place, Option<u32>)>, // of workers that have not ended, and what each took last
+    places: Vec<(Place, Option<u32>)>, // of present workers, with the activation each took last
     waited: bool,
     taken: Vec<u32>,
-    returned: Vec<u32>, // as the queue was closed, or since
+    returned: Vec<u32>, // when the queue was closed, or later
     watched: bool,
     closed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// At that seat.
+    /// Add an activation at this seat.
     Add(usize),
     Take(usize),
-    /// What it took last is to be polled again.
+    /// The worker takes work, and returns its last activation to be polled again.
     TakeAgain(usize),
     Look,
     Unwatch,
@@ -261,8 +262,8 @@ impl World {
         world
     }
 
-    /// What can happen next. (A worker that is dropped with its runtime is one that takes nothing any
-    /// more.)
+    /// Possible next steps. A worker that is dropped with its runtime is covered by one that takes
+    /// nothing from some step on.
     fn steps(&self) -> Vec<Step> {
         let adds = [Step::Add(0), Step::Add(1)].into_iter().take(self.workers_max);
         let takes = (0..self.places.len()).map(Step::Take);
@@ -291,7 +292,7 @@ impl World {
             Step::Close => {
                 self.closed = true;
                 self.returned.extend(self.queue.close());
-                assert!(self.queue.close().is_empty(), "once");
+                assert!(self.queue.close().is_empty(), "each is returned once");
             }
         }
     }
@@ -327,7 +328,7 @@ impl World {
         match self.queue.add(seat, burst) {
             Ok(Added { call, watch }) => {
                 assert!(!self.closed);
-                assert!(!watch || !self.watched, "one watch");
+                assert!(!watch || !self.watched, "there is one watch at a time");
                 self.watched |= watch;
                 if let Some(call) = call {
                     self.call(call);
@@ -345,23 +346,23 @@ impl World {
         let places = self.places.iter().map(|(place, _)| place);
         let of_this_shift: Vec<_> = places.filter(|place| place.shift == inner.shift).collect();
         let count = |is: &dyn Fn(&Place) -> bool| of_this_shift.iter().filter(|x| is(x)).count();
-        assert_eq!(of_this_shift.len(), inner.workers, "who was called is counted, until it ends");
+        assert_eq!(of_this_shift.len(), inner.workers, "a started worker is counted until its end");
         assert_eq!(count(&|place| place.is_fresh), inner.fresh);
         assert_eq!(count(&|place| place.looks > inner.looks), inner.came);
         assert!(inner.workers <= self.workers_max);
         let waits = !inner.bursts.is_empty();
-        assert!(!waits || inner.workers > 0 && self.watched, "who waits has a worker and a watch");
-        assert!(!waits || !self.closed, "nothing waits where nobody may come");
+        assert!(!waits || inner.workers > 0 && self.watched, "waiting needs a worker and a watch");
+        assert!(!waits || !self.closed, "nothing waits in a closed queue");
         for (seat, taken) in inner.seats.iter().enumerate() {
-            assert_eq!(count(&|place| place.seat == seat), usize::from(*taken), "one at each seat");
+            assert_eq!(count(&|place| place.seat == seat), usize::from(*taken), "one per seat");
         }
         let mut seen: Vec<_> = self.taken.iter().chain(&self.returned).copied().collect();
         seen.extend(inner.bursts.iter());
         seen.sort_unstable();
-        assert!(seen.into_iter().eq(0..self.added), "taken, or given back; each once");
+        assert!(seen.into_iter().eq(0..self.added), "each is taken or returned once, or waits");
     }
 
-    /// All come as often as they are to: what waits is taken, and nobody is left over.
+    /// Lets all workers run to their end: then all activations were taken, and the watch can end.
     fn go_on(mut self) {
         let left = self.added as usize - self.taken.len() - self.returned.len();
         let turns = left + self.workers_max + VAIN_MAX; // one takes all, and calls the others
@@ -394,7 +395,7 @@ fn explore(workers_max: usize, steps: &mut Vec<Step>) -> usize {
 }
 
 #[test]
-fn in_every_order_of_calls_who_waits_has_a_worker_and_is_taken_once_or_given_back() {
+fn in_all_orders_of_calls_each_activation_is_taken_or_returned() {
     for workers_max in 1..=3 {
         let orders = explore(workers_max, &mut Vec::new());
         assert!(orders > 10_000, "{workers_max}: {orders}");
@@ -403,13 +404,13 @@ fn in_every_order_of_calls_who_waits_has_a_worker_and_is_taken_once_or_given_bac
 
 // ── Lines ──
 
-/// Those that are taken at that seat, one after the other.
+/// Takes all elements at a seat, in order.
 fn taken(lines: &mut Lines<u32>, seat: usize) -> Vec<u32> {
     std::iter::from_fn(|| lines.take(seat)).collect()
 }
 
 #[test]
-fn a_worker_takes_from_its_own_line_and_then_what_has_waited_for_longest() {
+fn worker_takes_its_own_line_first_then_the_oldest() {
     let mut lines = Lines::new(3);
     for burst in 0..9 {
         lines.push(burst as usize, burst); // any number is a seat
@@ -418,7 +419,7 @@ fn a_worker_takes_from_its_own_line_and_then_what_has_waited_for_longest() {
     assert!(lines.is_empty());
 }
 
-/// Takes and puts back at seats that `seat` draws; how often each was taken from another's line.
+/// Takes and returns elements at random seats. Returns the number of takes from another's line.
 fn rounds(lines: &mut Lines<u32>, own: impl Fn(u32) -> usize, turns: u32) -> usize {
     let (mut drawn, mut strayed) = (1_u32, 0);
     for _ in 0..turns {
@@ -432,7 +433,7 @@ fn rounds(lines: &mut Lines<u32>, own: impl Fn(u32) -> usize, turns: u32) -> usi
 }
 
 #[test]
-fn where_lines_are_about_alike_everybody_keeps_to_its_own() {
+fn workers_keep_to_their_own_of_similar_lines() {
     for (all, of_first) in [(1_000, 500), (1_000, 400), (10, 5)] {
         let mut lines = Lines::new(2);
         let own = |burst| usize::from(burst >= of_first);
@@ -443,7 +444,7 @@ fn where_lines_are_about_alike_everybody_keeps_to_its_own() {
 }
 
 #[test]
-fn a_line_with_much_more_than_others_has_help_from_them() {
+fn much_longer_line_is_served_by_other_workers_too() {
     let mut lines = Lines::new(2);
     let own = |burst| usize::from(burst >= 900);
     (0..1_000).for_each(|burst| lines.push(own(burst), burst));
@@ -452,7 +453,7 @@ fn a_line_with_much_more_than_others_has_help_from_them() {
 }
 
 #[test]
-fn a_line_that_nobody_sits_at_is_only_a_round_or_two_behind() {
+fn line_without_a_worker_is_at_most_two_rounds_behind() {
     let mut lines = Lines::new(2);
     for burst in 0..18 {
         lines.push(usize::from(burst >= 2), burst);
@@ -469,7 +470,7 @@ fn a_line_that_nobody_sits_at_is_only_a_round_or_two_behind() {
 }
 
 #[test]
-fn what_is_drained_comes_in_the_order_in_which_it_came() {
+fn drain_keeps_the_order_of_pushes() {
     let mut lines = Lines::new(2);
     for (seat, burst) in [(1, 0), (0, 1), (0, 2), (1, 3)] {
         lines.push(seat, burst);
