@@ -1,5 +1,7 @@
-//! What surrounds the Replicator's machine, under its guard, in a node: performs what `wiring`
-//! says.
+//! [`Surroundings`]: performs the outputs of the guarded Replicator on this node.
+//!
+//! The wiring finds the destination of each output; this file sends it to the network, the disk,
+//! the callers, the subscribers, membership and the node.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -22,25 +24,25 @@ use crate::cluster::lease::LeaseMessage;
 use crate::cluster::lease::guard::{Guard, GuardInput, GuardOutput};
 use crate::net::Class;
 
-/// What comes of a request.
+/// Result of a request.
 pub(super) type Answer = Result<Reply, RequestError>;
 
-/// Membership and the sharding machines, on their own thread.
+/// Handle to the control part of the same node: membership and the sharding machines.
 #[derive(Clone)]
 pub(super) struct Sibling {
     /// This incarnation.
     pub(super) me: ReplicaId,
-    /// Where it hears.
+    /// Inbox of the control part.
     pub(super) inbox: ControlInbox,
 }
 
 impl Sibling {
     fn tell(&self, input: impl Into<ControlInput>) {
-        let _ = self.inbox.fact(input.into()); // refused only after its end
+        let _ = self.inbox.fact(input.into()); // fails only after membership's end
     }
 }
 
-/// See the module's page.
+/// The environment in which the driver runs the guarded Replicator.
 pub(super) struct Surroundings<O> {
     pub(super) outgoing: O,
     pub(super) sending: Arc<Sending>,
@@ -49,12 +51,13 @@ pub(super) struct Surroundings<O> {
     pub(super) disk: Disk,
     pub(super) events: mpsc::Sender<Event>,
     pub(super) sibling: Option<Sibling>,
-    /// The last message and its bytes: a change goes to every peer in the same words.
+    /// The last message with its encoding, because the same change goes to every peer.
     pub(super) last: Option<(Message, Vec<u8>)>,
-    /// The transfer that lost a piece to a full lane: it is made again as a whole, in time.
+    /// The transfer of which a part was refused by a full lane. Its further parts are not sent,
+    /// since the Replicator will repeat the whole transfer.
     pub(super) incomplete: Option<(ReplicaId, u64)>,
-    /// Callers are answered when the batch is over: whoever has an answer finds that subscribers
-    /// have been told, and that everything is on its way.
+    /// Replies to callers, delivered at the end of the batch: when a caller has its reply, the
+    /// subscribers are notified and all messages are handed to the lanes.
     pub(super) answers: Vec<(RequestId, Answer)>, // ≤ replies of a batch
 }
 
@@ -65,7 +68,7 @@ impl<O: Outgoing> Surroundings<O> {
             _ => None,
         };
         if part.is_some() && part == self.incomplete {
-            return self.sending.note(0, Err(NotSent::Full)); // without the others it is of no use
+            return self.sending.note(0, Err(NotSent::Full)); // useless without the lost part
         }
         let last = self.last.take().filter(|(last, _)| *last == message);
         let (message, bytes) = last.unwrap_or_else(|| {
@@ -143,7 +146,8 @@ impl<O: Outgoing> World<Guard> for Surroundings<O> {
     }
 }
 
-/// Alarms come at most once a minute of a kind; the rest is rare.
+/// Logs an event. Needs no throttle: alarms come at most once a minute for each kind, other events
+/// are rare.
 fn log(event: &Event) {
     match event {
         Event::Installed(epoch) => {
@@ -152,8 +156,9 @@ fn log(event: &Event) {
         }
         Event::Synced(epoch) => tracing::info!(%epoch, "ddata.synced"),
         Event::Excluded(epoch) => {
-            // Whether that was wanted, membership knows, and says as `cluster.out` or `cluster.left`.
-            tracing::info!(%epoch, "ddata.excluded: this incarnation's data takes part no more");
+            // Membership knows whether the node left on request, and logs `cluster.out` or
+            // `cluster.left`.
+            tracing::info!(%epoch, "ddata.excluded: this incarnation's data no longer takes part");
         }
         Event::StopServing => {
             tracing::info!(

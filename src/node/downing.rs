@@ -1,6 +1,7 @@
-//! The lease of `lease-majority`: who provides it, and how a node asks.
+//! The lease of the downing strategy `lease-majority`: [`DowningLease`], the interface of a
+//! provider, and the task that calls it.
 //!
-//! Membership says when, and judges the answer by what it sees then. Knows no strategy.
+//! Membership decides when to acquire the lease, and what the answer means.
 
 use std::fmt;
 use std::future::Future;
@@ -16,24 +17,25 @@ use super::control::machine::ControlInbox;
 use crate::cluster::downing::LeaseAnswer;
 use crate::cluster::membership::port::Input;
 
-/// Orders that wait for the provider, at most. Membership gives one and waits for the answer; what
-/// is beyond is refused.
+/// Maximum number of orders that wait for the provider; further ones are refused. Membership gives
+/// one order and waits for the answer.
 const ORDERS_MAX: usize = 4;
 
-/// What a provider says that can't tell who holds the lease; it counts as a refusal.
+/// Error of a provider that cannot determine the holder of the lease. It counts as a refusal.
 pub type LeaseError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Provides the lease of the downing strategy `lease-majority`: something outside of the cluster
-/// that at most one side of a split can get, such as a row of a database or a lock service.
+/// Provides the lease of the downing strategy `lease-majority`: a lock outside of the cluster that
+/// at most one side of a network partition can acquire, such as a row of a database or a lock
+/// service.
 ///
-/// Hand it to [`NodeBuilder::downing_lease`](super::NodeBuilder::downing_lease), on every
-/// node one that asks the same outside.
+/// Pass it to [`NodeBuilder::downing_lease`](super::NodeBuilder::downing_lease). The providers of
+/// all nodes must use the same external lock.
 ///
-/// The lease is asked for by one node of each side, when members have been unreachable for
-/// `cluster.downing.stable-after`, and by the smaller side
-/// `cluster.downing.lease-majority.acquire-lease-delay-for-minority` later. It decides who ends
-/// itself; who goes on needs a quorum of the cluster besides, so a provider that errs costs
-/// availability, never a second instance.
+/// When members have been unreachable for `cluster.downing.stable-after`, one node of each side
+/// acquires the lease; the smaller side does so
+/// `cluster.downing.lease-majority.acquire-lease-delay-for-minority` later. The side without the
+/// lease stops. The other side continues only with a quorum of the cluster, so that a faulty
+/// provider costs availability but never causes a second instance of an entity.
 ///
 /// # Example
 /// ```
@@ -66,42 +68,42 @@ pub type LeaseError = Box<dyn std::error::Error + Send + Sync>;
 /// }
 /// ```
 pub trait DowningLease: Send + Sync + 'static {
-    /// Whether `lease.owner` has the lease now, if need be by taking it. Who has it already is
-    /// told so again.
+    /// Acquires the lease for `lease.owner`. Returns whether this owner holds the lease now, also
+    /// if it held it before.
     ///
-    /// The future is dropped after `cluster.downing.lease-majority.acquire-within`, and the lease
-    /// then released.
+    /// After `cluster.downing.lease-majority.acquire-within` the future is dropped, and the lease
+    /// is released.
     ///
     /// # Errors
-    /// Whatever keeps the provider from knowing; logged, and counted as a refusal.
+    /// If the provider cannot determine the holder. The error is logged and counts as a refusal.
     fn acquire(&self, lease: LeaseName) -> BoxFuture<'static, Result<bool, LeaseError>>;
 
-    /// Gives the lease back, if `lease.owner` has it. A node that dies or stops gives nothing
-    /// back: the lease should run out by itself, some minutes after its owner was last heard of.
+    /// Releases the lease, if `lease.owner` holds it. A node that crashes or stops releases
+    /// nothing, so the lease should expire by itself some minutes after its owner's last call.
     ///
     /// # Errors
-    /// Whatever keeps the provider from it; logged.
+    /// If the provider cannot release the lease. The error is logged.
     fn release(&self, lease: LeaseName) -> BoxFuture<'static, Result<(), LeaseError>>;
 }
 
-/// Which lease, and for whom.
+/// Name and owner of a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseName {
-    /// `cluster.downing.lease-majority.lease-name`, or `<cluster name>-downing`; the same on all
-    /// nodes of a cluster, and on no other.
+    /// `cluster.downing.lease-majority.lease-name`, or `<cluster name>-downing`. Equal on all nodes
+    /// of a cluster, and different from that of any other cluster.
     pub name: String,
-    /// The node that asks, by its incarnation: no two ever have the same.
+    /// The acquiring node, identified by its incarnation, which is never reused.
     pub owner: String,
 }
 
-/// Asks a provider in a task of its own. When this is dropped, the task ends after the call that is
-/// under way: a lease that is acquired too late is given back all the same.
+/// Handle to the task that calls the provider. When the handle is dropped, the task ends after the
+/// present call; a lease that is acquired too late is released even then.
 pub(super) struct Asking {
     orders: mpsc::Sender<bool>,
 }
 
 impl Asking {
-    /// Needs a runtime of tokio.
+    /// Starts the task on the current tokio runtime.
     pub(super) fn start(
         provider: Arc<dyn DowningLease>,
         lease: LeaseName,
@@ -113,7 +115,8 @@ impl Asking {
             while let Some(acquire) = waiting.recv().await {
                 if acquire {
                     let answer = ask(&*provider, &lease, within).await;
-                    let _ = inbox.fact(Input::DowningLease(Some(answer)).into()); // at the stop
+                    // Fails only after the stop.
+                    let _ = inbox.fact(Input::DowningLease(Some(answer)).into());
                 } else {
                     give_back(&*provider, &lease, within).await;
                 }
@@ -122,7 +125,7 @@ impl Asking {
         Self { orders }
     }
 
-    /// Whether the order will be followed.
+    /// Orders the task to acquire or release the lease. Returns whether the order was accepted.
     pub(super) fn order(&self, acquire: bool) -> bool {
         self.orders.try_send(acquire).is_ok()
     }
@@ -144,18 +147,18 @@ async fn ask(provider: &dyn DowningLease, lease: &LeaseName, within: Duration) -
         }
         Ok(Ok(false)) => tracing::warn!(name, "cluster.downing_lease: another side has it"),
         Ok(Err(error)) => {
-            tracing::warn!(name, %error, "cluster.downing_lease: nobody can tell");
-            give_back(provider, lease, within).await; // the answer may be what was lost
+            tracing::warn!(name, %error, "cluster.downing_lease: the provider failed");
+            give_back(provider, lease, within).await; // the lease may be acquired nevertheless
         }
         Err(_) => {
             tracing::warn!(name, ?within, "cluster.downing_lease: no answer in time");
-            give_back(provider, lease, within).await; // it may be taken all the same
+            give_back(provider, lease, within).await; // the lease may be acquired nevertheless
         }
     }
     LeaseAnswer::Denied
 }
 
-/// A provider that panics says nothing, this time.
+/// Runs a call of the provider, and converts a panic to an error.
 async fn guarded<T>(call: impl Future<Output = Result<T, LeaseError>>) -> Result<T, LeaseError> {
     let panicked = |_| Err("the provider panicked".into());
     AssertUnwindSafe(call).catch_unwind().await.unwrap_or_else(panicked)
@@ -166,8 +169,8 @@ async fn give_back(provider: &dyn DowningLease, lease: &LeaseName, within: Durat
     let released = guarded(async { provider.release(lease.clone()).await });
     match tokio::time::timeout(within, released).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(name, %error, "cluster.downing_lease: not given back"),
-        Err(_) => tracing::warn!(name, ?within, "cluster.downing_lease: not given back in time"),
+        Ok(Err(error)) => tracing::warn!(name, %error, "cluster.downing_lease: not released"),
+        Err(_) => tracing::warn!(name, ?within, "cluster.downing_lease: not released in time"),
     }
 }
 
@@ -178,7 +181,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_provider_that_panics_denies() {
+    async fn panic_of_the_provider_denies_the_lease() {
         struct Panics;
         impl DowningLease for Panics {
             fn acquire(&self, _lease: LeaseName) -> BoxFuture<'static, Result<bool, LeaseError>> {
@@ -195,7 +198,7 @@ mod tests {
         give_back(&Panics, &lease, within).await;
     }
 
-    /// Answers with this, or never.
+    /// A provider with a fixed answer, or none at all, that counts releases.
     struct Says(Option<Result<bool, &'static str>>, Arc<AtomicUsize>);
 
     impl DowningLease for Says {
@@ -211,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_clear_yes_in_time_is_a_grant_and_a_late_one_is_given_back() {
+    async fn only_a_timely_yes_grants_and_unclear_answers_release() {
         let lease = LeaseName { name: "l".to_owned(), owner: "o".to_owned() };
         for (answer, expected, released) in [
             (Some(Ok(true)), LeaseAnswer::Granted, 0),

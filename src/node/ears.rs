@@ -1,4 +1,4 @@
-//! What the transport and the Replicator tell the node, passed on to the parts that it concerns.
+//! Event pump of a node: passes events of the transport and the Replicator to the concerned parts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use crate::net::wire::{Facts as NetFacts, Refusal};
 use crate::net::{Class, NodeId};
 use crate::sharding::ids::RegionId;
 
-/// The nodes that are connected, each in its present life.
+/// The connected nodes, each with its present incarnation.
 pub(super) type Up = BTreeMap<PeerId, NodeId>;
 
-/// Where membership hears, where there is one.
+/// Handles to membership.
 pub(super) struct Membership {
     pub(super) inbox: ControlInbox,
     pub(super) dialling: Dialling,
 }
 
-/// See the module's page.
+/// The event pump.
 pub(super) struct Ears {
     pub(super) facts: Facts,
     pub(super) up: watch::Sender<Up>,
@@ -38,15 +38,15 @@ pub(super) struct Ears {
     pub(super) events: mpsc::Receiver<Event>,
     pub(super) membership: Option<Membership>,
     pub(super) hostings: Arc<Hostings>,
-    /// A lane that is cut for this long is given up for shards that have moved.
+    /// Time after which messages on a broken lane are given up for shards that have moved.
     pub(super) cut_after: Duration,
     pub(super) shutdown: CoordinatedShutdown,
-    /// What each peer has said about its present life.
-    pub(super) said: BTreeMap<PeerId, (NodeId, NetFacts)>, // ≤ peers that are connected
+    /// Facts that each peer announced about its present incarnation.
+    pub(super) said: BTreeMap<PeerId, (NodeId, NetFacts)>, // ≤ connected peers
 }
 
 impl Ears {
-    /// Listens until all parts are gone.
+    /// Handles events until all their senders have been dropped.
     pub(super) async fn listen(mut self) {
         loop {
             tokio::select! {
@@ -57,7 +57,7 @@ impl Ears {
         }
     }
 
-    /// Logged by the part already.
+    /// Handles an event of the Replicator, which has logged it already.
     fn replicator(&self, event: &Event) {
         if matches!(event, Event::Failed(_) | Event::LoadFailed(_)) {
             self.shutdown.begin(Reason::Failed);
@@ -73,7 +73,7 @@ impl Ears {
                 if let (Some(old), Some(node)) = (wiring::to_cluster(old), wiring::to_cluster(node))
                 {
                     self.tell(Input::NewIncarnation { old, node, is_proof });
-                    self.tell(Input::Closed(old)); // the transport closes nothing that it replaces
+                    self.tell(Input::Closed(old)); // the transport reports no `Closed` for it
                 }
             }
             handle::Event::Closed { node } => self.closed(node),
@@ -81,7 +81,7 @@ impl Ears {
                 tracing::info!(%node, "node.forgotten");
                 self.gone(node);
                 if let Some(node) = wiring::to_cluster(node) {
-                    self.tell(Input::Closed(node)); // and nothing that it forgets
+                    self.tell(Input::Closed(node)); // the transport reports no `Closed` for it
                 }
             }
             handle::Event::DialRefused { address, reason, peer } => {
@@ -102,12 +102,12 @@ impl Ears {
                 }
             }
             handle::Event::Refused { peer, refusal } => {
-                tracing::debug!(%peer, %refusal, "node.refused"); // warned of by net
+                tracing::debug!(%peer, %refusal, "node.refused"); // the transport logs a warning
                 if let Some(membership) = &self.membership {
                     membership.dialling.was_refused();
                 }
             }
-            handle::Event::LaneBroken { .. } => {} // logged by net
+            handle::Event::LaneBroken { .. } => {} // the transport logs it
         }
     }
 
@@ -131,7 +131,7 @@ impl Ears {
         match self.said.get(&node.peer).filter(|(known, _)| *known == node) {
             Some((_, facts)) => self.tell_up(node, facts, dialled),
             None => {
-                // This node itself.
+                // The answering node is this node itself.
                 let addresses = dialled.into_iter().collect();
                 if let Some(node) = wiring::to_cluster(node) {
                     self.tell(Input::Up { node, addresses, cluster: None });
@@ -168,7 +168,7 @@ impl Ears {
         });
     }
 
-    /// Nothing is known any more of this life; of a later one it still is.
+    /// Removes the state of an incarnation, but not that of a later incarnation of the same peer.
     fn gone(&mut self, node: NodeId) {
         if self.said.get(&node.peer).is_some_and(|(known, _)| *known == node) {
             self.said.remove(&node.peer);
@@ -193,7 +193,7 @@ impl Ears {
 
     fn tell(&self, input: Input) {
         if let Some(membership) = &self.membership {
-            let _ = membership.inbox.fact(input.into()); // refused only after its end
+            let _ = membership.inbox.fact(input.into()); // fails only after membership's end
         }
     }
 }
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_forgotten_is_up_no_more_and_a_later_life_stays() {
+    async fn forgotten_node_is_not_up_but_its_later_incarnation_is() {
         let part = parts::alone().await;
         let (up_nodes, ups) = watch::channel(Up::new());
         let mut ears = Ears {

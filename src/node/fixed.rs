@@ -1,4 +1,4 @@
-//! A cluster of given nodes: the first configuration without membership.
+//! Static membership for tests and examples: the given nodes form the only configuration.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,24 +13,24 @@ use super::wiring::Fact;
 use super::{Node, StartError};
 use crate::config::Config;
 
-/// Why nodes were not made into a cluster.
+/// Why no static cluster was formed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FixedError {
-    /// An address does not say whose it is.
+    /// An address contains no peer id.
     #[error("{address} names no peer: end it in /p2p/<peer id>, as `Node::addresses` gives it")]
     Unnamed {
-        /// The address.
+        /// The address without a peer id.
         address: Multiaddr,
     },
-    /// The node stopped meanwhile.
+    /// The node stopped before the cluster was formed.
     #[error("the node has stopped")]
     Stopped,
 }
 
 impl Node {
-    /// Starts a node and makes it and `peers` into a cluster, all of which must do the same. For
-    /// tests and examples, until there is membership.
+    /// Starts a node without membership and forms a static cluster with `peers`, all of which must
+    /// do the same. For tests and examples.
     ///
     /// # Errors
     /// [`StartError`] or [`FixedError`].
@@ -44,12 +44,11 @@ impl Node {
         Ok(node)
     }
 
-    /// Waits until all `peers` were admitted, and makes them and this node the first
-    /// configuration. Every one of them must do the same; the order does not matter. For tests and
-    /// examples, until there is membership.
+    /// Waits until all `peers` are connected, and installs a configuration of them and this node.
+    /// All of them must do the same; the order does not matter. For tests and examples.
     ///
     /// # Errors
-    /// [`FixedError`]. An address that nobody answers at is waited for.
+    /// [`FixedError`]. If no node answers at an address, this waits without a limit.
     #[doc(hidden)]
     pub async fn found_static(&self, peers: &[Multiaddr]) -> Result<(), FixedError> {
         let mut wanted = BTreeSet::new();
@@ -74,8 +73,8 @@ impl Node {
     }
 }
 
-/// The same on every node that is given the same members; hence no clock is in it, and its fencing
-/// tokens are not above those of an earlier cluster of given nodes.
+/// The founding configuration, equal on all nodes with equal members. It therefore does not depend
+/// on a clock, so that its fencing tokens are not higher than those of an earlier static cluster.
 fn founding(members: Vec<ReplicaId>) -> Epoch {
     let digest_seed = members.iter().fold(0, |seed, member| seed ^ member.get());
     let settings = EpochSettings { digest_seed, ..EpochSettings::default() };

@@ -1,4 +1,4 @@
-//! The parts' way out: the lanes of the transport.
+//! [`Lanes`]: sends the messages of the Replicator and the control part on lanes of the transport.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -11,10 +11,10 @@ use crate::net::Class;
 use crate::net::handle::Net;
 use crate::net::lane::{Lane, SendError};
 
-/// Lanes that are remembered; beyond, all are looked up anew.
+/// Maximum number of cached lanes; when it is reached, the cache is cleared.
 const KNOWN_MAX: usize = 4_096;
 
-/// Sends over lanes, and remembers them. Each part has its own.
+/// Sends on lanes, and caches them. Each part has its own cache.
 #[derive(Debug)]
 pub(super) struct Lanes {
     net: Arc<OnceLock<Net>>, // empty until the transport has started
@@ -35,7 +35,7 @@ impl Lanes {
         Some(lane)
     }
 
-    /// Sends a message with a header.
+    /// Sends a message with a header. If the cached lane is broken, tries the present one.
     pub(super) fn send_with(
         &mut self,
         to: ReplicaId,

@@ -1,6 +1,5 @@
-//! The seam between the Replicator's task and the network: where messages leave.
-//!
-//! A node plugs its lanes in here, a test whatever it likes.
+//! [`Outgoing`]: interface by which the Replicator sends messages. A node implements it with lanes,
+//! a test with a simulated network.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,29 +7,31 @@ use ostraca_ddata::id::ReplicaId;
 
 use crate::net::Class;
 
-/// Takes messages for other nodes. Called within the Replicator, on its task, a caller's or a lane
-/// reader's, one at a time: it must not block.
+/// Sends messages to other nodes. It is called inside the Replicator, on its task, a caller's or a
+/// lane reader's, never concurrently, and must not block.
 pub trait Outgoing: Send + 'static {
-    /// Sends `message` to an incarnation, in order within its class, or says why not. What is not
-    /// sent is not lost for good: the Replicator sends again, or mends it by anti-entropy.
+    /// Sends `message` to an incarnation, in order within its class. The Replicator repairs the
+    /// loss of an unsent message, by sending again or by anti-entropy.
     ///
     /// # Errors
-    /// [`NotSent`].
+    /// [`NotSent`], with the reason why the message was not sent.
     fn send(&mut self, to: ReplicaId, class: Class, message: &[u8]) -> Result<(), NotSent>;
 
-    /// Sends a message of the hosting lease on the control lane. Who carries none has no leases.
+    /// Sends a message of the hosting lease on the control lane. The default implementation sends
+    /// nothing, so that there are no leases.
     ///
     /// # Errors
-    /// [`NotSent`].
+    /// [`NotSent`], with the reason why the message was not sent.
     fn send_lease(&mut self, _to: ReplicaId, _message: &[u8]) -> Result<(), NotSent> {
         Err(NotSent::NoLink)
     }
 
-    /// The batch is over. Lanes wake their writers by themselves; who gathers sends now.
+    /// Called at the end of a batch: an implementation that gathers messages must send them now.
+    /// Lanes wake their writers by themselves.
     fn flush(&mut self) {}
 }
 
-/// Nobody to talk to: a cluster of one.
+/// Sends nothing: for a cluster of one node.
 impl Outgoing for () {
     fn send(&mut self, _: ReplicaId, _: Class, _: &[u8]) -> Result<(), NotSent> {
         Err(NotSent::NoLink)
@@ -40,33 +41,33 @@ impl Outgoing for () {
 /// Why a message was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotSent {
-    /// The lane keeps as much as it may.
+    /// The lane has reached its limit of queued messages.
     #[error("the lane is full")]
     Full,
-    /// Longer than the peer takes.
+    /// The message exceeds the limit of the peer.
     #[error("the message is longer than the peer takes")]
     TooLong,
-    /// No lane leads there: an incarnation that is gone, or not known yet.
+    /// There is no lane to this incarnation: it has ended, or is not known yet.
     #[error("no lane leads there")]
     NoLink,
 }
 
-/// What was sent, and what was not.
+/// Counters of sent and unsent messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Messages taken by lanes.
+    /// Messages accepted by lanes.
     pub messages: u64,
-    /// Their bytes.
+    /// Total size of these messages in bytes.
     pub bytes: u64,
     /// Messages refused by full lanes.
     pub full: u64,
-    /// Messages too long for the peer.
+    /// Messages that exceeded the limit of the peer.
     pub too_long: u64,
-    /// Messages to nobody that there is a lane to.
+    /// Messages for nodes to which there was no lane.
     pub no_link: u64,
 }
 
-/// [`Sent`], while it is counted.
+/// The counters behind [`Sent`].
 #[derive(Debug, Default)]
 pub(super) struct Sending {
     messages: AtomicU64,

@@ -1,5 +1,5 @@
-//! How the data part of a node is started and stopped: the Replicator with its node's promises,
-//! on a task of its own.
+//! Start and stop of the data part of a node: the Replicator, guarded by the node's lease promises
+//! ([`Guard`]), with its driver, disk task and receiver.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock, Weak};
@@ -36,39 +36,39 @@ use crate::cluster::lease::guard::{Grants, Guard, GuardInput};
 use crate::net::Receiver;
 use crate::net::handle::Net;
 
-/// Events that wait for the node; beyond, they are logged and lost.
+/// Maximum number of queued events for the node; further ones are logged and dropped.
 const EVENTS_MAX: usize = 1_024;
 
-/// What the Replicator of a node is made with.
+/// Setup of a node's Replicator.
 pub struct ReplicatorSetup {
-    /// Who it is, its settings, the user types that it knows.
+    /// Setup of the machine: its id, settings and user types.
     pub machine: Setup,
-    /// Where durable keys live; read only if the settings name some.
+    /// Store for durable keys; read at the start only if the settings name such keys.
     pub store: Store,
-    /// How much may wait for it.
+    /// Bounds of its queues.
     pub inbox: InboxLimits,
 }
 
 impl ReplicatorSetup {
-    /// With durable data in memory, and the default limits.
+    /// Creates a setup with a store in memory and the default limits.
     #[must_use]
     pub fn new(machine: Setup) -> Self {
         Self { machine, store: Box::new(MemoryStore::new()), inbox: InboxLimits::default() }
     }
 }
 
-/// A running Replicator, from all its sides.
+/// The handles of a running Replicator.
 pub struct ReplicatorPart {
-    /// For programs.
+    /// Handle for programs.
     pub handle: Replicator,
-    /// For lanes: what arrives on control, data and bulk. Who feeds it calls [`Receiver::pause`], or
-    /// it is heard late.
+    /// Receiver of messages from the control, data and bulk lanes. The caller must also call
+    /// [`Receiver::pause`] after a batch, otherwise messages are handled late.
     pub receiver: Arc<dyn Receiver>,
-    /// For membership and the network: what they know.
+    /// Handle by which membership and the network report facts.
     pub facts: Facts,
-    /// For the node: what it must hear.
+    /// Events that the node must handle.
     pub events: mpsc::Receiver<Event>,
-    /// For whoever stops it.
+    /// Handle that stops the Replicator.
     pub running: Running,
 }
 
@@ -78,7 +78,7 @@ impl std::fmt::Debug for ReplicatorPart {
     }
 }
 
-/// Tells the Replicator what others know. Never waits; after the stop nobody listens.
+/// Reports facts of other parts to the Replicator. Never waits; after the stop facts are dropped.
 #[derive(Clone)]
 pub struct Facts {
     inbox: Inbox<Guard>,
@@ -86,19 +86,19 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Tells a fact.
+    /// Reports a fact.
     pub fn tell(&self, fact: Fact) {
         self.give(wiring::tell(fact));
     }
 
-    /// The promises of this node, which answer heartbeats.
+    /// The lease promises of this node, which answer heartbeats.
     pub(super) const fn grants(&self) -> &Grants {
         &self.grants
     }
 
-    /// What another part's word has become.
+    /// Passes an input that the wiring has already converted.
     pub(super) fn give(&self, input: GuardInput) {
-        let _ = self.inbox.fact(input); // refused only after the stop
+        let _ = self.inbox.fact(input); // fails only after the stop
     }
 }
 
@@ -108,27 +108,28 @@ impl std::fmt::Debug for Facts {
     }
 }
 
-/// The Replicator's task. Dropping this stops it, without waiting for the end.
+/// Handle to the Replicator's task. Dropping it stops the task without waiting for its end.
 pub struct Running {
     inbox: Inbox<Guard>,
     task: Option<JoinHandle<Result<Stats, Failed>>>,
     disk: Option<JoinHandle<()>>,
 }
 
-/// The Replicator panicked, which is a bug. What it acknowledged is held by others.
+/// The Replicator panicked, which is a bug. Acknowledged writes are held by other replicas.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the Replicator failed: {message}; report this, and restart the node")]
 pub struct Failed {
-    /// What the panic said.
+    /// Message of the panic.
     pub message: String,
 }
 
 impl Running {
-    /// Stops: what is queued is still handled, what it ordered is sent and written; requests that
-    /// wait for other replicas end with an error, streams end. Returns what was counted.
+    /// Stops the Replicator. Queued inputs are still handled, and their messages and records are
+    /// sent and written. Requests that wait for other replicas fail, and streams end. Returns the
+    /// counters.
     ///
     /// # Errors
-    /// [`Failed`] if it had panicked.
+    /// [`Failed`] if the Replicator has panicked.
     pub async fn stop(mut self) -> Result<Stats, Failed> {
         self.inbox.close();
         let ended = match self.task.take() {
@@ -136,7 +137,7 @@ impl Running {
             None => return Err(Failed { message: "it was stopped twice".to_owned() }),
         };
         if let Some(disk) = self.disk.take() {
-            let _ = disk.await; // it catches what the store does
+            let _ = disk.await; // the task catches panics of the store
         }
         ended.unwrap_or_else(|error| Err(Failed { message: error.to_string() }))
     }
@@ -154,13 +155,13 @@ impl std::fmt::Debug for Running {
     }
 }
 
-/// Starts the Replicator of a node on a task of its own. Returns when its durable data are read.
+/// Starts the Replicator of a node on its own task. Returns when its durable data have been read.
 ///
-/// It waits to be told of a configuration ([`Fact::Found`], or a peer's message) and meanwhile
-/// serves `Local` only.
+/// Until the Replicator learns of a configuration (by [`Fact::Found`] or a peer's message), only
+/// `Local` operations work.
 ///
 /// # Errors
-/// [`StoreError`] if the store can't be read; it names the way out.
+/// [`StoreError`] if the store cannot be read; its message says what to do.
 pub async fn start_replicator(
     setup: ReplicatorSetup,
     outgoing: impl Outgoing,
@@ -176,19 +177,19 @@ pub async fn start_replicator(
     start_in_node(setup, outgoing, surroundings).await
 }
 
-/// What the Replicator of a whole node shares with the node's other parts.
+/// Parts of a node that its Replicator uses.
 pub(super) struct InNode {
-    /// Membership, if it runs.
+    /// The control part, if it runs.
     pub(super) sibling: Option<Sibling>,
-    /// What runs entities.
+    /// The hosted entity types.
     pub(super) hostings: Arc<Hostings>,
-    /// By which all parts count.
+    /// The clock of all parts.
     pub(super) clock: Clock,
-    /// Must outlive the Replicator.
+    /// A value that must outlive the Replicator.
     pub(super) alive: Alive,
-    /// Where the Replicator runs when nobody else runs a turn of it.
+    /// Runtime of the Replicator's loop, which runs the turns that callers do not run.
     pub(super) runtime: Handle,
-    /// The way to holders, if their heartbeats are answered beside the Replicator.
+    /// The transport, if the receiver answers lease heartbeats itself instead of the Replicator.
     pub(super) leases: Option<Weak<OnceLock<Net>>>,
 }
 
@@ -267,20 +268,21 @@ async fn run<O: Outgoing>(
         Err(panic) => {
             let message = said(&*panic);
             tracing::error!(message, "node.replicator_failed: a bug; the node must stop");
-            drop(last.send(Event::Failed(message.clone()))); // or nobody listens any more
+            drop(last.send(Event::Failed(message.clone()))); // fails only if the node has ended
             Err(Failed { message })
         }
     }
 }
 
-/// A line of events in which the last one always has a place, however many nobody has read.
+/// Creates a channel with a reserved place for its last event, so that it can be sent although the
+/// channel is full.
 fn last_reserved<T>(places: usize) -> (mpsc::Sender<T>, mpsc::OwnedPermit<T>, mpsc::Receiver<T>) {
     let (events, told) = mpsc::channel(places + 1);
     let last = events.clone().try_reserve_owned();
-    (events, last.expect("nobody has sent anything yet"), told)
+    (events, last.expect("the channel is empty"), told)
 }
 
-/// Ends whatever waits for the Replicator, however its task ends.
+/// Fails all pending requests and ends all streams when the Replicator's task ends in any way.
 struct Ended {
     replies: Arc<Replies<Answer>>,
     subscribers: Arc<Subscribers>,
@@ -294,7 +296,7 @@ impl Drop for Ended {
     }
 }
 
-/// A cluster of one, in memory: for examples and first tries.
+/// Starts the Replicator of a cluster with one node, in memory: for examples and tests.
 ///
 /// # Example
 /// ```
@@ -324,7 +326,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_last_event_has_a_place_even_if_nobody_has_read_any() {
+    async fn last_event_has_a_place_in_a_full_channel() {
         let (events, last, mut told) = last_reserved(3);
         for nth in 0..3 {
             events.try_send(nth).expect("a place for each");

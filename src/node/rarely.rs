@@ -1,4 +1,4 @@
-//! Once a minute: so that a log says what is wrong without drowning in it.
+//! [`Rarely`]: throttle for log events.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use ostraca_ddata::clock::Instant;
 
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Says yes at most once a minute.
+/// Permits a log event at most once a minute.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rarely {
     last: Option<Instant>,
 }
 
 impl Rarely {
-    /// Whether it is time again.
+    /// Whether to log now: true if a minute has passed since it was last true.
     pub(crate) fn now(&mut self, now: Instant) -> bool {
         let due = self.last.is_none_or(|last| now - last >= EVERY);
         if due {
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_time_once_a_minute() {
+    fn throttle_permits_one_event_a_minute() {
         let mut rarely = Rarely::default();
         let at = |seconds: u64| Instant::from_nanos(seconds * 1_000_000_000);
         let said: Vec<u64> = (0..150).filter(|second| rarely.now(at(*second))).collect();

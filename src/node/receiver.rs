@@ -1,8 +1,8 @@
-//! The receiving side: decodes messages on the lane reader's task and puts them into the inbox of
-//! the part that they are for.
+//! [`DataReceiver`]: decodes received messages on the lane reader's task and puts each into the
+//! inbox of its part.
 //!
-//! What does not decode is counted, logged once a minute and taken: one bad message must not stop
-//! the lane behind it, nor end the connection.
+//! A message that cannot be decoded is counted, logged at most once a minute and dropped, because a
+//! malformed message must neither block its lane nor end the connection.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -25,14 +25,14 @@ use crate::net::handle::Net;
 use crate::net::{Busy, Class, Inbound, Receiver};
 use crate::sharding::is_answer;
 
-/// An answer wakes who asked; any other message joins others in a mailbox, mostly. With 1,024 asks
-/// in flight, two of three to other nodes, of a hundred one took 9 to 12 ms where 128 answers were
-/// a turn and 5.6 to 6.5 ms where 64 are; where 32 are, no less, and asks that all go to others
-/// take longer.
+/// Weight of an answer when a lane reader measures its turn. An answer wakes its caller, while other messages
+/// mostly join others in a mailbox. Measured with 1,024 asks in flight, two thirds of them remote:
+/// the 99th percentile was 9 to 12 ms with 128 answers in a turn and 5.6 to 6.5 ms with 64. With
+/// 32 it was not lower, and asks that were all remote took longer.
 const ANSWER_WEIGHT: usize = 2;
 
-/// Takes what arrives for the Replicator and its grantor, for membership and the sharding machines
-/// where there are some, and for entities.
+/// Receives messages for the Replicator and its lease grantor, for membership and the sharding
+/// machines (if they run), and for entities.
 pub(crate) struct DataReceiver {
     inbox: Inbox<Guard>,
     beats: Option<Beats>,
@@ -56,25 +56,26 @@ impl DataReceiver {
         Self { inbox, beats, control, hostings, clock, taken, undecodable, warned }
     }
 
-    /// Has heartbeats of leases answered here, and not by the Replicator at its next turn.
+    /// Sets how lease heartbeats are answered on arrival. `None`: by the Replicator in its next
+    /// turn.
     pub(super) fn answering(self, beats: Option<Beats>) -> Self {
         Self { beats, ..self }
     }
 
-    /// Messages put into the inbox so far.
+    /// Number of messages put into the Replicator's inbox so far.
     pub(crate) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Messages that were none of a Replicator, so far.
+    /// Number of messages that were rejected so far.
     pub(crate) fn undecodable(&self) -> u64 {
         self.undecodable.load(Ordering::Relaxed)
     }
 
-    /// A message of another part than the Replicator.
+    /// Receives a message of a part other than the Replicator.
     fn receive_control(&self, message: &Inbound<'_>) -> Result<(), Busy> {
         if !self.has_room() {
-            return Err(Busy); // before the work of decoding, which would be done again
+            return Err(Busy); // before decoding, which would be repeated later
         }
         let input = match wiring::hear_control(message) {
             Ok(Heard::Cluster { from, message }) => {
@@ -97,14 +98,15 @@ impl DataReceiver {
         Ok(())
     }
 
-    /// Answers a heartbeat on the arriving thread; queues all else for the Replicator.
+    /// Answers a heartbeat on the receiving thread, and queues other inputs for the Replicator.
     fn promise(&self, input: GuardInput, bytes: usize) -> Result<(), Busy> {
         let input = match (&self.beats, input) {
             (Some(beats), GuardInput::Lease { from, message: LeaseMessage::Beat(beat) }) => {
                 if !beats.answer(from, beat) {
                     return Ok(());
                 }
-                // Whoever is behind learns it from the other's epoch.
+                // The Replicator compares the sender's epoch with its own, to find out which of the
+                // two is behind.
                 GuardInput::Data(port::Input::PeerEpoch { from, id: Some(beat.epoch) })
             }
             (_, input) => input,
@@ -112,7 +114,7 @@ impl DataReceiver {
         self.take(input, bytes, Urgency::Urgent)
     }
 
-    /// Whether every part takes a message from the control lane.
+    /// Whether every part has room for a message of the control lane.
     fn has_room(&self) -> bool {
         let urgent = Urgency::Urgent;
         self.inbox.has_room(urgent)
@@ -138,10 +140,10 @@ impl DataReceiver {
     }
 }
 
-/// Answers heartbeats of leases on the thread that they come on.
+/// Answers lease heartbeats on the receiving thread.
 pub(super) struct Beats {
     grants: Grants,
-    net: Weak<OnceLock<Net>>, // which holds this: it must end with its last handle
+    net: Weak<OnceLock<Net>>, // weak, because the transport holds this receiver
     clock: Clock,
 }
 
@@ -150,14 +152,15 @@ impl Beats {
         Self { grants, net, clock }
     }
 
-    /// Grants what can be granted. Says whether the Replicator must hear of the sender's epoch.
+    /// Answers a heartbeat with a grant if that is possible. Returns whether the Replicator must be
+    /// told the sender's epoch.
     fn answer(&self, from: ReplicaId, beat: Beat) -> bool {
         let beaten = self.grants.beat(self.clock.now(), from, beat);
         if let Some(message) = beaten.answer {
             let net = self.net.upgrade();
             let net = net.as_deref().and_then(OnceLock::get);
             if let Some(lane) = net.and_then(|net| net.lane(from, Class::Control)) {
-                // What is not sent is a grant that was lost: the next heartbeat brings another one.
+                // An unsent grant is like a lost one: the next heartbeat is answered again.
                 let _ = lane.send(Part::Lease.header(), &wiring::say(&message));
             }
         }
@@ -178,7 +181,7 @@ impl Receiver for DataReceiver {
         }
         let urgency = urgency(message.class);
         if !self.inbox.has_room(urgency) {
-            return Err(Busy); // before the work of decoding, which would be done again
+            return Err(Busy); // before decoding, which would be repeated later
         }
         match wiring::hear(&message) {
             Ok(input) => self.take(input, message.body.len(), urgency)?,
@@ -194,14 +197,14 @@ impl Receiver for DataReceiver {
     fn pause(&self, class: Class) {
         match class {
             Class::Data | Class::Bulk => self.inbox.run(),
-            Class::Control | Class::User => {} // neither beats nor entities wait for a merge
+            Class::Control | Class::User => {} // heartbeats and entities must not wait for a merge
         }
     }
 
     fn ready(&self, class: Class) -> BoxFuture<'_, ()> {
         let data = self.inbox.room(urgency(class));
         match &self.control {
-            // Whichever part was full: the reader can't tell, and must not come back in vain.
+            // The reader does not know which part was full, so wait for both.
             Some(control) if class == Class::Control => {
                 futures::future::join(data, control.room(Urgency::Urgent)).map(|_| ()).boxed()
             }

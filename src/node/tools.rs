@@ -1,4 +1,5 @@
-//! Serves tools: on the control socket, and over the network to clients that were let in.
+//! Administration server of a node: answers tools on the control socket, and remote clients that
+//! the transport has admitted.
 
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
@@ -7,7 +8,7 @@ use crate::management::server::Server;
 use crate::management::socket::{Bound, Serving};
 use crate::net::client::ClientStream;
 
-/// Served until it is dropped.
+/// The running server. Dropping it ends the server and all its connections.
 pub(super) struct Tools {
     _socket: Option<Serving>,
     clients: AbortHandle,
@@ -27,7 +28,7 @@ impl Tools {
 
 impl Drop for Tools {
     fn drop(&mut self) {
-        self.clients.abort(); // and with it all that it talks to
+        self.clients.abort(); // also ends the tasks of its connections
     }
 }
 
@@ -41,7 +42,7 @@ async fn answer(mut clients: mpsc::Receiver<ClientStream>, server: Server) {
                 let server = server.clone();
                 talks.spawn(async move { server.serve(client).await });
             }
-            Some(_) = talks.join_next() => {} // what it said is logged
+            Some(_) = talks.join_next() => {} // removes an ended connection
         }
     }
 }
