@@ -30,7 +30,7 @@ pub(super) type Answer = Result<Reply, RequestError>;
 /// Handle to the control part of the same node: membership and the sharding machines.
 #[derive(Clone)]
 pub(super) struct Sibling {
-    /// This incarnation.
+    /// Incarnation of this node.
     pub(super) me: ReplicaId,
     /// Inbox of the control part.
     pub(super) inbox: ControlInbox,

@@ -88,7 +88,7 @@ pub(crate) struct Counters {
 /// Counters of a machine's turns since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turns {
-    /// Number of turns.
+    /// Number of turns of the machine.
     pub turns: u64,
     /// Number of handled inputs.
     pub inputs: u64,

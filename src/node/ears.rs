@@ -24,13 +24,13 @@ use crate::sharding::ids::RegionId;
 /// The connected nodes, each with its present incarnation.
 pub(super) type Up = BTreeMap<PeerId, NodeId>;
 
-/// Handles to membership.
+/// Handles by which the pump reaches membership.
 pub(super) struct Membership {
     pub(super) inbox: ControlInbox,
     pub(super) dialling: Dialling,
 }
 
-/// The event pump.
+/// Event pump of a node.
 pub(super) struct Ears {
     pub(super) facts: Facts,
     pub(super) up: watch::Sender<Up>,

@@ -97,7 +97,7 @@ impl<I> Line<I> {
 pub(crate) enum Urgency {
     /// A message of a control lane: few, and others depend on them.
     Urgent,
-    /// Any other message.
+    /// Any message of another lane.
     Ordinary,
 }
 
@@ -144,7 +144,7 @@ pub struct Waiting {
 /// Kinds of inputs that a turn may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Appetite {
-    /// All inputs.
+    /// Inputs of every kind.
     All,
     /// Only facts and urgent messages, because earlier orders must be completed first.
     Little,
@@ -424,7 +424,7 @@ impl<M: Machine> Inbox<M> {
         }
     }
 
-    /// Wakes the loop.
+    /// Wakes the loop of the driver.
     pub(super) fn notify(&self) {
         self.0.wake.notify_one();
     }

@@ -59,7 +59,7 @@ impl ReplicatorSetup {
 
 /// The handles of a running Replicator.
 pub struct ReplicatorPart {
-    /// Handle for programs.
+    /// Handle for the program.
     pub handle: Replicator,
     /// Receiver of messages from the control, data and bulk lanes. The caller must also call
     /// [`Receiver::pause`] after a batch, otherwise messages are handled late.
@@ -86,7 +86,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Reports a fact.
+    /// Reports a fact to the Replicator.
     pub fn tell(&self, fact: Fact) {
         self.give(wiring::tell(fact));
     }

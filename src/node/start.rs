@@ -88,7 +88,7 @@ pub enum StartError {
     /// The address at which other nodes would dial this node exceeds the limit for members.
     #[error("{address} is too long to be a member's address: set a shorter one in net.advertise")]
     Address {
-        /// The address found.
+        /// The address that is too long.
         address: Multiaddr,
     },
     /// The operating system started no thread for membership or for replicated data.
@@ -262,7 +262,7 @@ impl Base {
         })
     }
 
-    /// Starts membership.
+    /// Starts the control part, with membership and the sharding machines.
     fn join(
         self,
         config: Config,

@@ -78,7 +78,7 @@ impl Part {
 pub enum Dest {
     /// The Replicator of a peer.
     Peer {
-        /// The receiver.
+        /// Incarnation of the receiving node.
         to: ReplicaId,
         /// Class of the lane.
         class: Class,
@@ -87,7 +87,7 @@ pub enum Dest {
     },
     /// A holder of a lease, which may be this node.
     Holder {
-        /// The receiver.
+        /// Incarnation of the receiving node.
         to: ReplicaId,
         /// The message to send.
         message: LeaseMessage,
@@ -96,21 +96,21 @@ pub enum Dest {
     Caller {
         /// Id of the request.
         id: RequestId,
-        /// The result.
+        /// Result of the request.
         reply: Result<Reply, RequestError>,
     },
-    /// A subscriber.
+    /// A subscriber of this node.
     Subscriber {
         /// Id of the subscription.
         subscription: SubscriptionId,
-        /// The change.
+        /// Change of a subscribed key.
         notice: Notice,
     },
     /// The disk, which answers with [`Fact::Persisted`].
     Disk {
         /// Id of the order, repeated in the answer.
         id: u64,
-        /// Records to write.
+        /// Records to write to the store.
         records: Vec<Record>,
     },
     /// The node: its other parts, and its log.
@@ -222,14 +222,14 @@ pub enum Heard {
     Cluster {
         /// The sender that the transport authenticated.
         from: id::NodeId,
-        /// The decoded message.
+        /// The message after decoding.
         message: ClusterMessage,
     },
     /// A message about leases; [`membership::lease`] finds its receiver.
     Lease {
         /// The sender that the transport authenticated.
         from: ReplicaId,
-        /// The decoded message.
+        /// The message after decoding.
         message: LeaseMessage,
     },
     /// A message for the sharding machines.

@@ -59,7 +59,7 @@ pub enum LeaveError {
     /// The node is not, or no longer, a member.
     #[error("{node} is not a member, as far as this node knows")]
     Unknown {
-        /// The node that was to leave.
+        /// The node asked to leave.
         node: NodeId,
     },
     /// The node has stopped, or was started without membership.
@@ -80,7 +80,7 @@ pub enum RecoverError {
          it is, and the log why not"
     )]
     Late {
-        /// The time allowed.
+        /// Time allowed for the recovery.
         within: Duration,
     },
     /// The node has stopped, or was started without membership.
@@ -95,7 +95,7 @@ pub enum DownError {
     /// The node is not, or no longer, a member.
     #[error("{node} is not a member, as far as this node knows")]
     Unknown {
-        /// The node that was to be declared dead.
+        /// The node given to [`down`](super::Cluster::down).
         node: NodeId,
     },
     /// The node has stopped, or was started without membership.

@@ -59,9 +59,9 @@ pub struct Cluster {
 /// How a node joins a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JoinsBy {
-    /// Through its seeds.
+    /// The node joins through its seeds.
     Seeds,
-    /// Without seeds: the node founds a cluster, or the program names a node to join.
+    /// The node has no seeds: it founds a cluster, or the program names a node to join.
     Itself,
 }
 

@@ -24,7 +24,7 @@ const BEHIND_MAX: usize = 1_024;
 /// State of membership on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// Membership runs.
+    /// Membership runs, and has not stopped this node.
     Runs,
     /// Membership has decided that this node must stop.
     Out(StopReason),
@@ -32,7 +32,7 @@ pub(crate) enum Standing {
     Ended,
 }
 
-/// The published state.
+/// State that listeners see at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) state: Arc<ClusterState>,

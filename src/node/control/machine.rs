@@ -30,9 +30,9 @@ pub(crate) enum ControlInput {
     Heard {
         /// The sender that the transport authenticated.
         from: NodeId,
-        /// The message.
+        /// The message after decoding.
         message: ClusterMessage,
-        /// Time of arrival.
+        /// Time at which the message arrived.
         at: Instant,
     },
     /// An input for the sharding machines.

@@ -86,7 +86,7 @@ impl Writing {
         (Self { orders }, task)
     }
 
-    /// Orders a write.
+    /// Orders the task to write the file.
     pub(crate) fn write(&self, memory: Memory) {
         let _ = self.orders.send(memory); // fails only if the runtime has ended
     }

@@ -86,7 +86,7 @@ pub(super) enum Pace {
 /// Next step of a worker.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next<B> {
-    /// Poll this activation.
+    /// Poll this activation next.
     Work(B),
     /// Add this activation, which must be polled again, like a new one, and look again.
     Back(B),

@@ -89,7 +89,7 @@ pub(super) struct Shared {
 /// Load of the Replicator, read without waiting for its task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Queued inputs.
+    /// Number of queued inputs.
     pub waiting: Waiting,
     /// Turns and inputs handled so far.
     pub turns: Turns,

@@ -39,7 +39,7 @@ pub enum RebalanceError {
     /// The coordinator runs on another node, or nowhere at the moment. Nothing was done.
     #[error("this node does not coordinate {entity_type}: nothing was done")]
     NotCoordinator {
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: EntityType,
         /// The node of its coordinator, if this node knows it.
         at: Option<ReplicaId>,

@@ -22,7 +22,7 @@ pub enum NotStarted {
     /// The type was started on this node with another Rust type as its entity.
     #[error("{entity_type} was started on this node with another entity: choose another name")]
     OtherEntity {
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: EntityType,
     },
     /// The type was started on this node as a proxy, which would never host it.
@@ -31,7 +31,7 @@ pub enum NotStarted {
          alone, whose handle routes as well"
     )]
     OnlyRoutes {
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: EntityType,
     },
     /// The settings of the type are invalid or contradict each other.

@@ -71,7 +71,7 @@ struct Hosted(Arc<dyn Hosting>);
 /// A handler that blocks its thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BlockingHandler {
-    /// The entity type.
+    /// Name of the entity type.
     pub(crate) entity_type: String,
     /// Id of the entity; `None` if the entity no longer exists.
     pub(crate) entity: Option<String>,

@@ -75,7 +75,7 @@ struct Inner {
 /// Started types, each with its role here and its typed handle; ≤ ENTITY_TYPES_MAX.
 type Started = BTreeMap<EntityType, (Hosts, Box<dyn Any + Send>)>;
 
-/// Arguments of [`Sharding::new`].
+/// Parts of the node that [`Sharding::new`] needs.
 pub(super) struct Setup<'a> {
     pub(super) me: ReplicaId,
     pub(super) config: &'a Config,

@@ -26,7 +26,7 @@ pub enum PinError {
          nothing was pinned"
     )]
     NotExternal {
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: EntityType,
     },
     /// The write to the replicated data failed; its message says whether the change may be made.

@@ -31,7 +31,7 @@ pub enum QueryError {
     /// The type was not started on this node.
     #[error("{entity_type} was not started on this node: start it, or start_proxy to only route")]
     NotStarted {
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: EntityType,
     },
     /// The home of the shard did not answer in time, or the shard does not live there.
@@ -39,7 +39,7 @@ pub enum QueryError {
         "the node where shard {shard} lives, {home}, has not said within {waited:?}; ask again"
     )]
     NoAnswer {
-        /// The shard.
+        /// Number of the shard.
         shard: ShardId,
         /// The home of the shard, as far as this node knows.
         home: RegionId,
@@ -49,7 +49,7 @@ pub enum QueryError {
     /// The type has no shard with this number. Nothing was done.
     #[error("{entity_type} has the shards 0 to {}: there is no {shard}", shards - 1)]
     NoShard {
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: EntityType,
         /// The number that does not exist.
         shard: ShardId,

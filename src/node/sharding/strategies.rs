@@ -75,7 +75,7 @@ impl Strategies {
         }));
     }
 
-    /// Aborts all requests.
+    /// Aborts all requests to strategies.
     pub(super) fn end(&self) {
         for own in self.all().values_mut() {
             own.homes.end();

@@ -18,21 +18,21 @@ use crate::cluster::wire::ClusterMessage;
 pub enum Dest {
     /// The membership machine of a peer, on the control lane.
     Peer {
-        /// The receiver.
+        /// Id of the receiving node.
         to: NodeId,
-        /// The message.
+        /// The message to send.
         message: ClusterMessage,
     },
     /// The lease grantor of a node (on the control lane), which may be this node's own.
     Lease {
-        /// The receiver.
+        /// Incarnation of the receiving node.
         to: ReplicaId,
-        /// The message.
+        /// The message to send.
         message: LeaseMessage,
     },
     /// The guarded Replicator of this node.
     Guard(GuardInput),
-    /// The transport.
+    /// The transport of this node.
     Transport(Links),
     /// The disk, which answers with [`Input::Persisted`].
     Disk(Memory),
@@ -47,7 +47,7 @@ pub enum Links {
     Dial(Address),
     /// Keep a link to a node up.
     Keep {
-        /// The peer.
+        /// The node to connect with.
         node: NodeId,
         /// Address at which the peer is dialled.
         address: Address,

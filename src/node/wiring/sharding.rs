@@ -47,9 +47,9 @@ const NESTING_MAX: usize = 24;
 pub enum Dest {
     /// The sharding machines of a peer, on the control lane.
     Peer {
-        /// The receiver.
+        /// Incarnation of the receiving node.
         to: ReplicaId,
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: EntityType,
         /// The message to send.
         word: Word,
@@ -60,9 +60,9 @@ pub enum Dest {
     Membership(MembershipInput),
     /// The code that runs the entities of a type.
     Entities {
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: EntityType,
-        /// The order.
+        /// The order to perform.
         order: RegionOutput,
     },
     /// The code that runs the entities of a type, to report to `to` the number of entities in these
@@ -70,7 +70,7 @@ pub enum Dest {
     Count {
         /// The asking node, which may be this one.
         to: ReplicaId,
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: EntityType,
         /// Number of the query.
         number: u64,
@@ -81,7 +81,7 @@ pub enum Dest {
     Exists {
         /// The asking node, which may be this one.
         to: ReplicaId,
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: EntityType,
         /// Number of the query.
         number: u64,
@@ -90,11 +90,11 @@ pub enum Dest {
     },
     /// The program's allocation strategy, which answers with [`Input::Advised`].
     Strategy {
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: EntityType,
         /// Number of the request.
         number: u64,
-        /// The request.
+        /// The request of the coordinator.
         asked: Asked,
     },
     /// All hosted types: the nodes of these regions have been removed from the configuration.
@@ -112,42 +112,42 @@ pub enum Event {
     Surveyed {
         /// Number of the query.
         id: u64,
-        /// The collected answers.
+        /// Answers collected until its end.
         found: Found,
     },
     /// Shards whose stop the program requested have stopped, or the request was given up.
     Stopped(EntityType),
     /// A step of a decision about a shard.
     Step {
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: EntityType,
-        /// The step.
+        /// The step that was made.
         step: Box<Step>,
     },
     /// Decisions about shards take unusually long.
     Slow {
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: EntityType,
-        /// The decisions.
+        /// The decisions and their duration.
         slow: Slow,
     },
     /// No coordinator has registered the region of a type for long, while messages wait for homes.
     Unregistered {
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: EntityType,
         /// Duration, and the coordinator if it is known.
         complaint: Unregistered,
     },
     /// The program's allocation strategy failed or gave an unusable answer.
     StrategyFailed {
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: EntityType,
-        /// The cause.
+        /// Cause, as text for the log.
         why: std::sync::Arc<str>,
     },
     /// Shards are pinned to addresses at which no region may host them.
     PinsAbsent {
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: EntityType,
         /// The addresses, with the number of shards pinned to each.
         addresses: BTreeMap<Address, usize>, // ≤ number-of-shards
@@ -156,14 +156,14 @@ pub enum Event {
     Left,
     /// The coordinator of a type became active on this node.
     Acting {
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: EntityType,
         /// Number of the coordinator's term.
         term: u64,
     },
     /// The coordinator gives this node no shards of a type, because their settings of it differ.
     Differs {
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: EntityType,
         /// Settings of this node.
         here: Agreed,
@@ -174,9 +174,9 @@ pub enum Event {
     },
     /// The coordinator on this node was superseded or refused, and has stopped.
     SteppedDown {
-        /// The entity type.
+        /// Name of the entity type.
         entity_type: EntityType,
-        /// The cause.
+        /// Cause, as text for the log.
         why: std::sync::Arc<str>,
     },
 }
