@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timer_fires_at_its_deadline_or_a_little_later() {
+    fn timer_never_fires_before_its_deadline() {
         let clock = Clock::start();
         let (before, deadline) = (Moment::now(), clock.mono() + Duration::from_secs(7));
         let moment = clock.moment(deadline);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_farthest_deadline_is_a_moment_too() {
+    fn farthest_deadline_has_a_moment() {
         let clock = Clock::start();
         assert!(clock.moment(Instant::from_nanos(u64::MAX)) > Moment::now());
     }

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_ordered_is_written_in_order_and_to_the_end() {
+    async fn disk_writes_all_orders_in_order() {
         let (disk, task, answers) = start(Box::new(MemoryStore::new()));
         (0..3_000).for_each(|id| disk.write(id, vec![promise("a")]));
         assert!(disk.is_behind());
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_store_that_fails_is_heard_and_one_that_panics_is_never_used_again() {
+    async fn store_errors_are_reported_and_a_panic_ends_its_use() {
         for (panics, expected) in [(false, [true, false, true]), (true, [false, false, false])] {
             let (disk, task, answers) = start(Box::new(Failing { writes: 0, panics }));
             for id in 0..3 {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_says_that_the_store_is_in_use_outlives_its_last_write() {
+    async fn alive_guard_outlives_the_last_write() {
         let ((begun, mut writes), (end, ends)) =
             (mpsc::unbounded_channel(), std::sync::mpsc::channel());
         let alive = Arc::new(());
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_store_that_cannot_be_read_says_so() {
+    async fn unreadable_store_is_an_error() {
         let corrupt = load(Box::new(Failing { writes: 0, panics: false })).await.err();
         assert_eq!(corrupt, Some(StoreError("corrupt".into())));
         assert!(load(Box::new(Failing { writes: 0, panics: true })).await.is_err());

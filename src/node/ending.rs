@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_disk_has_the_time_of_the_lanes_beside_them() {
+    async fn slow_disk_may_end_while_the_lanes_stop() {
         let (lanes_end, data_end) = tokio::sync::oneshot::channel();
         let lanes = |_| async move { lanes_end.send(7).expect("somebody still waits") };
         let within = Duration::from_secs(2);

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_reaches_the_one_who_asked_and_nobody_else() {
+    fn reply_reaches_only_its_request() {
         let replies = table(9);
         let (one, mut two) = (replies.open(None).expect("room"), replies.open(None).expect("room"));
         let id = one.id();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_of_replies_reaches_those_who_still_wait() {
+    fn batch_of_replies_reaches_pending_requests() {
         let replies = table(9);
         let (one, two) = (replies.open(None).expect("room"), replies.open(None).expect("room"));
         let gone = replies.open(None).expect("room").id();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_future_takes_its_entry_along_and_its_id_is_not_used_again() {
+    fn dropped_future_frees_its_entry_but_not_its_id() {
         let replies = table(2);
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..1_000 {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_limit_nobody_waits() {
+    fn requests_beyond_the_limit_are_refused() {
         let replies = table(1);
         let first = replies.open(None).expect("room");
         assert_eq!(replies.open(None).err(), Some(Unopened::Full));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_too_long_is_told() {
+    fn overdue_request_fails() {
         let replies = table(9);
         let (begun, span) = (Instant::now(), Duration::from_secs(1));
         let mut short = replies.open(Some(span)).expect("room");
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_end_everybody_is_told() {
+    fn end_fails_pending_and_later_requests() {
         let replies = table(9);
         let pending = replies.open(None).expect("room");
         replies.end();

@@ -463,7 +463,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_member_is_called_what_others_dial() {
+    fn member_address_is_the_one_that_others_dial() {
         for (advertised, seeds, all, expected) in ADDRESSES {
             let parse = |text: &&str| text.parse::<Multiaddr>().expect("valid");
             let mut config = Config::default();
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_everywhere_is_still_called_as_its_seeds_call_it() {
+    fn seed_address_is_preferred_when_listening_on_all_interfaces() {
         let parse = |text: &str| text.parse::<Multiaddr>().expect("valid");
         let told = [parse("/ip4/10.0.0.1/tcp/1")];
         let listening = [parse("/ip4/127.0.0.1/tcp/1"), parse("/ip4/10.0.0.1/tcp/1")];
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_lose_the_peer_that_they_name() {
+    fn peer_ids_are_removed_from_seeds() {
         let peer = libp2p::PeerId::from_bytes(&[0, 1, 9]).expect("an identity hash");
         let bare = Address::new("/ip4/10.0.0.1/tcp/1").expect("short");
         let named = Address::new(format!("{bare}/p2p/{peer}")).expect("short");

@@ -13,7 +13,7 @@ fn hits() -> Key<PNCounter> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thousands_of_dropped_requests_leave_no_entry_no_place_and_nothing_pending() {
+async fn dropped_requests_leave_nothing_pending() {
     let inbox = InboxLimits { requests: 16, ..InboxLimits::default() };
     let cluster = Plan { inbox, ..Plan::default() }.start().await;
     cluster.network.cut(Cluster::id(0));
@@ -52,7 +52,7 @@ async fn thousands_of_dropped_requests_leave_no_entry_no_place_and_nothing_pendi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn who_gives_up_waiting_for_a_place_takes_none() {
+async fn cancelled_wait_for_a_place_takes_none() {
     let inbox = InboxLimits { requests: 2, ..InboxLimits::default() };
     let cluster = Plan { nodes: 1, inbox, ..Plan::default() }.start().await;
     let node = cluster.at(0);

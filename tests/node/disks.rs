@@ -76,7 +76,7 @@ fn durable() -> Config {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_acknowledged_is_there_after_a_restart() {
+async fn acknowledged_durable_writes_survive_a_restart() {
     let drive = Drive::default();
     let key = Key::<PNCounter>::new("d-hits");
     let node = stored(0, durable(), Box::new(drive.clone())).await;
@@ -96,7 +96,7 @@ async fn what_was_acknowledged_is_there_after_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_that_the_disk_refuses_is_not_acknowledged_and_the_node_is_told() {
+async fn failed_disk_write_is_not_acknowledged_and_raises_an_alarm() {
     let drive = Drive::default();
     let mut node = stored(0, durable(), Box::new(drive.clone())).await;
     let key = Key::<Flag>::new("d-flag");
@@ -118,7 +118,7 @@ async fn a_write_that_the_disk_refuses_is_not_acknowledged_and_the_node_is_told(
 
 /// So much is unwritten in the end that the Replicator begins nothing new.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_the_disk_hangs_whoever_has_a_deadline_is_told_in_time() {
+async fn requests_time_out_while_the_disk_hangs() {
     let (hang, drive) = Hang::begin();
     let node = stored(0, durable(), Box::new(drive)).await;
     let hits = Key::<PNCounter>::new("hits");
@@ -154,7 +154,7 @@ async fn while_the_disk_hangs_whoever_has_a_deadline_is_told_in_time() {
 }
 
 #[tokio::test]
-async fn a_store_that_cannot_be_read_is_an_error_of_the_start() {
+async fn unreadable_store_fails_the_start() {
     let drive = Drive::default();
     drive.fail();
     let mut setup = setup(0, durable());

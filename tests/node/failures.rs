@@ -19,7 +19,7 @@ fn hits() -> Key<PNCounter> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_that_too_few_acknowledge_times_out_stays_applied_and_spreads_later() {
+async fn timed_out_write_stays_applied_and_spreads_later() {
     let cluster = Cluster::of_three().await;
     cluster.network.cut(Cluster::id(0));
     let write = WriteMajority::within(std::time::Duration::from_millis(50));
@@ -47,7 +47,7 @@ async fn a_write_that_too_few_acknowledge_times_out_stays_applied_and_spreads_la
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_in_no_configuration_serves_local_only_and_says_why() {
+async fn node_without_configuration_serves_only_local_operations() {
     let cluster = Plan { founded: false, ..Plan::default() }.start().await;
     let node = cluster.at(0);
     node.update(&hits(), WriteLocal, |counter| counter.increment()).await.expect("local");
@@ -66,7 +66,7 @@ async fn a_node_in_no_configuration_serves_local_only_and_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_level_beyond_all_replicas_is_refused_and_so_is_another_type() {
+async fn too_many_replicas_wrong_type_and_bad_keys_are_rejected() {
     let cluster = Cluster::of_three().await;
     let many = cluster.at(0).update(&hits(), WriteTo::within(4, secs(30)), |c| c.increment());
     match soon(many).await {
@@ -94,7 +94,7 @@ async fn a_level_beyond_all_replicas_is_refused_and_so_is_another_type() {
 struct Enough;
 
 #[tokio::test]
-async fn a_function_that_returns_its_own_error_changes_nothing_and_gets_it_back() {
+async fn error_of_an_update_function_is_returned_unchanged() {
     let node = single().await;
     let update = node.handle.update(&hits(), WriteLocal, |counter| {
         counter.add(4)?;
@@ -118,7 +118,7 @@ impl Drop for Mine {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_function_that_panics_changes_nothing_and_harms_nobody_else() {
+async fn panic_of_an_update_function_fails_only_its_update() {
     let cluster = Cluster::of_three().await;
     let node = cluster.at(0);
     let update = node.update(&hits(), WriteMajority::within(secs(30)), |counter| {
@@ -170,7 +170,7 @@ impl Outgoing for Narrow {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_follows_a_piece_that_a_full_lane_refused_is_not_sent() {
+async fn transfer_stops_after_a_full_lane_refused_a_part() {
     let offered = Offered::default();
     let narrow = Narrow(offered.clone());
     let node = start_replicator(setup(0, Default::default()), narrow).await.expect("readable");

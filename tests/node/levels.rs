@@ -9,7 +9,7 @@ fn hits() -> Key<PNCounter> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_update_is_acknowledged_at_every_level_and_read_at_every_level() {
+async fn updates_and_reads_work_at_every_level() {
     let cluster = Cluster::of_three().await;
     let writes = [
         WriteLocal,
@@ -44,7 +44,7 @@ async fn an_update_is_acknowledged_at_every_level_and_read_at_every_level() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_majority_read_elsewhere_sees_what_a_majority_acknowledged_at_once() {
+async fn majority_read_sees_acknowledged_majority_writes() {
     let cluster = Cluster::of_three().await;
     for round in 1..=100 {
         let (writer, reader) = (round % 3, (round + 1) % 3);
@@ -60,7 +60,7 @@ async fn a_majority_read_elsewhere_sees_what_a_majority_acknowledged_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_deleted_is_gone_elsewhere_and_the_key_can_be_used_again() {
+async fn delete_spreads_and_the_key_can_be_reused() {
     let cluster = Cluster::of_three().await;
     let key = Key::<ORSet<String>>::new("online");
     let (write, read) = (WriteMajority::within(secs(30)), ReadMajority::within(secs(30)));
@@ -77,7 +77,7 @@ async fn what_is_deleted_is_gone_elsewhere_and_the_key_can_be_used_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_come_in_pages_and_replicas_are_counted() {
+async fn keys_are_listed_in_pages_and_replicas_counted() {
     let cluster = Cluster::of_three().await;
     let replicator = cluster.at(0);
     for name in ["b/2", "a/1", "b/3", "b/1"] {
@@ -98,7 +98,7 @@ async fn keys_come_in_pages_and_replicas_are_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_a_flush_ends_everybody_holds_everything() {
+async fn flush_ends_when_all_replicas_hold_all_changes() {
     let cluster = Cluster::of_three().await;
     for _ in 0..100 {
         let update = cluster.at(0).update(&hits(), WriteLocal, |counter| counter.increment());

@@ -13,7 +13,7 @@ fn hits() -> Key<PNCounter> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_updates_at_once_are_all_acknowledged_in_batches() {
+async fn ten_thousand_concurrent_updates_are_batched() {
     let cluster = Cluster::of_three().await;
     let write = WriteMajority::within(secs(60));
     let updates: Vec<_> = (0..10_000)
@@ -36,7 +36,7 @@ async fn ten_thousand_updates_at_once_are_all_acknowledged_in_batches() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn a_full_inbox_makes_callers_wait_and_those_in_a_hurry_are_told() {
+async fn full_inbox_makes_callers_wait_until_their_timeout() {
     let inbox = InboxLimits { requests: 4, ..InboxLimits::default() };
     let cluster = Plan { nodes: 1, inbox, ..Plan::default() }.start().await;
     let node = cluster.at(0);
@@ -65,7 +65,7 @@ async fn a_full_inbox_makes_callers_wait_and_those_in_a_hurry_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn small_inboxes_on_all_sides_slow_everything_down_and_lose_nothing() {
+async fn small_inboxes_lose_no_messages() {
     let inbox = InboxLimits { requests: 2, messages: 2, message_bytes: 512 };
     let cluster = Plan { inbox, ..Plan::default() }.start().await;
     let write = WriteAll::within(secs(60));
@@ -86,7 +86,7 @@ async fn small_inboxes_on_all_sides_slow_everything_down_and_lose_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_node_hears_of_its_configuration() {
+async fn node_gets_installed_and_synced_events() {
     let mut cluster = Cluster::of_three().await;
     let events = &mut cluster.nodes[0].events;
     let mut heard = Vec::new();

@@ -22,7 +22,7 @@ fn inbound(class: Class, body: &[u8]) -> Inbound<'_> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn a_full_inbox_makes_lanes_wait_until_there_is_room_again() {
+async fn full_inbox_makes_lanes_wait_for_room() {
     let body = message();
     for inbox in [
         InboxLimits { messages: 4, ..InboxLimits::default() },
@@ -48,7 +48,7 @@ async fn a_full_inbox_makes_lanes_wait_until_there_is_room_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_does_not_decode_is_counted_and_the_next_message_is_heard() {
+async fn malformed_messages_are_counted_and_skipped() {
     let cluster = Plan { nodes: 1, ..Plan::default() }.start().await;
     let receiver = cluster.nodes[0].receiver.clone();
     let deep = vec![0x91; 5_000];
@@ -71,7 +71,7 @@ async fn what_does_not_decode_is_counted_and_the_next_message_is_heard() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_names_another_part_goes_there_or_is_counted() {
+async fn control_messages_reach_their_part_or_are_counted() {
     let cluster = Plan { nodes: 1, ..Plan::default() }.start().await;
     let receiver = cluster.nodes[0].receiver.clone();
     let say = |names: &[&str], body: &[u8]| {
@@ -92,7 +92,7 @@ async fn what_names_another_part_goes_there_or_is_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_the_stop_no_lane_waits() {
+async fn stopped_node_makes_no_lane_wait() {
     let cluster = Plan { nodes: 1, ..Plan::default() }.start().await;
     let receiver = cluster.nodes[0].receiver.clone();
     cluster.stop().await;

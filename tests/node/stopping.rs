@@ -16,7 +16,7 @@ fn hits() -> Key<PNCounter> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_under_way_at_the_stop_end_with_an_error_that_says_so() {
+async fn stop_interrupts_pending_requests() {
     let mut cluster = Cluster::of_three().await;
     cluster.network.cut(Cluster::id(0));
     let node = cluster.nodes.remove(0);
@@ -63,7 +63,7 @@ async fn requests_under_way_at_the_stop_end_with_an_error_that_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn what_was_queued_at_the_stop_is_done_and_reaches_the_others() {
+async fn stop_handles_queued_requests_and_sends_their_changes() {
     let mut cluster = Cluster::of_three().await;
     let node = cluster.nodes.remove(0);
     let held = hold(&node.handle).await;
@@ -94,7 +94,7 @@ async fn what_was_queued_at_the_stop_is_done_and_reaches_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_whose_keeper_is_dropped_stops_too() {
+async fn dropping_the_running_handle_stops_the_replicator() {
     let mut cluster = Cluster::of_three().await;
     let node = cluster.nodes.remove(0);
     let mut changes = node.handle.subscribe(&hits());
@@ -113,7 +113,7 @@ impl Outgoing for Broken {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bug_of_ours_ends_the_replicator_and_everybody_is_told() {
+async fn panic_of_the_replicator_fails_all_requests() {
     let setup = setup(0, Default::default());
     let mut node = start_replicator(setup, Broken).await.expect("memory is readable");
     node.facts.tell(Fact::Found(epoch(3)));

@@ -28,7 +28,7 @@ async fn reads(changes: &mut (impl Stream<Item = Change<PNCounter>> + Unpin), la
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_subscriber_sees_the_current_value_first_and_then_what_others_change() {
+async fn subscriber_gets_the_current_value_then_changes_of_others() {
     let cluster = Cluster::of_three().await;
     increment(&cluster.at(0)).await;
     let mut here = cluster.at(0).subscribe(&hits());
@@ -54,7 +54,7 @@ async fn a_subscriber_sees_the_current_value_first_and_then_what_others_change()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_reader_sees_the_latest_value_and_holds_nobody_up() {
+async fn slow_reader_gets_the_latest_value_and_delays_nothing() {
     let node = single().await;
     let mut changes = node.handle.subscribe(&hits());
     for _ in 0..1_000 {
@@ -67,7 +67,7 @@ async fn a_slow_reader_sees_the_latest_value_and_holds_nobody_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_prefix_tells_of_every_key_that_begins_so() {
+async fn prefix_subscription_yields_all_matching_keys() {
     let cluster = Cluster::of_three().await;
     let mut rooms = cluster.at(0).subscribe_prefix("room/");
     for name in ["room/a", "hall", "room/b"] {
@@ -87,7 +87,7 @@ async fn a_prefix_tells_of_every_key_that_begins_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_of_another_type_is_said_to_be_one() {
+async fn subscription_reports_a_key_of_another_type() {
     let node = single().await;
     increment(&node.handle).await;
     let mut changes = node.handle.subscribe(&Key::<Flag>::new("hits"));
@@ -101,7 +101,7 @@ async fn a_key_of_another_type_is_said_to_be_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn a_stream_that_is_dropped_ends_its_subscription_even_while_the_task_is_busy() {
+async fn dropped_stream_unsubscribes_while_the_task_is_busy() {
     let node = single().await;
     let held = hold(&node.handle).await;
     let streams: Vec<_> = (0..5_000).map(|_| node.handle.subscribe(&hits())).collect();
@@ -119,7 +119,7 @@ async fn a_stream_that_is_dropped_ends_its_subscription_even_while_the_task_is_b
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_are_read_to_their_end_when_the_node_stops() {
+async fn streams_end_after_unread_changes_when_the_node_stops() {
     let node = single().await;
     let mut changes = node.handle.subscribe(&hits());
     let mut others = node.handle.subscribe_prefix("x");

@@ -8,7 +8,7 @@ use crate::cluster::{Plan, eventually};
 use crate::network::node_id;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kind_of_message_of_a_later_release_is_counted_skipped_and_what_follows_is_heard() {
+async fn unknown_message_kind_is_counted_and_skipped() {
     let cluster = Plan { nodes: 1, ..Plan::default() }.start().await;
     let receiver = cluster.nodes[0].receiver.clone();
     let hear = |body: &[u8]| {

@@ -154,20 +154,20 @@ async fn the_three_stay_and_the_two_go(test: &str, downing: StrategyName) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_keep_majority_the_larger_side_of_a_split_stays() {
-    let test = "with_keep_majority_the_larger_side_of_a_split_stays";
+async fn keep_majority_keeps_the_larger_side_of_a_partition() {
+    let test = "keep_majority_keeps_the_larger_side_of_a_partition";
     the_three_stay_and_the_two_go(test, StrategyName::KeepMajority).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_static_quorum_the_side_that_has_it_stays() {
-    let test = "with_static_quorum_the_side_that_has_it_stays";
+async fn static_quorum_keeps_the_side_with_the_quorum() {
+    let test = "static_quorum_keeps_the_side_with_the_quorum";
     the_three_stay_and_the_two_go(test, StrategyName::StaticQuorum).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_manual_both_sides_stay_and_only_the_larger_one_serves() {
-    let test = "with_manual_both_sides_stay_and_only_the_larger_one_serves";
+async fn manual_keeps_both_sides_but_only_the_larger_serves() {
+    let test = "manual_keeps_both_sides_but_only_the_larger_serves";
     let Some((hosts, mut all)) = Hosts::five(test, StrategyName::Manual).await else { return };
     let everybody = ids(&all);
     hosts.network.partition(&[0, 1], &[2, 3, 4]);
@@ -194,8 +194,8 @@ async fn with_manual_both_sides_stay_and_only_the_larger_one_serves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_down_all_nobody_stays() {
-    let test = "with_down_all_nobody_stays";
+async fn down_all_stops_both_sides() {
+    let test = "down_all_stops_both_sides";
     let Some((hosts, all)) = Hosts::five(test, StrategyName::DownAll).await else { return };
     hosts.network.partition(&[0, 1], &[2, 3, 4]);
     for member in all {
@@ -207,10 +207,10 @@ async fn with_down_all_nobody_stays() {
 // ── Pauses and deaths ──
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_misses_a_member_that_is_paused_for_two_seconds() {
+async fn member_paused_for_two_seconds_stays_reachable() {
     /// By default a member may be silent for so long; after a longer pause it is rightly missed.
     const ACCEPTABLE: Duration = Duration::from_secs(3);
-    let test = "nobody_misses_a_member_that_is_paused_for_two_seconds";
+    let test = "member_paused_for_two_seconds_stays_reachable";
     let strategy = StrategyName::default();
     let Some((_hosts, mut all)) = Hosts::five(test, strategy).await else { return };
     let paused_at = Instant::now();
@@ -229,8 +229,8 @@ async fn nobody_misses_a_member_that_is_paused_for_two_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_member_is_removed_and_joins_by_itself_when_it_starts_again() {
-    let test = "a_killed_member_is_removed_and_joins_by_itself_when_it_starts_again";
+async fn killed_member_is_removed_and_rejoins_after_a_restart() {
+    let test = "killed_member_is_removed_and_rejoins_after_a_restart";
     let strategy = StrategyName::default();
     let Some((hosts, mut all)) = Hosts::five(test, strategy).await else { return };
     assert!(all[0].writes().await);
@@ -256,8 +256,8 @@ async fn a_killed_member_is_removed_and_joins_by_itself_when_it_starts_again() {
 
 /// The restart itself is proof that the old life is over: nobody has to find it out.
 #[tokio::test(flavor = "multi_thread")]
-async fn known_failure_22_a_member_that_is_killed_and_started_at_once_is_never_up_twice() {
-    let test = "known_failure_22_a_member_that_is_killed_and_started_at_once_is_never_up_twice";
+async fn known_failure_22_quickly_restarted_member_is_up_only_once() {
+    let test = "known_failure_22_quickly_restarted_member_is_up_only_once";
     let strategy = StrategyName::default();
     let Some((hosts, mut all)) = Hosts::five(test, strategy).await else { return };
     for host in [3, 1] {
@@ -273,8 +273,8 @@ async fn known_failure_22_a_member_that_is_killed_and_started_at_once_is_never_u
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_falls_silent_is_removed_and_serves_nothing_then() {
-    let test = "a_host_that_falls_silent_is_removed_and_serves_nothing_then";
+async fn silent_host_stops_serving_and_is_removed() {
+    let test = "silent_host_stops_serving_and_is_removed";
     let strategy = StrategyName::default();
     let Some((hosts, mut all)) = Hosts::five(test, strategy).await else { return };
     let mut silent = all.remove(3);
@@ -295,8 +295,8 @@ async fn a_host_that_falls_silent_is_removed_and_serves_nothing_then() {
 // ── Ends in order ──
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_is_told_to_end_leaves_and_nobody_misses_it() {
-    let test = "a_member_that_is_told_to_end_leaves_and_nobody_misses_it";
+async fn terminated_member_leaves_without_suspicion() {
+    let test = "terminated_member_leaves_without_suspicion";
     let strategy = StrategyName::default();
     let Some((_hosts, mut all)) = Hosts::five(test, strategy).await else { return };
     for host in [4, 0] {
@@ -316,8 +316,8 @@ async fn a_member_that_is_told_to_end_leaves_and_nobody_misses_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_can_be_restarted_one_by_one_and_a_majority_is_always_there() {
-    let test = "all_can_be_restarted_one_by_one_and_a_majority_is_always_there";
+async fn rolling_restart_always_keeps_a_majority() {
+    let test = "rolling_restart_always_keeps_a_majority";
     let strategy = StrategyName::default();
     let Some((hosts, mut all)) = Hosts::five(test, strategy).await else { return };
     let cluster = all[0].view().await.cluster;
@@ -346,8 +346,8 @@ async fn all_can_be_restarted_one_by_one_and_a_majority_is_always_there() {
 
 /// As in a container: no multicast, no broadcast, one name that stands for all.
 #[tokio::test(flavor = "multi_thread")]
-async fn known_failure_29_a_cluster_is_founded_by_a_name_where_no_multicast_passes() {
-    let test = "known_failure_29_a_cluster_is_founded_by_a_name_where_no_multicast_passes";
+async fn known_failure_29_cluster_founds_by_a_name_without_multicast() {
+    let test = "known_failure_29_cluster_founds_by_a_name_without_multicast";
     let seed = "/dns4/nodes.shop/tcp/7001".parse().expect("an address");
     let Some(hosts) = Hosts::new(test, SEEDS, &[seed]).await else { return };
     let names: Vec<_> = (0..SEEDS).map(|host| ("nodes.shop", Namespaces::address(host))).collect();

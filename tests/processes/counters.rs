@@ -288,7 +288,7 @@ impl Counters {
 // ── The books, shown to find what they are kept for ──
 
 #[test]
-fn the_books_find_what_is_lost_doubled_and_gone() {
+fn ledger_detects_lost_duplicate_and_vanished_counts() {
     let counted = |line, messages| (Counted { line, messages, last: messages, disordered: 0 }, 7);
     let mut book = Book { told: 3, open: 3, ..Book::default() };
     book.hear(counted(1, 3));

@@ -17,7 +17,7 @@ async fn pair(order: &Order) -> (Peer, Peer) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_peer_is_seen_by_its_closed_connection_at_once() {
+async fn killed_peer_is_detected_by_its_closed_connection() {
     // No timeout of the transport may be what tells: each is longer than this test waits.
     let long = Duration::from_secs(3_600);
     let (mut one, other) = pair(&Order { user_timeout: long, ..Order::default() }).await;
@@ -29,7 +29,7 @@ async fn a_killed_peer_is_seen_by_its_closed_connection_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_killed_peer_had_not_acknowledged_is_counted_exactly() {
+async fn unacknowledged_messages_of_a_killed_peer_are_counted() {
     let order = Order { link_down: Duration::from_millis(500), ..Order::default() };
     let (mut one, mut other) = pair(&order).await;
     one.order(&format!("send {} 500 100", other.id)).await;
@@ -44,7 +44,7 @@ async fn what_a_killed_peer_had_not_acknowledged_is_counted_exactly() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_peer_that_starts_again_proves_that_it_was_dead() {
+async fn restarted_peer_proves_the_death_of_its_old_incarnation() {
     let directory = tempfile::tempdir().expect("a directory");
     let data_dir = Some(directory.path().to_owned());
     let mut one = Peer::start(&[], &Order::default()).await;
@@ -63,7 +63,7 @@ async fn a_killed_peer_that_starts_again_proves_that_it_was_dead() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pause_ends_no_lane_and_loses_nothing() {
+async fn pause_breaks_no_lane_and_loses_nothing() {
     let long = Duration::from_secs(3_600);
     let (mut one, mut other) = pair(&Order { user_timeout: long, ..Order::default() }).await;
     other.pause().await;
@@ -84,7 +84,7 @@ async fn a_pause_ends_no_lane_and_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pause_with_full_buffers_is_found_by_the_sockets_user_timeout_and_loses_nothing() {
+async fn tcp_user_timeout_detects_a_pause_with_full_buffers() {
     let link_down = Duration::from_secs(3_600);
     let order = Order { user_timeout: Duration::from_secs(1), link_down, ..Order::default() };
     let (mut one, mut other) = pair(&order).await;

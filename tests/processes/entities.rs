@@ -114,8 +114,8 @@ impl Fed {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_joins_and_another_leaves_and_nothing_is_lost() {
-    let test = "a_node_joins_and_another_leaves_and_nothing_is_lost";
+async fn join_and_leave_lose_no_messages() {
+    let test = "join_and_leave_lose_no_messages";
     let Some(mut fed) = Fed::start(test, HOSTS + 1).await else { return };
     let began = Instant::now();
     fed.members.push(fed.hosts.start(HOSTS).await);
@@ -131,8 +131,8 @@ async fn a_node_joins_and_another_leaves_and_nothing_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_hosts_are_restarted_one_by_one_and_nothing_is_lost() {
-    let test = "all_hosts_are_restarted_one_by_one_and_nothing_is_lost";
+async fn rolling_restart_of_hosts_loses_no_messages() {
+    let test = "rolling_restart_of_hosts_loses_no_messages";
     let Some(mut fed) = Fed::start(test, HOSTS).await else { return };
     let began = Instant::now();
     for host in 0..HOSTS {
@@ -166,18 +166,18 @@ async fn is_killed(test: &str, with_coordinator: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_coordinator_that_is_killed_only_what_its_node_held_is_missing() {
-    is_killed("of_a_coordinator_that_is_killed_only_what_its_node_held_is_missing", true).await;
+async fn killed_coordinator_loses_only_entities_of_its_node() {
+    is_killed("killed_coordinator_loses_only_entities_of_its_node", true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_host_that_is_killed_only_what_it_held_is_missing() {
-    is_killed("of_a_host_that_is_killed_only_what_it_held_is_missing", false).await;
+async fn killed_host_loses_only_its_own_entities() {
+    is_killed("killed_host_loses_only_its_own_entities", false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_host_that_is_cut_off_only_what_it_held_is_missing_and_it_can_come_back() {
-    let test = "of_a_host_that_is_cut_off_only_what_it_held_is_missing_and_it_can_come_back";
+async fn partitioned_host_loses_only_its_entities_and_rejoins() {
+    let test = "partitioned_host_loses_only_its_entities_and_rejoins";
     let Some(mut fed) = Fed::start(test, HOSTS).await else { return };
     let cut_off = fed.members.remove(2);
     let incarnation = cut_off.incarnation().to_owned();

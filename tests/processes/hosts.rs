@@ -28,8 +28,8 @@ async fn peers(network: &Namespaces, count: usize) -> Vec<Peer> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_vanishes_is_found_within_the_user_timeout_while_writing() {
-    let test = "a_host_that_vanishes_is_found_within_the_user_timeout_while_writing";
+async fn vanished_host_is_detected_within_the_tcp_user_timeout() {
+    let test = "vanished_host_is_detected_within_the_tcp_user_timeout";
     let Some(network) = Namespaces::or_skip(2, test) else { return };
     let [mut one, mut other] = two(&network).await;
     one.order(&format!("send {} 100 100", other.id)).await;
@@ -58,8 +58,8 @@ async fn a_host_that_vanishes_is_found_within_the_user_timeout_while_writing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_vanishes_is_found_while_nobody_writes() {
-    let test = "a_host_that_vanishes_is_found_while_nobody_writes";
+async fn vanished_host_is_detected_on_an_idle_connection() {
+    let test = "vanished_host_is_detected_on_an_idle_connection";
     let Some(network) = Namespaces::or_skip(2, test) else { return };
     let [mut one, mut other] = two(&network).await;
     network.cut(1);
@@ -70,8 +70,8 @@ async fn a_host_that_vanishes_is_found_while_nobody_writes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_lost_in_one_direction_only_are_sent_again_and_come_in_order() {
-    let test = "messages_lost_in_one_direction_only_are_sent_again_and_come_in_order";
+async fn loss_in_one_direction_is_repaired_in_order() {
+    let test = "loss_in_one_direction_is_repaired_in_order";
     let Some(network) = Namespaces::or_skip(2, test) else { return };
     let [mut one, mut other] = two(&network).await;
     network.lose(1, 0); // its acknowledgements never come
@@ -84,8 +84,8 @@ async fn messages_lost_in_one_direction_only_are_sent_again_and_come_in_order() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn five_hosts_that_split_keep_their_sides_and_are_whole_again_when_healed() {
-    let test = "five_hosts_that_split_keep_their_sides_and_are_whole_again_when_healed";
+async fn five_hosts_reconnect_after_a_partition() {
+    let test = "five_hosts_reconnect_after_a_partition";
     let Some(network) = Namespaces::or_skip(5, test) else { return };
     let mut all = peers(&network, 5).await;
     for at in 0..5 {
@@ -119,8 +119,8 @@ async fn five_hosts_that_split_keep_their_sides_and_are_whole_again_when_healed(
 
 /// As in a container: no multicast, no broadcast, a name that stands for all, this one included.
 #[tokio::test(flavor = "multi_thread")]
-async fn known_failure_29_nodes_find_each_other_by_name_where_no_multicast_passes() {
-    let test = "known_failure_29_nodes_find_each_other_by_name_where_no_multicast_passes";
+async fn known_failure_29_nodes_connect_by_a_name_without_multicast() {
+    let test = "known_failure_29_nodes_connect_by_a_name_without_multicast";
     let Some(network) = Namespaces::or_skip(3, test) else { return };
     let names: Vec<_> = (0..3).map(|host| ("nodes.shop", Namespaces::address(host))).collect();
     for host in 0..3 {

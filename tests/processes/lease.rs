@@ -50,8 +50,8 @@ fn is_of(members: &[Running], owner: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_lease_majority_the_half_that_gets_the_lease_stays_and_serves() {
-    let test = "with_lease_majority_the_half_that_gets_the_lease_stays_and_serves";
+async fn lease_majority_keeps_the_half_that_holds_the_lease() {
+    let test = "lease_majority_keeps_the_half_that_holds_the_lease";
     let Some(Four { hosts, all, outside, _dir }) = Four::start(test).await else { return };
     let mut halves = all;
     assert!(halves[0].writes().await);
@@ -95,8 +95,8 @@ async fn with_lease_majority_the_half_that_gets_the_lease_stays_and_serves() {
 
 /// Who is left has a quorum and serves, but removes nobody before the store gives the dead one up.
 #[tokio::test(flavor = "multi_thread")]
-async fn with_lease_majority_a_dead_holder_is_removed_once_its_lease_has_run_out() {
-    let test = "with_lease_majority_a_dead_holder_is_removed_once_its_lease_has_run_out";
+async fn lease_majority_removes_a_dead_holder_after_lease_expiry() {
+    let test = "lease_majority_removes_a_dead_holder_after_lease_expiry";
     let Some(Four { hosts: _hosts, mut all, outside, _dir }) = Four::start(test).await else {
         return;
     };

@@ -42,7 +42,7 @@ impl Peer {
     /// Starts a peer, on the host that the command line leads to (empty: this one).
     pub(crate) async fn start(host: &[String], order: &Order) -> Self {
         let this = std::env::current_exe().expect("this program");
-        let again = ["--exact", "served::a_peer_says_who_it_is_and_ends_with_its_test"];
+        let again = ["--exact", "served::peer_process_starts_and_ends_with_its_test"];
         let line: Vec<String> = host.iter().cloned().chain([this.display().to_string()]).collect();
         let mut child = Command::new(&line[0])
             .args(&line[1..])

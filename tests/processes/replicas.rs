@@ -126,7 +126,7 @@ async fn added(peer: &mut Peer, count: u32) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_processes_agree_through_a_pause_and_a_death() {
+async fn three_processes_agree_after_a_pause_and_a_death() {
     let order = Order { kind: Kind::Node, ..Order::default() };
     let mut all = Vec::new();
     for _ in 0..3 {
@@ -156,8 +156,8 @@ async fn three_processes_agree_through_a_pause_and_a_death() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_split_the_larger_side_writes_on_and_all_agree_when_it_heals() {
-    let test = "of_a_split_the_larger_side_writes_on_and_all_agree_when_it_heals";
+async fn larger_side_writes_during_a_partition_and_all_converge() {
+    let test = "larger_side_writes_during_a_partition_and_all_converge";
     let Some(network) = Namespaces::or_skip(3, test) else { return };
     let mut all = Vec::new();
     for host in 0..3 {

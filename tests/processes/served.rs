@@ -133,7 +133,7 @@ impl Order {
 
 /// Every process of these tests is one more run of this test.
 #[test]
-fn a_peer_says_who_it_is_and_ends_with_its_test() {
+fn peer_process_starts_and_ends_with_its_test() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     if let Some(order) = Order::of_this_process() {
         match order.kind {

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_names_reads_as_one() {
+    fn names_are_joined_by_commas() {
         let shards = [1, 20].map(ShardId::new);
         assert_eq!(names(shards.iter(), ShardId::to_string), "1, 20");
     }

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tasks_run_in_the_order_of_phases_and_once() {
+    async fn tasks_run_once_in_the_order_of_phases() {
         let (shutdown, log) = (CoordinatedShutdown::new(Settings::default()), Log::default());
         for phase in Phase::ALL.into_iter().rev() {
             shutdown.add_task(phase, "test", noting(&log, phase.name())).expect("in time");
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_tasks_of_a_phase_run_side_by_side() {
+    async fn tasks_of_a_phase_run_concurrently() {
         let shutdown = CoordinatedShutdown::new(Settings::default());
         let (one, other) = (Arc::new(tokio::sync::Notify::new()), tokio::sync::Notify::new());
         let other = Arc::new(other);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_panics_or_hangs_stops_nobody() {
+    async fn panicking_or_hanging_task_does_not_stop_the_shutdown() {
         let (shutdown, log) = (CoordinatedShutdown::new(quick()), Log::default());
         let panics = || async { panic!("as ordered") };
         shutdown.add_task(Phase::ServiceUnbind, "panics", panics).expect("in time");
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_can_add_tasks_to_later_phases_only() {
+    async fn task_can_add_tasks_only_to_later_phases() {
         let (shutdown, log) = (CoordinatedShutdown::new(Settings::default()), Log::default());
         let adds = {
             let (shutdown, log) = (shutdown.clone(), log.clone());

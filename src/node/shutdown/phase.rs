@@ -151,7 +151,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_phases_are_those_of_the_specification_in_its_order() {
+    fn phases_have_the_specified_order_and_timeouts() {
         let sorted: std::collections::BTreeSet<Phase> = Phase::ALL.into_iter().collect();
         assert!(sorted.iter().eq(&Phase::ALL), "the order of the variants is that of the phases");
         for (phase, (name, seconds)) in Phase::ALL.into_iter().zip(PHASES) {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_set_has_the_default() {
+    fn unset_phases_have_default_timeouts() {
         let settings: Settings =
             toml::from_str("[cluster-leave]\ntimeout = \"30s\"").expect("valid");
         for phase in Phase::ALL {

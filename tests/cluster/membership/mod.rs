@@ -57,9 +57,9 @@
 //!
 //! §5.8, coordinated shutdown; src/node/shutdown, or tests/cluster_net:
 //! - Order: phases are a fixed list, without a graph and none that is off: `the_phases_are_those_of_
-//!   the_specification_…`; tasks: `tasks_run_in_the_order_of_phases_and_once`, `the_tasks_of_a_phase_
-//!   run_side_by_side`, `a_task_that_panics_or_hangs_stops_nobody` (there is no abort).
-//! - Once; added while it runs, taken back: `a_task_can_add_tasks_to_later_phases_only`, `what_is_
+//!   the_specification_…`; tasks: `tasks_run_once_in_the_order_of_phases`, `the_tasks_of_a_phase_
+//!   run_side_by_side`, `panicking_or_hanging_task_does_not_stop_the_shutdown` (there is no abort).
+//! - Once; added while it runs, taken back: `task_can_add_tasks_only_to_later_phases`, `what_is_
 //!   abandoned_keeps_nothing_…`, `tasks_of_the_program_run_where_they_were_put`. It begins at the
 //!   first phase; tasks have no names.
 //! - Reasons and signals: `the_first_signal_makes_a_node_leave_in_order`, `the_second_signal_ends_it_at_
