@@ -1,4 +1,4 @@
-//! Futures that are dropped leave nothing behind.
+//! Cancellation: dropped futures leave no state behind.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ async fn dropped_requests_leave_nothing_pending() {
             2 => node.delete(&hits(), WriteMajority::within(span)).now_or_never().is_none(),
             _ => node.flush_changes(span).now_or_never().is_none(),
         };
-        assert!(gone, "nobody can have answered");
+        assert!(gone, "no replica can have answered");
         assert_eq!(node.load().replies_awaited, 0);
         if round % 16 == 0 {
             tokio::task::yield_now().await;
@@ -38,15 +38,15 @@ async fn dropped_requests_leave_nothing_pending() {
     }
     let load = node.load();
     assert_eq!((load.replies_awaited, load.waiting.callers), (0, 0));
-    eventually("the machine forgets them too", async || {
-        let pending = node.stats().await.expect("it runs").requests_pending;
+    eventually("the machine drops the requests too", async || {
+        let pending = node.stats().await.expect("the Replicator runs").requests_pending;
         pending == 0 && node.load().waiting.requests == 0
     })
     .await;
     cluster.network.heal(Cluster::id(0));
     let all = (0..64).map(|_| node.update(&hits(), WriteAll::within(secs(30)), |c| c.increment()));
     let all = soon(futures::future::join_all(all)).await;
-    assert!(all.iter().all(Result::is_ok), "every place came back: {all:?}");
+    assert!(all.iter().all(Result::is_ok), "every place was released: {all:?}");
     assert_eq!(node.load().replies_awaited, 0);
     cluster.stop().await;
 }
@@ -63,7 +63,7 @@ async fn cancelled_wait_for_a_place_takes_none() {
     }
     let load = node.load();
     assert_eq!((load.waiting.requests, load.waiting.callers), (2, 98));
-    assert_eq!(load.replies_awaited, 3, "those in the inbox, and the one that keeps it busy");
+    assert_eq!(load.replies_awaited, 3, "two queued requests, and the one that blocks the task");
     drop(waiting);
     let load = node.load();
     assert_eq!((load.waiting.requests, load.waiting.callers, load.replies_awaited), (2, 0, 1));

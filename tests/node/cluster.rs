@@ -1,4 +1,4 @@
-//! A cluster as a test writes it.
+//! Helpers: clusters of Replicators in one process, and bounded waits.
 
 use std::future::Future;
 use std::sync::{Arc, mpsc};
@@ -20,7 +20,7 @@ use ostraca::prelude::*;
 
 use crate::network::{Network, node_id};
 
-/// Ten times what anything here takes on a machine that has other things to do.
+/// Limit of every wait: ten times as long as any test here takes on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 pub(crate) struct Plan {
@@ -48,12 +48,12 @@ pub(crate) fn setup(number: u8, config: Config) -> ReplicatorSetup {
     ReplicatorSetup::new(Setup { me, config, registry, seed, canary })
 }
 
-/// A cluster of one, by itself.
+/// Starts a cluster of one node, in memory.
 pub(crate) async fn single() -> ReplicatorPart {
     stored(0, Config::default(), Box::new(MemoryStore::new())).await
 }
 
-/// A cluster of one, this incarnation, with a disk.
+/// Starts a cluster of one node with a given incarnation and store.
 pub(crate) async fn stored(number: u8, config: Config, store: Store) -> ReplicatorPart {
     let mut setup = setup(number, config);
     setup.store = store;
@@ -103,15 +103,15 @@ impl Cluster {
         node_id(number)
     }
 
-    /// Stops all; none may have failed.
+    /// Stops all nodes, none of which may have panicked.
     pub(crate) async fn stop(self) {
         for node in self.nodes {
-            node.running.stop().await.expect("it never panicked");
+            node.running.stop().await.expect("the Replicator did not panic");
         }
     }
 }
 
-/// Waits until it is so.
+/// Waits until a condition is met.
 pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) {
     let tries = async {
         while !is_so().await {
@@ -121,12 +121,12 @@ pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut is_so: 
     assert!(tokio::time::timeout(SOON, tries).await.is_ok(), "never: {what}");
 }
 
-/// Waits for something that must not hang.
+/// Waits for a future, at most for [`SOON`].
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, future).await.expect("it hangs")
+    tokio::time::timeout(SOON, future).await.expect("the future completes in time")
 }
 
-/// Keeps the Replicator's task busy until this is dropped. Needs a runtime with two threads.
+/// Blocks the Replicator's task until this is dropped. Needs a runtime with two threads.
 pub(crate) struct Held(#[expect(dead_code, reason = "lives")] mpsc::Sender<()>);
 
 pub(crate) async fn hold(replicator: &Replicator) -> Held {
@@ -137,11 +137,11 @@ pub(crate) async fn hold(replicator: &Replicator) -> Held {
         let key = Key::<Flag>::new("held");
         let hold = move |_: &mut Edit<'_, Flag>| {
             let _ = began.send(());
-            let _ = released.recv(); // an error, when the other end is dropped
+            let _ = released.recv(); // fails when the `Held` is dropped
             Ok(())
         };
         let _ = replicator.update(&key, WriteLocal, hold).await;
     });
-    soon(begins).await.expect("it began");
+    soon(begins).await.expect("the update has begun");
     Held(release)
 }

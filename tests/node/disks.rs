@@ -1,4 +1,4 @@
-//! Durable keys: written before they are acknowledged, there again after a restart.
+//! Durable keys: they are written before they are acknowledged, and survive a restart.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use ostraca::prelude::*;
 
 use crate::cluster::{setup, soon, stored};
 
-/// A disk that outlives the node, and can be told to fail.
+/// A store that outlives the node, and can be made to fail.
 #[derive(Clone, Default)]
 struct Drive(Arc<Mutex<(MemoryStore, bool)>>);
 
@@ -36,7 +36,7 @@ impl DurableStore for Drive {
     }
 }
 
-/// A disk that writes nothing until this is dropped.
+/// Makes a store hang until this is dropped.
 struct Hang(Arc<(Mutex<bool>, Condvar)>);
 
 struct Hanging(Arc<(Mutex<bool>, Condvar)>, MemoryStore);
@@ -68,7 +68,7 @@ impl DurableStore for Hanging {
     }
 }
 
-/// So many orders may be unwritten before the Replicator begins nothing new.
+/// Number of unwritten orders from which the Replicator begins no new request.
 const BEHIND: usize = 256;
 
 fn durable() -> Config {
@@ -87,12 +87,12 @@ async fn acknowledged_durable_writes_survive_a_restart() {
     }
     let lost = Key::<PNCounter>::new("hits");
     node.handle.update(&lost, WriteLocal, |counter| counter.increment()).await.expect("local");
-    soon(node.running.stop()).await.expect("it never panicked");
+    soon(node.running.stop()).await.expect("the Replicator did not panic");
     let node = stored(1, durable(), Box::new(drive)).await; // another incarnation
     let read = soon(node.handle.get(&key, ReadLocal)).await.expect("local");
     assert_eq!(read.map(|counter| counter.value()), Some(100));
     assert_eq!(soon(node.handle.get(&lost, ReadLocal)).await.expect("local"), None);
-    soon(node.running.stop()).await.expect("it never panicked");
+    soon(node.running.stop()).await.expect("the Replicator did not panic");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,10 +113,10 @@ async fn failed_disk_write_is_not_acknowledged_and_raises_an_alarm() {
         }
     };
     assert_eq!(told, Alarm::Store(StoreError("no space left".into())));
-    soon(node.running.stop()).await.expect("it never panicked");
+    soon(node.running.stop()).await.expect("the Replicator did not panic");
 }
 
-/// So much is unwritten in the end that the Replicator begins nothing new.
+/// In the end so many orders are unwritten that the Replicator begins no new request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_time_out_while_the_disk_hangs() {
     let (hang, drive) = Hang::begin();
@@ -127,11 +127,11 @@ async fn requests_time_out_while_the_disk_hangs() {
         let key = Key::<Flag>::new(&format!("d-{}", unwritten.len()));
         let update = node.handle.update(&key, WriteLocal, |flag| flag.switch_on());
         unwritten.push(tokio::spawn(update));
-        assert!(unwritten.len() < 10_000, "the Replicator begins as if nothing hung");
+        assert!(unwritten.len() < 10_000, "the Replicator still begins new requests");
         let read = soon(node.handle.get(&hits, ReadMajority::within(briefly))).await;
         match read {
             Ok(_) | Err(GetError::Timeout(_)) => {}
-            // Fewer: this machine was slow, the disk is not behind yet.
+            // With fewer, the machine was slow: the disk is not behind yet.
             Err(GetError::Unanswered { .. }) if unwritten.len() <= BEHIND => {}
             Err(GetError::Unanswered { .. }) => break,
             Err(error) => panic!("{error}"),
@@ -146,11 +146,11 @@ async fn requests_time_out_while_the_disk_hangs() {
     assert!(matches!(flushed, Err(FlushError::Timeout)), "{flushed:?}");
     drop(hang);
     for update in unwritten {
-        soon(update).await.expect("no panic").expect("written, once the disk goes on");
+        soon(update).await.expect("no panic").expect("written once the store continues");
     }
     let read = soon(node.handle.get(&hits, ReadLocal)).await.expect("local");
-    assert_eq!(read.map(|counter| counter.value()), None, "it was deleted after the change");
-    soon(node.running.stop()).await.expect("it never panicked");
+    assert_eq!(read.map(|counter| counter.value()), None, "the delete came after the update");
+    soon(node.running.stop()).await.expect("the Replicator did not panic");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Errors: each says what is true, and the node lives on.
+//! Errors of requests: each states whether something was changed, and the node continues.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -33,11 +33,11 @@ async fn timed_out_write_stays_applied_and_spreads_later() {
     let read = ReadMajority::within(std::time::Duration::from_millis(50));
     assert!(matches!(soon(cluster.at(0).get(&hits(), read)).await, Err(GetError::Timeout(_))));
     let delete = cluster.at(0).delete(&Key::<Flag>::new("none"), write);
-    soon(delete).await.expect("there is nothing to delete, so nobody to wait for");
+    soon(delete).await.expect("a delete of a missing key waits for no replica");
     let here = cluster.at(0).get(&hits(), ReadLocal).await.expect("local");
-    assert_eq!(here.map(|counter| counter.value()), Some(1), "it stays applied");
+    assert_eq!(here.map(|counter| counter.value()), Some(1), "the update stays applied");
     cluster.network.heal(Cluster::id(0));
-    eventually("the others hold it", async || {
+    eventually("the others hold the update", async || {
         let there = cluster.at(2).get(&hits(), ReadLocal).await.expect("local");
         there.is_some_and(|counter| counter.value() == 1)
     })
@@ -61,7 +61,7 @@ async fn node_without_configuration_serves_only_local_operations() {
     assert!(soon(node.flush_changes(secs(30))).await.is_err());
     assert_eq!(soon(node.replica_count()).await.expect("answered"), 0);
     let here = node.get(&hits(), ReadLocal).await.expect("local");
-    assert_eq!(here.map(|counter| counter.value()), Some(1), "what was refused changed nothing");
+    assert_eq!(here.map(|counter| counter.value()), Some(1), "refused updates change nothing");
     cluster.stop().await;
 }
 
@@ -84,7 +84,7 @@ async fn too_many_replicas_wrong_type_and_bad_keys_are_rejected() {
     assert!(matches!(long, Err(UpdateError::TooLarge { bytes: 1_025, limit: 1_024 })), "{long:?}");
     let empty = Key::<Flag>::new("");
     let empty = cluster.at(0).update(&empty, WriteLocal, |flag| flag.switch_on()).await;
-    let empty = empty.expect_err("it has no name").to_string();
+    let empty = empty.expect_err("a key needs a name").to_string();
     assert_eq!(empty, "a key's name has at least one character; nothing was changed");
     cluster.stop().await;
 }
@@ -100,15 +100,15 @@ async fn error_of_an_update_function_is_returned_unchanged() {
         counter.add(4)?;
         Err::<(), _>(EditError::custom(Enough))
     });
-    let error = soon(update).await.expect_err("it gave up");
+    let error = soon(update).await.expect_err("the function failed");
     let edit = error.source().expect("the edit's error").source().expect("the function's error");
     assert_eq!(edit.downcast_ref::<Enough>(), Some(&Enough));
     assert!(matches!(error, UpdateError::Modify(_)));
     assert_eq!(node.handle.get(&hits(), ReadLocal).await.expect("local"), None);
-    node.running.stop().await.expect("it never panicked");
+    node.running.stop().await.expect("the Replicator did not panic");
 }
 
-/// Panics when it is dropped.
+/// A value whose `drop` panics.
 struct Mine;
 
 impl Drop for Mine {
@@ -138,7 +138,7 @@ async fn panic_of_an_update_function_fails_only_its_update() {
         counter.add(4)
     });
     assert!(matches!(soon(update).await, Err(UpdateError::Panicked { .. })));
-    let mine = Mine; // a function that never runs is dropped all the same
+    let mine = Mine; // a function that is never called is dropped as well
     let refused = node.update(&hits(), WriteTo::within(9, secs(30)), move |counter| {
         let _mine = &mine;
         counter.add(4)
@@ -146,21 +146,21 @@ async fn panic_of_an_update_function_fails_only_its_update() {
     assert!(matches!(soon(refused).await, Err(UpdateError::NotEnoughReplicas { .. })));
     soon(node.update(&hits(), WriteAll::within(secs(30)), |counter| counter.increment()))
         .await
-        .expect("the node lives");
+        .expect("the node still works");
     let read = soon(cluster.at(1).get(&hits(), ReadMajority::within(secs(30)))).await;
     assert_eq!(read.expect("answered").map(|counter| counter.value()), Some(1));
     cluster.stop().await;
 }
 
-/// How often pieces of each transfer were offered.
+/// Number of parts of each transfer that were offered.
 type Offered = Arc<Mutex<BTreeMap<(ReplicaId, u64), usize>>>;
 
-/// A network whose bulk lanes take one piece of each transfer.
+/// A network whose bulk lanes accept only one part of each transfer.
 struct Narrow(Offered);
 
 impl Outgoing for Narrow {
     fn send(&mut self, to: ReplicaId, _: Class, message: &[u8]) -> Result<(), NotSent> {
-        let message = Message::decode(message).expect("what the Replicator says");
+        let message = Message::decode(message).expect("the Replicator's messages decode");
         let Body::Part { transfer, .. } = message.body else { return Ok(()) };
         let mut offered = self.0.lock().expect("no test panics under it");
         let times = offered.entry((to, transfer)).or_default();
@@ -182,9 +182,9 @@ async fn transfer_stops_after_a_full_lane_refused_a_part() {
     let update = soon(update).await;
     assert!(matches!(update, Err(UpdateError::Timeout(_))), "{update:?}");
     let full = node.handle.load().sent.full;
-    node.running.stop().await.expect("it never panicked");
+    node.running.stop().await.expect("the Replicator did not panic");
     let offered = offered.lock().expect("no test panics under it").clone();
-    assert!(!offered.is_empty(), "it goes in pieces");
+    assert!(!offered.is_empty(), "the value is sent in parts");
     assert!(offered.values().all(|times| *times == 2), "{offered:?}");
-    assert!(full >= 10, "each piece is counted: {full}");
+    assert!(full >= 10, "each part is counted: {full}");
 }

@@ -1,4 +1,4 @@
-//! Every verb at every level, between three nodes.
+//! Every operation at every consistency level, between three nodes.
 
 use ostraca::prelude::*;
 
@@ -29,13 +29,13 @@ async fn updates_and_reads_work_at_every_level() {
             counter.increment()?;
             Ok(counter.view().value())
         });
-        assert_eq!(soon(now).await.expect("acknowledged"), done, "the function's own result");
+        assert_eq!(soon(now).await.expect("acknowledged"), done, "the function's result");
     }
     for read in reads {
         let read = soon(cluster.at(1).get(&hits(), read)).await.expect("answered");
         assert_eq!(read.map(|counter| counter.value()), Some(5));
     }
-    eventually("the third holds it too", async || {
+    eventually("the third node holds the value too", async || {
         let here = cluster.at(2).get(&hits(), ReadLocal).await.expect("local reads always answer");
         here.is_some_and(|counter| counter.value() == 5)
     })
@@ -53,7 +53,7 @@ async fn majority_read_sees_acknowledged_majority_writes() {
             .await
             .expect("acknowledged");
         let read = cluster.at(reader).get(&hits(), ReadMajority::within(secs(30)));
-        let read = soon(read).await.expect("answered").expect("it is there");
+        let read = soon(read).await.expect("answered").expect("a value");
         assert_eq!(usize::try_from(read.value()), Ok(round));
     }
     cluster.stop().await;
@@ -66,12 +66,13 @@ async fn delete_spreads_and_the_key_can_be_reused() {
     let (write, read) = (WriteMajority::within(secs(30)), ReadMajority::within(secs(30)));
     let insert = |set: &mut Edit<'_, ORSet<String>>| set.insert("alice");
     assert!(soon(cluster.at(0).update(&key, write, insert)).await.expect("acknowledged"));
-    // A majority holds it, and this node need not be of that: it deletes what it has seen.
+    // This node need not be in the majority that holds the value. A read first, because a delete
+    // covers only the value that the node has seen.
     assert!(soon(cluster.at(1).get(&key, read)).await.expect("answered").is_some());
     soon(cluster.at(1).delete(&key, WriteAll::within(secs(30)))).await.expect("acknowledged");
     assert_eq!(soon(cluster.at(2).get(&key, read)).await.expect("answered"), None);
     assert!(soon(cluster.at(2).update(&key, write, insert)).await.expect("acknowledged"));
-    let set = soon(cluster.at(0).get(&key, read)).await.expect("answered").expect("there");
+    let set = soon(cluster.at(0).get(&key, read)).await.expect("answered").expect("a value");
     assert!(set.contains("alice"));
     cluster.stop().await;
 }

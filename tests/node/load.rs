@@ -1,4 +1,4 @@
-//! Much at once: batches, bounds and back-pressure.
+//! Load: batches, bounds and back-pressure.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ async fn full_inbox_makes_callers_wait_until_their_timeout() {
             tokio::spawn(async move { node.update(&hits(), WriteLocal, |c| c.increment()).await })
         })
         .collect();
-    eventually("the inbox is full and the rest waits", async || {
+    eventually("the inbox is full and the other callers wait", async || {
         let waiting = node.load().waiting;
         (waiting.requests, waiting.callers) == (4, 16)
     })
@@ -57,10 +57,10 @@ async fn full_inbox_makes_callers_wait_until_their_timeout() {
     assert!(matches!(refused, Err(UpdateError::Overloaded { limit: 4 })), "{refused:?}");
     drop(held);
     for update in updates {
-        soon(update).await.expect("no panic").expect("its turn came");
+        soon(update).await.expect("no panic").expect("the caller got a place");
     }
     let read = node.get(&hits(), ReadLocal).await.expect("local");
-    assert_eq!(read.map(|counter| counter.value()), Some(20), "who was told changed nothing");
+    assert_eq!(read.map(|counter| counter.value()), Some(20), "the refused update changed nothing");
     cluster.stop().await;
 }
 
@@ -91,7 +91,7 @@ async fn node_gets_installed_and_synced_events() {
     let events = &mut cluster.nodes[0].events;
     let mut heard = Vec::new();
     while heard.len() < 2 {
-        heard.push(soon(events.recv()).await.expect("it runs"));
+        heard.push(soon(events.recv()).await.expect("the Replicator runs"));
     }
     assert!(
         matches!(&heard[0], Event::Installed(epoch) if epoch.members().len() == 3),

@@ -1,4 +1,5 @@
-//! Several nodes in one process, with the real driver, over a network in memory.
+//! Tests of the Replicator's handle: several nodes in one process, with the real driver, over a
+//! network in memory.
 
 #![allow(
     clippy::redundant_closure_for_method_calls,

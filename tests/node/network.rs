@@ -1,4 +1,5 @@
-//! A network in memory: every message goes to its receiver in order, unless somebody is cut off.
+//! [`Network`]: a network in memory. It delivers every message in order, except to and from nodes
+//! that are cut off.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -9,54 +10,54 @@ use ostraca::net::{Class, Inbound, NodeId, Receiver};
 use ostraca::node::outgoing::{NotSent, Outgoing};
 use tokio::sync::mpsc;
 
-type Letter = (NodeId, Class, Vec<u8>);
+type Envelope = (NodeId, Class, Vec<u8>);
 
 #[derive(Default)]
 struct State {
-    ends: BTreeMap<ReplicaId, mpsc::UnboundedSender<Letter>>,
+    ends: BTreeMap<ReplicaId, mpsc::UnboundedSender<Envelope>>,
     cut: BTreeSet<ReplicaId>,
 }
 
-/// See the module's page.
+/// The simulated network.
 #[derive(Clone, Default)]
 pub(crate) struct Network(Arc<Mutex<State>>);
 
 impl Network {
-    /// Where `node` sends.
+    /// The interface by which `node` sends.
     pub(crate) fn port(&self, node: NodeId) -> Port {
         Port { me: node, network: self.clone() }
     }
 
-    /// Delivers to `node` from now on.
+    /// Starts delivery to `node`.
     pub(crate) fn connect(&self, node: NodeId, receiver: Arc<dyn Receiver>) {
-        let (sender, mut letters) = mpsc::unbounded_channel::<Letter>();
+        let (sender, mut envelopes) = mpsc::unbounded_channel::<Envelope>();
         self.0.lock().expect("no test panics under it").ends.insert(node.incarnation, sender);
         tokio::spawn(async move {
-            while let Some((from, class, body)) = letters.recv().await {
+            while let Some((from, class, body)) = envelopes.recv().await {
                 let inbound = Inbound { from, class, fields: &[], body: &body };
                 while receiver.receive(inbound).is_err() {
                     receiver.pause(class);
                     receiver.ready(class).await;
                 }
-                if letters.is_empty() {
+                if envelopes.is_empty() {
                     receiver.pause(class);
                 }
             }
         });
     }
 
-    /// Nothing reaches `node`, and nothing of it reaches others.
+    /// Cuts `node` off: drops all messages to and from it.
     pub(crate) fn cut(&self, node: NodeId) {
         self.0.lock().expect("no test panics under it").cut.insert(node.incarnation);
     }
 
-    /// It does again.
+    /// Ends the cut of `node`.
     pub(crate) fn heal(&self, node: NodeId) {
         self.0.lock().expect("no test panics under it").cut.remove(&node.incarnation);
     }
 }
 
-/// One node's way into the network.
+/// The sending interface of one node.
 pub(crate) struct Port {
     me: NodeId,
     network: Network,
@@ -73,7 +74,7 @@ impl Outgoing for Port {
     }
 }
 
-/// The node with this number.
+/// Id of the node with this number.
 pub(crate) fn node_id(number: u8) -> NodeId {
     let peer = PeerId::from_bytes(&[0, 1, number]).expect("an identity hash");
     NodeId { peer, incarnation: ReplicaId::new(u64::from(number)) }

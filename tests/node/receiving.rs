@@ -1,4 +1,4 @@
-//! The receiving side: room, garbage, and what is not ours.
+//! The receiving side: bounds, malformed messages, and messages for other parts.
 
 use std::sync::Arc;
 
@@ -63,10 +63,10 @@ async fn malformed_messages_are_counted_and_skipped() {
         assert_eq!(receiver.receive(inbound(class, &message())), Ok(()));
         receiver.pause(class);
     }
-    eventually("they are heard", async || cluster.at(0).load().turns.inputs >= inputs + 3).await;
+    eventually("they are handled", async || cluster.at(0).load().turns.inputs >= inputs + 3).await;
     assert_eq!(cluster.at(0).load().received, 3);
-    let strangers = soon(cluster.at(0).stats()).await.expect("it runs").strangers;
-    assert_eq!(strangers, 3, "heard by the machine, which knows no such member");
+    let strangers = soon(cluster.at(0).stats()).await.expect("the Replicator runs").strangers;
+    assert_eq!(strangers, 3, "the machine handles them, but the sender is no member");
     cluster.stop().await;
 }
 
@@ -83,10 +83,10 @@ async fn control_messages_reach_their_part_or_are_counted() {
     };
     let release = wiring::say(&LeaseMessage::Release { number: 1 });
     assert_eq!(say(Part::Lease.header(), &release), (1, 0));
-    assert_eq!(say(&["another"], &release), (1, 1), "a later release's part");
+    assert_eq!(say(&["another"], &release), (1, 1), "a part that only a later release has");
     assert_eq!(say(Part::Lease.header(), b"\xc1"), (1, 2));
     let heartbeat = wiring::say(&ClusterMessage::Heartbeat(1));
-    assert_eq!(say(Part::Membership.header(), &heartbeat), (1, 3), "there is no membership here");
+    assert_eq!(say(Part::Membership.header(), &heartbeat), (1, 3), "this node has no membership");
     assert_eq!(say(Part::Replicator.header(), &message()), (2, 3));
     cluster.stop().await;
 }

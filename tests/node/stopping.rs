@@ -1,4 +1,4 @@
-//! Stopping: what was queued is done, what waits is told, nothing hangs.
+//! Stop of a node: queued requests are handled, pending ones fail, and no caller hangs.
 
 use futures::FutureExt;
 use ostraca::ddata::id::ReplicaId;
@@ -36,10 +36,10 @@ async fn stop_interrupts_pending_requests() {
     let handle = node.handle.clone();
     let flush = tokio::spawn(async move { handle.flush_changes(secs(600)).await });
     eventually("all are under way", async || {
-        node.handle.stats().await.expect("it runs").requests_pending >= 101
+        node.handle.stats().await.expect("the Replicator runs").requests_pending >= 101
     })
     .await;
-    soon(node.running.stop()).await.expect("it never panicked");
+    soon(node.running.stop()).await.expect("the Replicator did not panic");
     for update in updates {
         let update = soon(update).await.expect("no panic");
         assert!(matches!(update, Err(UpdateError::Interrupted)), "{update:?}");
@@ -48,7 +48,7 @@ async fn stop_interrupts_pending_requests() {
         assert!(matches!(soon(read).await.expect("no panic"), Err(GetError::Stopped)));
     }
     for delete in deletes {
-        // One that came before every update found nothing to delete.
+        // A delete that ran before every update found no value.
         let delete = soon(delete).await.expect("no panic");
         assert!(matches!(delete, Ok(()) | Err(DeleteError::Interrupted)), "{delete:?}");
     }
@@ -58,7 +58,7 @@ async fn stop_interrupts_pending_requests() {
     assert!(matches!(soon(node.handle.get(&hits(), ReadLocal)).await, Err(GetError::Stopped)));
     assert!(matches!(soon(node.handle.stats()).await, Err(QueryError::Stopped)));
     assert_eq!(node.handle.load().replies_awaited, 0);
-    node.facts.tell(Fact::Found(epoch(1))); // nobody listens, and no harm
+    node.facts.tell(Fact::Found(epoch(1))); // has no effect after the stop
     cluster.stop().await;
 }
 
@@ -75,15 +75,15 @@ async fn stop_handles_queued_requests_and_sends_their_changes() {
         .collect();
     eventually("all are queued", async || node.handle.load().waiting.requests == 100).await;
     let stop = tokio::spawn(node.running.stop());
-    eventually("it takes nothing any more", async || {
+    eventually("the inbox is closed", async || {
         let read = node.handle.get(&hits(), ReadLocal).now_or_never();
         matches!(read, Some(Err(GetError::Stopped)))
     })
     .await;
     drop(held);
-    soon(stop).await.expect("no panic").expect("it never panicked");
+    soon(stop).await.expect("no panic").expect("the Replicator did not panic");
     for update in updates {
-        soon(update).await.expect("no panic").expect("it was queued, so it was done");
+        soon(update).await.expect("no panic").expect("a queued update is handled");
     }
     eventually("the last output was sent", async || {
         let there = cluster.at(0).get(&hits(), ReadLocal).await.expect("local");
@@ -103,7 +103,7 @@ async fn dropping_the_running_handle_stops_the_replicator() {
     cluster.stop().await;
 }
 
-/// A network with a bug.
+/// A network that panics, as a bug would.
 struct Broken;
 
 impl Outgoing for Broken {

@@ -1,4 +1,4 @@
-//! Streams: what they tell, what they skip, how they end.
+//! Subscriptions: current values, changes, skipped values, and the end of streams.
 
 use futures::{Stream, StreamExt};
 use ostraca::prelude::*;
@@ -14,8 +14,8 @@ async fn increment(replicator: &Replicator) {
     soon(update).await.expect("local");
 }
 
-/// Reads until that is the value. An update may return before its change is told, so that an older
-/// value is read first; but most of them are skipped.
+/// Reads changes until the latest value. An update may return before subscribers are notified, so a
+/// few older values may come first; most must be skipped.
 async fn reads(changes: &mut (impl Stream<Item = Change<PNCounter>> + Unpin), latest: i128) {
     for _ in 0..10 {
         let Some(Change::Changed(seen)) = soon(changes.next()).await else { panic!("changed") };
@@ -24,7 +24,7 @@ async fn reads(changes: &mut (impl Stream<Item = Change<PNCounter>> + Unpin), la
         }
         assert!(seen.value() < latest);
     }
-    panic!("ten values, and {latest} is none of them");
+    panic!("the first ten values do not contain {latest}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -32,11 +32,11 @@ async fn subscriber_gets_the_current_value_then_changes_of_others() {
     let cluster = Cluster::of_three().await;
     increment(&cluster.at(0)).await;
     let mut here = cluster.at(0).subscribe(&hits());
-    let Some(Change::Changed(first)) = soon(here.next()).await else { panic!("it has a value") };
+    let Some(Change::Changed(first)) = soon(here.next()).await else { panic!("no first value") };
     assert_eq!(first.value(), 1);
     let mut last = 1;
     for number in [1, 2, 1] {
-        let write = WriteAll::within(secs(30)); // so that the delete below has seen everything
+        let write = WriteAll::within(secs(30)); // so that the deleting node has seen every update
         let update = cluster.at(number).update(&hits(), write, |counter| counter.increment());
         soon(update).await.expect("acknowledged");
         last += 1;
@@ -63,7 +63,7 @@ async fn slow_reader_gets_the_latest_value_and_delays_nothing() {
     reads(&mut changes, 1_000).await;
     increment(&node.handle).await;
     reads(&mut changes, 1_001).await;
-    node.running.stop().await.expect("it never panicked");
+    node.running.stop().await.expect("the Replicator did not panic");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -97,7 +97,7 @@ async fn subscription_reports_a_key_of_another_type() {
         }
         other => panic!("{other:?}"),
     }
-    node.running.stop().await.expect("it never panicked");
+    node.running.stop().await.expect("the Replicator did not panic");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
@@ -110,12 +110,12 @@ async fn dropped_stream_unsubscribes_while_the_task_is_busy() {
     let load = node.handle.load();
     assert_eq!((load.subscriptions, load.waiting.requests), (0, 10_000));
     drop(held);
-    eventually("all are taken", async || node.handle.load().waiting.requests == 0).await;
+    eventually("all are handled", async || node.handle.load().waiting.requests == 0).await;
     let before = node.handle.load().turns.outputs;
     increment(&node.handle).await;
-    eventually("its turn is over", async || node.handle.load().turns.outputs > before).await;
-    assert!(node.handle.load().turns.outputs - before < 10, "the machine tells nobody any more");
-    node.running.stop().await.expect("it never panicked");
+    eventually("the turn has ended", async || node.handle.load().turns.outputs > before).await;
+    assert!(node.handle.load().turns.outputs - before < 10, "the machine notifies no subscriber");
+    node.running.stop().await.expect("the Replicator did not panic");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -126,7 +126,7 @@ async fn streams_end_after_unread_changes_when_the_node_stops() {
     increment(&node.handle).await;
     let waits = tokio::spawn(async move { others.next().await });
     let replicator = node.handle.clone();
-    node.running.stop().await.expect("it never panicked");
+    node.running.stop().await.expect("the Replicator did not panic");
     assert!(matches!(soon(changes.next()).await, Some(Change::Changed(_))));
     assert!(soon(changes.next()).await.is_none());
     assert_eq!(soon(waits).await.expect("no panic"), None);

@@ -1,5 +1,5 @@
-//! What a later release says to this one. The bytes of every message are held in the package
-//! `ostraca-ddata`.
+//! Compatibility with messages of a later release. The encoding of each message is tested in the
+//! package `ostraca-ddata`.
 
 use ostraca::ddata::replicator::wire::{Body, Message};
 use ostraca::net::{Class, Inbound};
@@ -19,11 +19,11 @@ async fn unknown_message_kind_is_counted_and_skipped() {
     let later = b"\x81\xa1m\x81\xa5later\x81\xa1n\x01"; // {"m": {"later": {"n": 1}}}
     let known = Message { epoch: None, body: Body::Used(vec![]) }.encode();
     for body in [&later[..], &known, later, &known] {
-        assert_eq!(hear(body), Ok(()), "the lane goes on");
+        assert_eq!(hear(body), Ok(()), "the lane continues");
     }
     receiver.pause(Class::Data);
     let load = cluster.at(0).load();
     assert_eq!((load.undecodable, load.received), (2, 2));
-    eventually("they are heard", async || cluster.at(0).load().turns.inputs >= inputs + 2).await;
+    eventually("they are handled", async || cluster.at(0).load().turns.inputs >= inputs + 2).await;
     cluster.stop().await;
 }
