@@ -1,5 +1,6 @@
-//! Clusters of processes, each on a host of its own, with the defaults: split, paused, killed, cut
-//! off, restarted, ended in order. spec/membership.md; skipped, and said so, without privileges.
+//! Clusters of processes with default settings, each process in its own network namespace:
+//! partitions, pauses, crashes, restarts, graceful leaves. Skipped with a message without the
+//! privileges for namespaces.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -16,13 +17,13 @@ use crate::namespaces::Namespaces;
 use crate::served::{Kind, Order};
 
 const HOSTS: usize = 5;
-/// The first so many hosts are seeds.
+/// Number of seeds, which are the first hosts.
 const SEEDS: usize = 3;
 
-/// One cluster at a time, for the figures' sake.
+/// Held by each test, so that one cluster runs at a time and measured durations are comparable.
 static TURN: Mutex<()> = Mutex::const_new(());
 
-/// A host for each member, and what they were told.
+/// A network with a host for each member, and the members' orders.
 pub(crate) struct Hosts {
     pub(crate) orders: Vec<Order>,
     pub(crate) network: Namespaces,
@@ -46,7 +47,7 @@ impl Hosts {
         Some(Self { orders, network, _dirs: dirs, _turn: turn })
     }
 
-    /// Five members of one cluster, which agree; three of them are seeds.
+    /// Starts a cluster of five members, three of which are seeds, and waits until all agree.
     async fn five(test: &str, downing: StrategyName) -> Option<(Self, Vec<Running>)> {
         let seeds: Vec<_> = (0..SEEDS).map(|host| hosts::order(host).listen).collect();
         let mut hosts = Self::new(test, HOSTS, &seeds).await?;
@@ -78,7 +79,8 @@ pub(crate) fn ids<'a>(members: impl IntoIterator<Item = &'a Running>) -> BTreeSe
     members.into_iter().map(|member| member.me.clone()).collect()
 }
 
-/// Waits until each of these sees exactly these, all Up and reachable, and may run entities.
+/// Waits until each of these members sees exactly these members, all Up and reachable, and holds
+/// its lease.
 pub(crate) async fn agree(members: &mut [Running]) {
     let wanted = ids(&*members);
     let mut clusters = BTreeSet::new();
@@ -93,14 +95,14 @@ fn is_whole(view: &View, wanted: &BTreeSet<String>) -> bool {
     view.up == *wanted && view.known == *wanted && view.unreachable.is_empty() && view.serves
 }
 
-/// Waits until each of these sees these removed.
+/// Waits until each of these members sees the lost ones removed.
 pub(crate) async fn lose(members: &mut [Running], lost: &BTreeSet<String>) {
     for member in members {
-        member.sees("they are out", |view| view.known.is_disjoint(lost)).await;
+        member.sees("the lost members are removed", |view| view.known.is_disjoint(lost)).await;
     }
 }
 
-/// Nobody has found anybody unreachable, ever, or declared anybody dead.
+/// Asserts that no member ever found another one unreachable or declared one dead.
 async fn missed_nobody(members: &mut [Running]) {
     for member in members {
         let view = member.view().await;
@@ -108,16 +110,17 @@ async fn missed_nobody(members: &mut [Running]) {
     }
 }
 
-/// It runs no entities any more: it has ended, or knows that it may not.
+/// Asserts that a member runs no entities: it has ended, or holds no lease.
 pub(crate) async fn serves_nothing(member: &mut Running) {
     if let Ok(view) = member.look().await {
-        assert!(!view.serves, "the others have removed it: {view:?}");
+        assert!(!view.serves, "a removed member must not serve: {view:?}");
     }
 }
 
-// ── Splits ──
+// ── Partitions ──
 
-/// Two of three seeds are in the minority. Started again there, they know of a cluster that exists.
+/// Partitions two seeds from the three other members. The two stop; restarted during the partition,
+/// they must not found a second cluster, because they remember the existing one.
 async fn the_three_stay_and_the_two_go(test: &str, downing: StrategyName) {
     let Some((hosts, mut all)) = Hosts::five(test, downing).await else { return };
     assert!(all[0].writes().await);
@@ -130,7 +133,7 @@ async fn the_three_stay_and_the_two_go(test: &str, downing: StrategyName) {
     for member in &mut going {
         serves_nothing(member).await;
     }
-    eprintln!("{downing}: the three went on without the two after {:?}", split_at.elapsed());
+    eprintln!("{downing}: the three continued without the two after {:?}", split_at.elapsed());
     agree(&mut staying).await;
     assert!(staying[0].writes().await);
     for member in going {
@@ -142,7 +145,7 @@ async fn the_three_stay_and_the_two_go(test: &str, downing: StrategyName) {
 
     let mut again = vec![hosts.start(0).await, hosts.start(1).await];
     for member in &mut again {
-        member.has_sent(8).await; // time enough to found another one, if they wanted
+        member.has_sent(8).await; // enough time to found a second cluster
         let view = member.view().await;
         assert!(view.up.is_empty(), "a second cluster: {view:?}");
     }
@@ -174,16 +177,16 @@ async fn manual_keeps_both_sides_but_only_the_larger_serves() {
     let (two, three) = all.split_at_mut(2);
     let (lost, rest) = (ids(&*two), ids(&*three));
     for member in two {
-        member.sees("its lease is over", |view| !view.serves && view.unreachable == rest).await;
+        member.sees("its lease expired", |view| !view.serves && view.unreachable == rest).await;
         assert!(!member.tries().await, "two of five are no majority");
     }
     for member in three {
-        member.sees("it misses them", |view| view.serves && view.unreachable == lost).await;
+        member.sees("the two are missed", |view| view.serves && view.unreachable == lost).await;
         assert!(member.writes().await);
     }
     hosts.network.heal();
     agree(&mut all).await;
-    assert_eq!(ids(&all), everybody, "nobody was started again");
+    assert_eq!(ids(&all), everybody, "no member was restarted");
     for member in &mut all {
         assert!(member.writes().await);
     }
@@ -204,27 +207,27 @@ async fn down_all_stops_both_sides() {
     }
 }
 
-// ── Pauses and deaths ──
+// ── Pauses and crashes ──
 
 #[tokio::test(flavor = "multi_thread")]
 async fn member_paused_for_two_seconds_stays_reachable() {
-    /// By default a member may be silent for so long; after a longer pause it is rightly missed.
+    /// Silence that the failure detector accepts by default; a longer pause is rightly suspected.
     const ACCEPTABLE: Duration = Duration::from_secs(3);
     let test = "member_paused_for_two_seconds_stays_reachable";
     let strategy = StrategyName::default();
     let Some((_hosts, mut all)) = Hosts::five(test, strategy).await else { return };
     let paused_at = Instant::now();
     all[3].peer.pause().await;
-    tokio::time::sleep(Duration::from_secs(2)).await; // this is the pause
+    tokio::time::sleep(Duration::from_secs(2)).await; // the pause that is tested
     all[3].peer.go_on();
     assert!(all[3].writes().await);
-    let silent = paused_at.elapsed(); // at most: now it runs again
-    eprintln!("a member stood still for {silent:?} at most");
+    let silent = paused_at.elapsed(); // upper bound, since the member runs again
+    eprintln!("a member was paused for at most {silent:?}");
     agree(&mut all).await;
     if silent < ACCEPTABLE {
         missed_nobody(&mut all).await;
     } else {
-        eprintln!("SKIPPED the end of {test}: this busy machine made the pause a longer one");
+        eprintln!("SKIPPED the end of {test}: the busy machine made the pause longer");
     }
 }
 
@@ -241,20 +244,20 @@ async fn killed_member_is_removed_and_rejoins_after_a_restart() {
         killed.peer.kill().await;
         let killed_at = Instant::now();
         lose(&mut all, &lost).await;
-        eprintln!("a killed member was out after {:?} (goal: ≤ 6 s)", killed_at.elapsed());
+        eprintln!("a killed member was removed after {:?} (goal: ≤ 6 s)", killed_at.elapsed());
         agree(&mut all).await;
         assert!(all[1].writes().await);
 
         let started_at = Instant::now();
         all.insert(host, hosts.start(host).await);
         agree(&mut all).await;
-        eprintln!("started again it was a member after {:?}", started_at.elapsed());
+        eprintln!("the restarted process was a member after {:?}", started_at.elapsed());
         assert_eq!(all[host].view().await.cluster, cluster);
     }
     assert_eq!(all[0].reads().await, 3);
 }
 
-/// The restart itself is proof that the old life is over: nobody has to find it out.
+/// The restart itself proves that the old incarnation has ended, so no failure detection is needed.
 #[tokio::test(flavor = "multi_thread")]
 async fn known_failure_22_quickly_restarted_member_is_up_only_once() {
     let test = "known_failure_22_quickly_restarted_member_is_up_only_once";
@@ -265,10 +268,10 @@ async fn known_failure_22_quickly_restarted_member_is_up_only_once() {
         let (old, killed_at) = (killed.me.clone(), Instant::now());
         killed.peer.kill().await;
         all.insert(host, hosts.start(host).await);
-        assert_ne!(all[host].me, old, "the same peer, another life");
+        assert_ne!(all[host].me, old, "a new incarnation of the same peer");
         assert_eq!(all[host].me.split('/').next(), old.split('/').next());
-        agree(&mut all).await; // looks for two lives in every view
-        eprintln!("killed and started at once: a member after {:?}", killed_at.elapsed());
+        agree(&mut all).await; // also checks every view for two incarnations of a peer
+        eprintln!("killed and restarted at once: a member after {:?}", killed_at.elapsed());
     }
 }
 
@@ -282,7 +285,7 @@ async fn silent_host_stops_serving_and_is_removed() {
     let cut_at = Instant::now();
     lose(&mut all, &BTreeSet::from([silent.me.clone()])).await;
     serves_nothing(&mut silent).await;
-    eprintln!("a host that fell silent was out after {:?} (goal: ≤ 9 s)", cut_at.elapsed());
+    eprintln!("a silent host was removed after {:?} (goal: ≤ 9 s)", cut_at.elapsed());
     agree(&mut all).await;
     assert!(all[0].writes().await);
     let end = silent.ends().await;
@@ -292,7 +295,7 @@ async fn silent_host_stops_serving_and_is_removed() {
     agree(&mut all).await;
 }
 
-// ── Ends in order ──
+// ── Graceful leaves ──
 
 #[tokio::test(flavor = "multi_thread")]
 async fn terminated_member_leaves_without_suspicion() {
@@ -301,15 +304,15 @@ async fn terminated_member_leaves_without_suspicion() {
     let Some((_hosts, mut all)) = Hosts::five(test, strategy).await else { return };
     for host in [4, 0] {
         let leaver = all.remove(host);
-        let who = leaver.me.clone();
+        let left = leaver.me.clone();
         let told_at = Instant::now();
         leaver.peer.terminate();
         let end = leaver.ends().await;
         assert_eq!(end.reason, "Signal");
         for member in &mut all {
-            member.sees("it is removed", |view| view.removed.contains(&who)).await;
+            member.sees("the leaver is removed", |view| view.removed.contains(&left)).await;
         }
-        eprintln!("a SIGTERM: ended, and removed everywhere, after {:?}", told_at.elapsed());
+        eprintln!("ended and removed everywhere {:?} after SIGTERM", told_at.elapsed());
         agree(&mut all).await;
         missed_nobody(&mut all).await;
     }
@@ -325,15 +328,18 @@ async fn rolling_restart_always_keeps_a_majority() {
     let (mut written, began) = (1, Instant::now());
     for host in 0..HOSTS {
         let writer = (host + 1) % HOSTS;
-        all[writer].peer.asks("write-on").await.expect("it runs");
+        all[writer].peer.asks("write-on").await.expect("the writer runs");
         let leaver = all.remove(host);
         leaver.peer.terminate();
         assert_eq!(leaver.ends().await.reason, "Signal");
         all.insert(host, hosts.start(host).await);
         agree(&mut all).await;
-        let told = all[writer].peer.asks("enough").await.expect("it runs");
+        let told = all[writer].peer.asks("enough").await.expect("the writer runs");
         let (done, failed) = told.split_once(' ').expect("two counts");
-        assert_eq!(failed, "0", "of {done} and {failed} writes while host {host} was restarted");
+        assert_eq!(
+            failed, "0",
+            "{failed} writes failed, {done} succeeded at the restart of {host}"
+        );
         written += done.parse::<u64>().expect("a count");
     }
     eprintln!("all five were restarted in {:?}, with {written} writes", began.elapsed());
@@ -344,7 +350,7 @@ async fn rolling_restart_always_keeps_a_majority() {
     }
 }
 
-/// As in a container: no multicast, no broadcast, one name that stands for all.
+/// As in containers: no multicast, no broadcast, and one name that resolves to all hosts.
 #[tokio::test(flavor = "multi_thread")]
 async fn known_failure_29_cluster_founds_by_a_name_without_multicast() {
     let test = "known_failure_29_cluster_founds_by_a_name_without_multicast";

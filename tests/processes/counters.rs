@@ -1,5 +1,5 @@
-//! Counters on members, and books of what they have counted: each message that is told must be
-//! counted once, in its turn, by an instance that nobody else doubles.
+//! Counter entities, and senders that keep ledgers of them: each message that a sender tells must
+//! be counted exactly once and in order, by a single instance.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -18,31 +18,31 @@ use crate::served::{Kind, tell};
 
 pub(crate) const SHARDS: u32 = 30;
 
-/// So many that every shard has some; each has a sender of its own.
+/// Number of counters, each with its own sender; enough for several in every shard.
 const COUNTERS: u64 = 240;
 
-/// Messages that are told before the counter is asked what it has.
+/// Number of messages that a sender tells before each ask.
 const TOLD: u64 = 3;
 
-/// Between two asks of one sender, so that others get to run.
+/// Pause between two asks of one sender, so that other tasks run.
 const PAUSE: Duration = Duration::from_millis(40);
 
-/// Longer than moves hold an ask up on a busy machine, and less than [`PATIENCE`].
+/// Timeout of an ask: longer than a move delays it on a busy machine, and less than [`PATIENCE`].
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 
 const TYPE: &str = "counter";
 
 // ── The counter ──
 
-/// What a counter knows, and hands over when its shard moves.
+/// State of a counter, handed over when its shard moves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Counted {
-    /// Which beginning this goes back to: another one is drawn by every new counter.
+    /// Lineage of the state: random number that every new counter draws and hands over.
     line: u64,
     messages: u64,
-    /// The number of the last one.
+    /// Highest number of a message.
     last: u64,
-    /// Messages that came after one with a higher number, or twice.
+    /// Messages whose number was not higher than that of an earlier one.
     disordered: u64,
 }
 
@@ -51,7 +51,7 @@ struct Counter(Counted);
 #[derive(Serialize, Deserialize)]
 enum Command {
     Count(u64),
-    /// With the node that it lives on.
+    /// Asks for the state, and the node on which the counter lives.
     Tell(Reply<(Counted, u64)>),
 }
 
@@ -85,39 +85,39 @@ impl Entity for Counter {
     }
 }
 
-// ── The books ──
+// ── The ledgers ──
 
-/// What one sender knows of its counter.
+/// A sender's knowledge of its counter.
 #[derive(Debug, Default)]
-struct Book {
+struct Ledger {
     told: u64,
     known: Option<(Counted, u64)>,
-    /// Told since `known` was heard.
+    /// Messages told since the answer `known`.
     open: u64,
     sums: Sums,
 }
 
-/// What is wrong, over all counters, and what is not.
+/// Sums over all counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     /// Messages that were told.
     pub(crate) told: u64,
-    /// Of those, what no counter has, although the line of the one that they were for goes on.
+    /// Messages that were not counted although the lineage of their counter continues.
     pub(crate) lost: u64,
-    /// Counted by a line that has ended, or told to one while it ended.
+    /// Messages counted by a lineage that has ended, or told to one while it ended.
     pub(crate) gone: u64,
-    /// Counted, but never told.
+    /// Messages that were counted but never told.
     pub(crate) too_many: u64,
-    /// Counted out of turn, or twice.
+    /// Messages counted out of order, or twice.
     pub(crate) disordered: u64,
     /// Asks that were not answered.
     pub(crate) unanswered: u64,
-    /// Nodes on which lines have ended, as they were last heard of.
+    /// Last known nodes of lineages that have ended.
     pub(crate) ended_on: BTreeSet<String>,
 }
 
-impl Book {
-    /// The counter says what it has; all that was told before is counted by then, or lost.
+impl Ledger {
+    /// Compares an answer with the ledger: all messages told before are counted by now, or lost.
     fn hear(&mut self, (counted, node): (Counted, u64)) {
         let before = match self.known.take() {
             Some((known, _)) if known.line == counted.line => known.messages,
@@ -180,45 +180,45 @@ impl Sums {
     }
 }
 
-/// A book that knows where its counter begins.
-async fn begin(counter: &EntityRef<Counter>) -> Book {
-    let mut book = Book::default();
+/// Creates a ledger with the counter's first answer.
+async fn begin(counter: &EntityRef<Counter>) -> Ledger {
+    let mut ledger = Ledger::default();
     let until = Instant::now() + PATIENCE;
-    while !ask(counter, &mut book).await {
-        assert!(Instant::now() < until, "a counter never answers");
+    while !ask(counter, &mut ledger).await {
+        assert!(Instant::now() < until, "a counter does not answer");
     }
-    book
+    ledger
 }
 
-/// Tells its counter one number after the other, and asks, until it is enough; then until the
-/// counter answers once more.
-async fn feed(counter: EntityRef<Counter>, mut book: Book, enough: Arc<AtomicBool>) -> Sums {
+/// Tells a counter numbers in order, with asks in between, until `enough` is set and the counter
+/// has answered once more.
+async fn feed(counter: EntityRef<Counter>, mut ledger: Ledger, enough: Arc<AtomicBool>) -> Sums {
     while !enough.load(Ordering::Relaxed) {
         for _ in 0..TOLD {
-            if counter.tell(Command::Count(book.told + 1)).is_ok() {
-                book.told += 1;
-                book.open += 1;
+            if counter.tell(Command::Count(ledger.told + 1)).is_ok() {
+                ledger.told += 1;
+                ledger.open += 1;
             }
         }
-        ask(&counter, &mut book).await;
+        ask(&counter, &mut ledger).await;
         tokio::time::sleep(PAUSE).await;
     }
     let until = Instant::now() + PATIENCE;
-    while !ask(&counter, &mut book).await {
-        assert!(Instant::now() < until, "a counter never answers again");
+    while !ask(&counter, &mut ledger).await {
+        assert!(Instant::now() < until, "a counter does not answer again");
     }
-    book.close()
+    ledger.close()
 }
 
-async fn ask(counter: &EntityRef<Counter>, book: &mut Book) -> bool {
+async fn ask(counter: &EntityRef<Counter>, ledger: &mut Ledger) -> bool {
     match counter.ask_within(ANSWER_WITHIN, Command::Tell).await {
         Ok(answer) => {
-            book.hear(answer);
+            ledger.hear(answer);
             true
         }
         Err(why) => {
             eprintln!("no answer: {why}");
-            book.sums.unanswered += 1;
+            ledger.sums.unanswered += 1;
             false
         }
     }
@@ -226,7 +226,7 @@ async fn ask(counter: &EntityRef<Counter>, book: &mut Book) -> bool {
 
 // ── On a member ──
 
-/// A member's part in the counters.
+/// The counters of a member: as a host, or as the feeder that sends to all of them.
 pub(crate) struct Counters {
     sharding: Sharding,
     region: ShardRegion<Counter>,
@@ -242,7 +242,7 @@ impl Counters {
             Kind::Feeder => sharding.start_proxy::<Counter>(TYPE).await,
             _ => return None,
         };
-        let region = region.expect("it starts");
+        let region = region.expect("the type starts");
         let (enough, feeds) = (Arc::default(), Mutex::default());
         Some(Self { sharding, region, enough, feeds })
     }
@@ -254,8 +254,8 @@ impl Counters {
                 let mut feeds = Vec::new();
                 for number in 0..COUNTERS {
                     let counter = self.region.entity(&format!("counter-{number}"));
-                    let book = begin(&counter).await;
-                    feeds.push(tokio::spawn(feed(counter, book, self.enough.clone())));
+                    let ledger = begin(&counter).await;
+                    feeds.push(tokio::spawn(feed(counter, ledger, self.enough.clone())));
                 }
                 *self.feeds.lock().expect("no panic inside") = feeds;
                 tell("feed-on");
@@ -275,9 +275,10 @@ impl Counters {
         }
     }
 
-    /// Whether its region is registered, where the coordinator runs, and how many shards are here.
+    /// Reports whether the region is registered, the coordinator's node, and the number of local
+    /// shards.
     async fn say_hosting(&self) {
-        let Ok(types) = self.sharding.types().await else { return }; // it ends, and tells that
+        let Ok(types) = self.sharding.types().await else { return }; // the node reports its end
         let Some(counters) = types.first() else { return tell("hosting false - 0") };
         let coordinator = counters.coordinator.map_or_else(|| "-".to_owned(), |at| at.to_string());
         let shards = counters.shards.len();
@@ -285,23 +286,23 @@ impl Counters {
     }
 }
 
-// ── The books, shown to find what they are kept for ──
+// ── Test of the ledgers ──
 
 #[test]
 fn ledger_detects_lost_duplicate_and_vanished_counts() {
     let counted = |line, messages| (Counted { line, messages, last: messages, disordered: 0 }, 7);
-    let mut book = Book { told: 3, open: 3, ..Book::default() };
-    book.hear(counted(1, 3));
-    assert_eq!(book.sums, Sums::default(), "all is there");
-    (book.told, book.open) = (6, 3);
-    book.hear(counted(1, 5));
-    assert_eq!((book.sums.lost, book.sums.too_many), (1, 0));
-    (book.told, book.open) = (9, 3);
-    book.hear(counted(1, 9));
-    assert_eq!((book.sums.lost, book.sums.too_many), (1, 1));
-    (book.told, book.open) = (12, 3);
-    book.hear(counted(2, 1));
-    let sums = book.close();
+    let mut ledger = Ledger { told: 3, open: 3, ..Ledger::default() };
+    ledger.hear(counted(1, 3));
+    assert_eq!(ledger.sums, Sums::default(), "all messages are counted");
+    (ledger.told, ledger.open) = (6, 3);
+    ledger.hear(counted(1, 5));
+    assert_eq!((ledger.sums.lost, ledger.sums.too_many), (1, 0));
+    (ledger.told, ledger.open) = (9, 3);
+    ledger.hear(counted(1, 9));
+    assert_eq!((ledger.sums.lost, ledger.sums.too_many), (1, 1));
+    (ledger.told, ledger.open) = (12, 3);
+    ledger.hear(counted(2, 1));
+    let sums = ledger.close();
     assert_eq!((sums.told, sums.lost, sums.too_many, sums.gone), (12, 1, 1, 9 + 2));
     assert_eq!(sums.ended_on, BTreeSet::from([format!("{:016x}", 7)]));
     assert_eq!(Sums::parse(&sums.text()), sums);

@@ -1,11 +1,11 @@
-//! A peer that is killed, and one that is paused, on the same host.
+//! Transport between processes on one host: a peer is killed, or paused.
 
 use std::time::{Duration, Instant};
 
 use crate::peer::Peer;
 use crate::served::Order;
 
-/// Two linked peers with an open lane between them; the first has dialled.
+/// Starts two connected peers with an open lane between them; the first one has dialled.
 async fn pair(order: &Order) -> (Peer, Peer) {
     let mut one = Peer::start(&[], order).await;
     let mut other = Peer::start(&[], order).await;
@@ -18,14 +18,14 @@ async fn pair(order: &Order) -> (Peer, Peer) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_peer_is_detected_by_its_closed_connection() {
-    // No timeout of the transport may be what tells: each is longer than this test waits.
+    // The timeout is longer than this test waits, so that it cannot be the cause.
     let long = Duration::from_secs(3_600);
     let (mut one, other) = pair(&Order { user_timeout: long, ..Order::default() }).await;
     let (id, killed_at) = (other.id, Instant::now());
     other.kill().await;
     one.tells(&format!("closed {id}")).await;
-    eprintln!("a SIGKILL was seen after {:?} (goal: < 100 ms)", killed_at.elapsed());
-    one.tells("dial-refused").await; // and nobody listens there any more
+    eprintln!("a SIGKILL was detected after {:?} (goal: < 100 ms)", killed_at.elapsed());
+    one.tells("dial-refused").await; // the port is closed
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -35,9 +35,9 @@ async fn unacknowledged_messages_of_a_killed_peer_are_counted() {
     one.order(&format!("send {} 500 100", other.id)).await;
     one.becomes("all is acknowledged", |one| one.unacknowledged == 0).await;
     assert_eq!(other.status().await.received, 501);
-    other.pause().await; // it acknowledges nothing from here on
+    other.pause().await; // it acknowledges no further message
     one.order(&format!("send {} 321 100", other.id)).await;
-    one.tells("sent 822").await; // with those before
+    one.tells("sent 822").await; // the sum, with earlier messages
     assert_eq!(one.status().await.unacknowledged, 321);
     other.kill().await;
     assert_eq!(one.tells("broken User").await, "321");
@@ -56,10 +56,10 @@ async fn restarted_peer_proves_the_death_of_its_old_incarnation() {
     let mut again = Peer::start(&[], &Order { data_dir, ..Order::default() }).await;
     assert_eq!(again.id, id, "the same key");
     again.order(&format!("keep {}", one.address)).await;
-    assert_eq!(one.tells(&format!("reborn {id}")).await, "true", "the lock is proof");
+    assert_eq!(one.tells(&format!("reborn {id}")).await, "true", "the lock proves the death");
     one.tells(&format!("up {id}")).await;
     one.order(&format!("send {id} 10 8")).await;
-    again.becomes("the new life hears", |again| again.received == 10).await;
+    again.becomes("the new incarnation receives", |again| again.received == 10).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -67,20 +67,20 @@ async fn pause_breaks_no_lane_and_loses_nothing() {
     let long = Duration::from_secs(3_600);
     let (mut one, mut other) = pair(&Order { user_timeout: long, ..Order::default() }).await;
     other.pause().await;
-    // More than the lane keeps and all buffers hold: it must be full before it goes on.
+    // More than the lane and all buffers hold, so that the lane is full during the pause.
     const MESSAGES: u64 = 40_000;
     one.order(&format!("send {} {MESSAGES} 1000", other.id)).await;
     one.tells("full").await;
-    // Seconds of silence, in which nothing may be given up.
+    // Seconds of silence, during which the connection must not be given up.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let paused = one.status().await;
-    assert_eq!((paused.linked, paused.resent), (1, 0), "only heartbeats can tell: {paused:?}");
+    assert_eq!((paused.linked, paused.resent), (1, 0), "the connection remains: {paused:?}");
     other.go_on();
     one.tells(&format!("sent {}", MESSAGES + 1)).await;
     let other = other.becomes("all has come", |other| other.received == MESSAGES + 1).await;
     assert_eq!(other.disordered, 0);
     let one = one.becomes("all is acknowledged", |one| one.unacknowledged == 0).await;
-    assert_eq!((one.linked, one.resent), (1, 0), "on the connection of before");
+    assert_eq!((one.linked, one.resent), (1, 0), "on the same connection as before");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -93,11 +93,14 @@ async fn tcp_user_timeout_detects_a_pause_with_full_buffers() {
     let paused_at = Instant::now();
     one.order(&format!("send {} {MESSAGES} 1000", other.id)).await;
     one.tells(&format!("closed {}", other.id)).await;
-    eprintln!("a pause with full buffers was seen after {:?} (bound: 1 s)", paused_at.elapsed());
+    eprintln!(
+        "a pause with full buffers was detected after {:?} (bound: 1 s)",
+        paused_at.elapsed()
+    );
     other.go_on();
     one.tells(&format!("sent {}", MESSAGES + 1)).await;
     let status = other.becomes("all has come", |other| other.received == MESSAGES + 1).await;
     assert_eq!(status.disordered, 0);
     let status = one.becomes("all is acknowledged", |one| one.unacknowledged == 0).await;
-    assert!(status.resent > 0, "over another connection: {status:?}");
+    assert!(status.resent > 0, "sent again on another connection: {status:?}");
 }

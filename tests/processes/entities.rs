@@ -1,7 +1,7 @@
-//! Counters on clusters of processes, each on a host of its own, kept busy while nodes come, leave,
-//! are killed and cut off. Planned moves lose nothing, double nothing and keep the order; of a crash,
-//! only what the dead node held is missing, and that is known. spec/sharding.md "To be shown";
-//! skipped, and said so, without privileges.
+//! Counter entities on clusters of processes, each process in its own network namespace, under load
+//! while nodes join, leave, crash and are partitioned. Planned moves lose and duplicate no message
+//! and keep the order; a crash loses only the entities of the crashed node. Skipped with a message
+//! without the privileges for namespaces.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use crate::member::Running;
 use crate::peer::PATIENCE;
 use crate::served::Kind;
 
-/// Hosts of counters; the feeder is on one more, the last.
+/// Number of hosts of counters; the feeder runs on a further host, the last one.
 const HOSTS: usize = 3;
 
-/// A member's part.
+/// A member's report about the counters.
 #[derive(Clone, Debug)]
 struct Hosting {
     registered: bool,
@@ -26,7 +26,7 @@ struct Hosting {
 
 impl Running {
     async fn hosting(&mut self) -> Hosting {
-        let told = self.peer.asks("hosting").await.expect("it runs");
+        let told = self.peer.asks("hosting").await.expect("the member runs");
         let parts: Vec<&str> = told.split(' ').collect();
         let [registered, coordinator, shards] = parts[..] else { panic!("{told:?}") };
         Hosting {
@@ -36,7 +36,7 @@ impl Running {
         }
     }
 
-    /// Waits until its part is like that.
+    /// Waits until the report meets a condition.
     async fn hosts(&mut self, what: &str, is_so: impl Fn(&Hosting) -> bool) -> Hosting {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -49,13 +49,13 @@ impl Running {
         }
     }
 
-    /// This life of the node, without its name.
+    /// Incarnation of the node, without its peer id.
     fn incarnation(&self) -> &str {
-        self.me.rsplit('/').next().expect("a name has an end")
+        self.me.rsplit('/').next().expect("a node's name has an incarnation")
     }
 }
 
-/// Hosts with places for `places` counters' nodes, of which three run, and a feeder that feeds.
+/// A cluster with counters under load: [`HOSTS`] members that host them, and a feeder.
 struct Fed {
     hosts: Hosts,
     members: Vec<Running>,
@@ -63,6 +63,7 @@ struct Fed {
 }
 
 impl Fed {
+    /// Starts the cluster in a network with room for `places` hosts and the feeder.
     async fn start(test: &str, places: usize) -> Option<Self> {
         let seeds: Vec<_> = (0..HOSTS).map(|host| hosts::order(host).listen).collect();
         let mut hosts = Hosts::new(test, places + 1, &seeds).await?;
@@ -75,37 +76,38 @@ impl Fed {
             members.push(hosts.start(host).await);
         }
         agree(&mut members).await;
-        let mut feeder = members.pop().expect("it is the last");
+        let mut feeder = members.pop().expect("the feeder is the last");
         for member in &mut members {
-            member.hosts("it is registered", |hosting| hosting.registered).await;
+            member.hosts("its region is registered", |hosting| hosting.registered).await;
         }
-        feeder.peer.asks("feed-on").await.expect("it runs");
+        feeder.peer.asks("feed-on").await.expect("the feeder runs");
         let mut fed = Self { hosts, members, feeder };
         fed.serves_everywhere().await;
         Some(fed)
     }
 
-    /// Waits until every host has its part of the shards.
+    /// Waits until every host has its share of the shards.
     async fn serves_everywhere(&mut self) {
         let least = SHARDS / u32::try_from(self.members.len()).expect("few");
         for member in &mut self.members {
             let has_its_part = |hosting: &Hosting| hosting.registered && hosting.shards >= least;
-            member.hosts("it has its part", has_its_part).await;
+            member.hosts("it has its share of shards", has_its_part).await;
         }
     }
 
-    /// What became of all that the feeder told, once every counter answers.
+    /// Ends the load once every counter answers. Checks that no message was duplicated, reordered
+    /// or lost by a surviving counter, and returns the sums.
     async fn ends(mut self) -> Sums {
-        let sums = self.feeder.peer.asks("fed").await.expect("it runs");
+        let sums = self.feeder.peer.asks("fed").await.expect("the feeder runs");
         let sums = Sums::parse(&sums);
         eprintln!("{sums:?}");
-        assert!(sums.told > 1_000, "too little to say anything: {sums:?}");
-        assert_eq!((sums.too_many, sums.disordered), (0, 0), "I4, I5, I6: {sums:?}");
-        assert_eq!(sums.lost, 0, "counters that lived on have all that was told them: {sums:?}");
+        assert!(sums.told > 1_000, "too few messages for a result: {sums:?}");
+        assert_eq!((sums.too_many, sums.disordered), (0, 0), "at most once, in order: {sums:?}");
+        assert_eq!(sums.lost, 0, "surviving counters lose no message: {sums:?}");
         sums
     }
 
-    /// As [`ends`](Self::ends), where nobody was killed.
+    /// Like [`ends`](Self::ends), but also checks that no counter lost its state.
     async fn ends_without_a_loss(self) {
         let sums = self.ends().await;
         let expected = Sums { told: sums.told, ..Sums::default() };
@@ -120,7 +122,7 @@ async fn join_and_leave_lose_no_messages() {
     let began = Instant::now();
     fed.members.push(fed.hosts.start(HOSTS).await);
     fed.serves_everywhere().await;
-    eprintln!("a fourth host had its part after {:?}", began.elapsed());
+    eprintln!("a fourth host had its share after {:?}", began.elapsed());
     let leaver = fed.members.remove(0);
     let began = Instant::now();
     leaver.peer.terminate();
@@ -146,13 +148,13 @@ async fn rolling_restart_of_hosts_loses_no_messages() {
     fed.ends_without_a_loss().await;
 }
 
-/// Kills one, lets the others go on, and looks what is missing.
+/// Kills one host, lets the others continue, and checks that only its counters lost their state.
 async fn is_killed(test: &str, with_coordinator: bool) {
     let Some(mut fed) = Fed::start(test, HOSTS).await else { return };
     let coordinator =
-        fed.members[0].hosts("it knows", |it| it.coordinator != "-").await.coordinator;
+        fed.members[0].hosts("a coordinator runs", |it| it.coordinator != "-").await.coordinator;
     let is_it = |member: &Running| (member.incarnation() == coordinator) == with_coordinator;
-    let which = fed.members.iter().position(is_it).expect("three of them");
+    let which = fed.members.iter().position(is_it).expect("there are three hosts");
     let killed = fed.members.remove(which);
     let incarnation = killed.incarnation().to_owned();
     let shards = fed.members.len();
@@ -161,8 +163,8 @@ async fn is_killed(test: &str, with_coordinator: bool) {
     fed.serves_everywhere().await;
     eprintln!("{shards} hosts had all shards {:?} after the kill", began.elapsed());
     let sums = fed.ends().await;
-    assert!(sums.gone > 0, "it held counters: {sums:?}");
-    assert_eq!(sums.ended_on, BTreeSet::from([incarnation]), "only what it held is missing");
+    assert!(sums.gone > 0, "the killed host had counters: {sums:?}");
+    assert_eq!(sums.ended_on, BTreeSet::from([incarnation]), "only its counters lost state");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -189,5 +191,5 @@ async fn partitioned_host_loses_only_its_entities_and_rejoins() {
     fed.members.insert(2, fed.hosts.start(2).await);
     fed.serves_everywhere().await;
     let sums = fed.ends().await;
-    assert_eq!(sums.ended_on, BTreeSet::from([incarnation]), "only what it held is missing");
+    assert_eq!(sums.ended_on, BTreeSet::from([incarnation]), "only its counters lost state");
 }

@@ -1,5 +1,5 @@
-//! Hosts that vanish, networks that split, and no multicast anywhere: each peer in a network
-//! namespace of its own. Skipped, and said so, where that takes privileges that are not there.
+//! Transport between hosts: vanished hosts, partitions, and discovery without multicast. Each peer
+//! runs in its own network namespace. Skipped with a message without the privileges for namespaces.
 
 use std::time::{Duration, Instant};
 
@@ -40,20 +40,20 @@ async fn vanished_host_is_detected_within_the_tcp_user_timeout() {
     one.order(&format!("send {} 100 100", other.id)).await;
     let closed = format!("closed {}", other.id);
     let was_sent = one.tells_one_of(&["sent 200", &closed]).await == 0;
-    // The silence alone ends the connection: what is sent later goes over the next one only.
+    // Silence alone also ends the connection, and messages sent after that are not sent again.
     let in_time = was_sent && began.elapsed() < USER_TIMEOUT / 2;
     if was_sent {
         one.tells(&closed).await;
     }
-    eprintln!("a vanished host was seen after {:?} (bound: {USER_TIMEOUT:?})", cut_at.elapsed());
+    eprintln!("a vanished host was found after {:?} (bound: {USER_TIMEOUT:?})", cut_at.elapsed());
     network.heal();
     let status = other.becomes("all has come", |other| other.received == 200).await;
-    assert_eq!(status.disordered, 0, "what was under way came once, and in order");
+    assert_eq!(status.disordered, 0, "messages in transit came once and in order");
     let status = one.becomes("all is acknowledged", |one| one.unacknowledged == 0).await;
     if in_time {
         assert!(status.resent > 0, "{status:?}");
     } else {
-        eprintln!("SKIPPED the end of {test}: this busy machine sent too late");
+        eprintln!("SKIPPED the end of {test}: the busy machine sent too late");
     }
 }
 
@@ -66,7 +66,7 @@ async fn vanished_host_is_detected_on_an_idle_connection() {
     let cut_at = Instant::now();
     one.tells(&format!("closed {}", other.id)).await;
     other.tells(&format!("closed {}", one.id)).await;
-    eprintln!("while idle it was seen after {:?}", cut_at.elapsed());
+    eprintln!("the vanished host was detected after {:?}", cut_at.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -74,7 +74,7 @@ async fn loss_in_one_direction_is_repaired_in_order() {
     let test = "loss_in_one_direction_is_repaired_in_order";
     let Some(network) = Namespaces::or_skip(2, test) else { return };
     let [mut one, mut other] = two(&network).await;
-    network.lose(1, 0); // its acknowledgements never come
+    network.lose(1, 0); // drops the acknowledgements
     one.order(&format!("send {} 1000 1000", other.id)).await;
     one.tells(&format!("closed {}", other.id)).await;
     network.heal();
@@ -95,7 +95,7 @@ async fn five_hosts_reconnect_after_a_partition() {
         }
     }
     for peer in &mut all {
-        peer.becomes("it is linked to all", |peer| peer.linked == 4).await;
+        peer.becomes("it is connected with all", |peer| peer.linked == 4).await;
     }
     network.partition(&[0, 1], &[2, 3, 4]);
     for (at, peer) in all.iter_mut().enumerate() {
@@ -105,19 +105,20 @@ async fn five_hosts_reconnect_after_a_partition() {
     for (from, to) in [(0, 1), (2, 4)] {
         let to_id = all[to].id;
         all[from].order(&format!("send {to_id} 10 8")).await;
-        all[to].becomes("its side talks on", |peer| peer.received == 10).await;
+        all[to].becomes("its side still communicates", |peer| peer.received == 10).await;
     }
     network.heal();
     for peer in &mut all {
-        peer.becomes("it is linked to all again", |peer| peer.linked == 4).await;
+        peer.becomes("it is connected with all again", |peer| peer.linked == 4).await;
     }
     let to_id = all[4].id;
     all[0].order(&format!("send {to_id} 10 8")).await;
-    let status = all[4].becomes("across the cut", |peer| peer.received == 20).await;
+    let status = all[4].becomes("both sides communicate", |peer| peer.received == 20).await;
     assert_eq!(status.disordered, 0);
 }
 
-/// As in a container: no multicast, no broadcast, a name that stands for all, this one included.
+/// As in containers: no multicast, no broadcast, and one name that resolves to all hosts, including
+/// the peer's own.
 #[tokio::test(flavor = "multi_thread")]
 async fn known_failure_29_nodes_connect_by_a_name_without_multicast() {
     let test = "known_failure_29_nodes_connect_by_a_name_without_multicast";
@@ -132,13 +133,13 @@ async fn known_failure_29_nodes_connect_by_a_name_without_multicast() {
         assert_eq!(peer.tells("resolved").await, "3");
     }
     for peer in &mut all {
-        peer.becomes("it has found the others", |peer| peer.linked == 2).await;
+        peer.becomes("it is connected with the others", |peer| peer.linked == 2).await;
     }
 }
 
 async fn two(network: &Namespaces) -> [Peer; 2] {
     let peers = peers(network, 2).await;
-    let mut peers: [Peer; 2] = peers.try_into().ok().expect("two of them");
+    let mut peers: [Peer; 2] = peers.try_into().ok().expect("two peers");
     let [one, other] = &mut peers;
     one.keeps(other).await;
     peers

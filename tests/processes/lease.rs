@@ -1,5 +1,5 @@
-//! `lease-majority` on processes whose lease lies outside of the cluster: what a split and a dead
-//! holder come to. spec/membership.md, *Downing*; skipped, and said so, without privileges.
+//! The downing strategy `lease-majority` on processes with an external lease: a partition into
+//! halves, and a crash of the holder. Skipped with a message without the privileges for namespaces.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::outside::{Entry, Outside, incarnation};
 const HOSTS: usize = 4;
 const SEEDS: usize = 3;
 
-/// Four members that agree, and where their lease lies.
+/// A cluster of four members, with their external lease.
 struct Four {
     hosts: Hosts,
     all: Vec<Running>,
@@ -39,7 +39,7 @@ impl Four {
     }
 }
 
-/// Those whose incarnation is one of these.
+/// Whether the entries contain one of kind `was` for any of the members.
 fn are_among(entries: &[Entry], members: &BTreeSet<String>, was: fn(String) -> Entry) -> bool {
     let mut them = members.iter().map(|id| was(incarnation(id).to_owned()));
     them.any(|entry| entries.contains(&entry))
@@ -55,7 +55,7 @@ async fn lease_majority_keeps_the_half_that_holds_the_lease() {
     let Some(Four { hosts, all, outside, _dir }) = Four::start(test).await else { return };
     let mut halves = all;
     assert!(halves[0].writes().await);
-    assert_eq!(outside.entries(), [], "nobody asks without need");
+    assert_eq!(outside.entries(), [], "no member acquires the lease without need");
     hosts.network.partition(&[0, 1], &[2, 3]);
     let split_at = Instant::now();
     let owner = outside.is_held().await;
@@ -71,17 +71,17 @@ async fn lease_majority_keeps_the_half_that_holds_the_lease() {
         serves_nothing(member).await;
     }
     agree(&mut staying).await;
-    eprintln!("its half went on alone after {:?}", split_at.elapsed());
+    eprintln!("its half continued alone after {:?}", split_at.elapsed());
     assert!(staying[0].writes().await);
     for member in going {
         let end = member.ends().await;
         assert!(end.reason.starts_with("Membership"), "{end:?}");
-        assert!(end.removed.is_empty(), "who has no lease removes nobody: {end:?}");
+        assert!(end.removed.is_empty(), "the half without the lease removes none: {end:?}");
     }
     eprintln!("the other half had ended after {:?}", split_at.elapsed());
     agree(&mut staying).await;
     let entries = outside.entries();
-    assert!(are_among(&entries, &gone, Entry::Refused), "they have asked: {entries:?}");
+    assert!(are_among(&entries, &gone, Entry::Refused), "they were refused: {entries:?}");
     assert!(!are_among(&entries, &gone, Entry::Granted), "{entries:?}");
 
     hosts.network.heal();
@@ -90,10 +90,11 @@ async fn lease_majority_keeps_the_half_that_holds_the_lease() {
         staying.push(hosts.start(host).await);
     }
     agree(&mut staying).await;
-    assert_eq!(staying[3].reads().await, 2, "nothing was lost on the way");
+    assert_eq!(staying[3].reads().await, 2, "no acknowledged write was lost");
 }
 
-/// Who is left has a quorum and serves, but removes nobody before the store gives the dead one up.
+/// The remaining members have a quorum and serve, but remove the dead holder only after its
+/// external lease has expired.
 #[tokio::test(flavor = "multi_thread")]
 async fn lease_majority_removes_a_dead_holder_after_lease_expiry() {
     let test = "lease_majority_removes_a_dead_holder_after_lease_expiry";
@@ -113,14 +114,15 @@ async fn lease_majority_removes_a_dead_holder_after_lease_expiry() {
 
     let rest = ids(&all);
     let is_refused = |entries: &[Entry]| are_among(entries, &rest, Entry::Refused);
-    outside.until("the others ask for it", is_refused).await;
-    // A configuration without it comes no sooner than its lease is over: they must have asked again.
+    outside.until("the others were refused", is_refused).await;
+    // Wait for repeated refusals, because a configuration without the holder could not be installed
+    // before its hosting lease has expired.
     let asked = |entries: &[Entry]| {
         let refused =
             |entry: &&Entry| are_among(std::slice::from_ref(*entry), &rest, Entry::Refused);
         entries.iter().filter(refused).count() >= 3
     };
-    outside.until("they have asked three times", asked).await;
+    outside.until("the others were refused three times", asked).await;
     for member in &mut all {
         let view = member.view().await;
         assert!(view.serves && view.known.is_superset(&second), "{view:?}");

@@ -1,8 +1,7 @@
-//! Nodes as processes of the operating system: killed, paused, and on hosts that vanish.
-//! "To be shown" of spec/transport.md, spec/membership.md and
-//! spec/sharding.md.
-#![expect(clippy::print_stderr, reason = "a run says what it took, and what it skips")]
-#![expect(clippy::print_stdout, reason = "a process tells its test what it sees")]
+//! Tests with nodes as processes of the operating system, which are killed and paused, and whose
+//! hosts vanish. Each process is another run of this test program, see [`served`].
+#![expect(clippy::print_stderr, reason = "a run reports durations and skipped parts")]
+#![expect(clippy::print_stdout, reason = "a process reports to its test on standard output")]
 #![allow(
     clippy::redundant_closure_for_method_calls,
     reason = "`Edit::increment` is not general in the edit's lifetime, the closure is"

@@ -1,4 +1,5 @@
-//! A member of a cluster, all of it with the defaults: the process, and what its test sees of it.
+//! A member of a cluster with default settings: the code of its process, and the test's handle to
+//! it ([`Running`]).
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -19,22 +20,21 @@ use crate::outside::Outside;
 use crate::peer::{PATIENCE, Peer};
 use crate::served::{Order, tell};
 
-/// How long a majority may take before a write, or a read, is said to have failed. Less than
-/// [`PATIENCE`]: the test is to hear of it.
+/// Timeout of a majority operation. Less than [`PATIENCE`], so that the test gets the error.
 const WITHIN: Duration = Duration::from_secs(50);
 
-/// The same of each of many in a row: longer than a busy machine holds one up, and shorter than a cluster
-/// that can't decide.
+/// Timeout of each of many successive writes: longer than a busy machine delays one, and shorter
+/// than the stall of a cluster that cannot decide.
 const WHILE_WRITING_ON: Duration = Duration::from_secs(15);
 
-/// How long a write is tried that no majority can take.
+/// Timeout of a write that no majority can acknowledge.
 const IN_VAIN: Duration = Duration::from_secs(1);
 
-/// How much later the half without the tiebreaker asks for the lease: the other one may notice the
-/// split that much later. Were it the first, neither could go on.
+/// Delay after which the half without the tiebreaker acquires the lease. The other half may notice
+/// the partition that much later; if this half were the first, neither could continue.
 const MINORITY_WAITS: Duration = Duration::from_secs(4);
 
-/// Half of the planned size, and one.
+/// Quorum of the planned five members.
 const QUORUM_SIZE: usize = 3;
 
 fn hits() -> Key<PNCounter> {
@@ -60,7 +60,7 @@ fn config(order: &Order) -> Config {
     config
 }
 
-/// What has happened so far, as events told it: who was removed, who was declared dead.
+/// Members that were removed or declared dead so far, collected from events.
 #[derive(Debug, Default)]
 struct Told {
     removed: BTreeSet<String>,
@@ -81,7 +81,7 @@ impl Told {
     }
 }
 
-/// The handles of a node that runs, or has ended.
+/// Handles of the node, which work also after its end.
 struct Handles {
     cluster: Cluster,
     replicator: Replicator,
@@ -99,7 +99,7 @@ pub(crate) async fn serve(order: &Order) {
         }
         None => Node::builder(config(order)),
     };
-    let node = builder.start().await.expect("it starts");
+    let node = builder.start().await.expect("the node starts");
     let handles = Handles {
         cluster: node.cluster(),
         replicator: node.replicator(),
@@ -121,7 +121,7 @@ pub(crate) async fn serve(order: &Order) {
     let mut is_ready = false;
     loop {
         tokio::select! {
-            biased; // signals are listened to before anything is told
+            biased; // signal handlers are installed before the first report
             reason = &mut run => {
                 let reason = reason.expect("signals can be handled");
                 let removed = joined(handles.told.lock().expect("no panic inside").removed.iter());
@@ -131,9 +131,9 @@ pub(crate) async fn serve(order: &Order) {
                 is_ready = true;
                 tell(&ready);
             }
-            line = orders.next_line(), if is_ready => match line.expect("the test talks") {
+            line = orders.next_line(), if is_ready => match line.expect("stdin is readable") {
                 Some(line) => handles.obey(&line).await,
-                None => return, // the test is over
+                None => return, // the test has ended
             },
         }
     }
@@ -145,7 +145,7 @@ impl Handles {
             "who" => tell(&format!("who {}", self.cluster.me())),
             "view" => self.say_view().await,
             "sent" => {
-                // An error: it ends, and tells that.
+                // Fails if the node ends, which it reports itself.
                 let Ok(stats) = self.cluster.stats().await else { return };
                 tell(&format!("sent {}", stats.sent));
             }
@@ -170,7 +170,7 @@ impl Handles {
     }
 
     async fn say_view(&self) {
-        // Errors: it ends, and tells that.
+        // These fail if the node ends, which it reports itself.
         let Ok(view) = self.cluster.state().await else { return };
         let Ok(stats) = self.cluster.stats().await else { return };
         let is_up = |member: &&Arc<Member>| member.status == Status::Up;
@@ -188,7 +188,7 @@ impl Handles {
         ));
     }
 
-    /// Writes once, and tells by this word what came of it.
+    /// Writes once, and reports the result with `word`.
     fn write(&self, word: &'static str, within: Duration) {
         let replicator = self.replicator.clone();
         tokio::spawn(async move {
@@ -197,7 +197,7 @@ impl Handles {
         });
     }
 
-    /// Writes one after the other until it is enough.
+    /// Writes repeatedly until the order `enough`, and reports the numbers of writes.
     fn write_on(&self) {
         self.writes.store(true, Ordering::Relaxed);
         let (replicator, writes) = (self.replicator.clone(), self.writes.clone());
@@ -206,7 +206,7 @@ impl Handles {
             while writes.load(Ordering::Relaxed) {
                 let (done, failed) = write(&replicator, WHILE_WRITING_ON).await;
                 sum = (sum.0 + done, sum.1 + failed);
-                tokio::time::sleep(Duration::from_millis(5)).await; // so that others get to run
+                tokio::time::sleep(Duration::from_millis(5)).await; // lets other processes run
             }
             tell(&format!("enough {} {}", sum.0, sum.1));
         });
@@ -214,7 +214,7 @@ impl Handles {
     }
 }
 
-/// One write to a majority: how many were done, and how many failed.
+/// Writes once at a majority. Returns the numbers of acknowledged and failed writes.
 async fn write(replicator: &Replicator, within: Duration) -> (u64, u64) {
     let level = WriteMajority::within(within);
     match replicator.update(&hits(), level, |hits| hits.increment()).await {
@@ -233,39 +233,39 @@ fn joined<T: Display>(items: impl Iterator<Item = T>) -> String {
 
 // ── The test's side ──
 
-/// A process that is a member of a cluster, or was, or wants to be.
+/// A member's process: it may be joining, a member, or have ended.
 pub(crate) struct Running {
-    /// The node, this life of it.
+    /// Id of the node, with its incarnation.
     pub(crate) me: String,
     pub(crate) peer: Peer,
-    /// It has told so, in place of an answer.
+    /// The report of its end, if that came instead of an answer.
     ended: Option<End>,
 }
 
-/// A member's answer: the cluster as it sees it.
+/// The cluster as reported by a member.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
-    /// Whether entities could run here.
+    /// Whether the member holds its lease, so that entities could run on it.
     pub(crate) serves: bool,
-    /// How often it has found somebody unreachable.
+    /// Number of times that it has found a member unreachable.
     pub(crate) accusations: u64,
     pub(crate) cluster: String,
     pub(crate) up: BTreeSet<String>,
-    /// All members, those that are Up among them.
+    /// All members, with any status.
     pub(crate) known: BTreeSet<String>,
-    /// To whomever.
+    /// Members that are unreachable for any member.
     pub(crate) unreachable: BTreeSet<String>,
-    /// Whom it has seen removed.
+    /// Members whose removal it has seen.
     pub(crate) removed: BTreeSet<String>,
-    /// Whom it has seen declared dead.
+    /// Members that it has seen declared dead.
     pub(crate) downed: BTreeSet<String>,
 }
 
-/// How a process has ended.
+/// A member's report of its end.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
     pub(crate) reason: String,
-    /// Whom it had seen removed.
+    /// Members whose removal it had seen.
     pub(crate) removed: BTreeSet<String>,
 }
 
@@ -301,11 +301,11 @@ fn parse_end(line: &str) -> End {
 impl Running {
     pub(crate) async fn start(host: &[String], order: &Order) -> Self {
         let mut peer = Peer::start(host, order).await;
-        let me = peer.asks("who").await.expect("it has just begun");
+        let me = peer.asks("who").await.expect("the process has just started");
         Self { me, peer, ended: None }
     }
 
-    /// The cluster as it sees it; or how it ended.
+    /// Returns the member's view of the cluster, or the report of its end.
     pub(crate) async fn look(&mut self) -> Result<View, End> {
         let view = match self.peer.asks("view").await {
             Ok(view) => view,
@@ -314,16 +314,16 @@ impl Running {
         let view = View::parse(&view);
         let peers: Vec<&str> = view.up.iter().filter_map(|id| id.split('/').next()).collect();
         let lives = peers.iter().collect::<BTreeSet<_>>().len();
-        assert_eq!(lives, peers.len(), "known failure 22: two lives of one node are Up: {view:?}");
+        assert_eq!(lives, peers.len(), "known failure 22: a node is Up twice: {view:?}");
         Ok(view)
     }
 
-    /// The cluster as it sees it. It runs.
+    /// Returns the view of a member that must still run.
     pub(crate) async fn view(&mut self) -> View {
-        self.look().await.unwrap_or_else(|end| panic!("it has ended: {end:?}"))
+        self.look().await.unwrap_or_else(|end| panic!("the member has ended: {end:?}"))
     }
 
-    /// Waits until it sees the cluster like that.
+    /// Waits until the member's view meets a condition.
     pub(crate) async fn sees(&mut self, what: &str, is_so: impl Fn(&View) -> bool) -> View {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -336,7 +336,7 @@ impl Running {
         }
     }
 
-    /// Waits until it has ended by itself, in order.
+    /// Waits until the member has ended by itself, successfully.
     pub(crate) async fn ends(mut self) -> End {
         let end = match self.ended.take() {
             Some(end) => end,
@@ -346,31 +346,31 @@ impl Running {
         end
     }
 
-    /// Whether a majority takes a write of its.
+    /// Writes once. Returns whether a majority acknowledged the write.
     pub(crate) async fn writes(&mut self) -> bool {
-        self.peer.asks("write").await.expect("it runs") == "1 0"
+        self.peer.asks("write").await.expect("the member runs") == "1 0"
     }
 
-    /// As [`writes`](Self::writes), for where none does: it soon gives up.
+    /// Like [`writes`](Self::writes), but with a short timeout: for members without a majority.
     pub(crate) async fn tries(&mut self) -> bool {
-        self.peer.asks("try").await.expect("it runs") == "1 0"
+        self.peer.asks("try").await.expect("the member runs") == "1 0"
     }
 
-    /// How many writes a majority knows of.
+    /// Reads the number of acknowledged writes from a majority.
     pub(crate) async fn reads(&mut self) -> u64 {
-        let read = self.peer.asks("read").await.expect("it runs");
-        read.parse().unwrap_or_else(|_| panic!("a majority answers: {read}"))
+        let read = self.peer.asks("read").await.expect("the member runs");
+        read.parse().unwrap_or_else(|_| panic!("no majority answers: {read}"))
     }
 
-    /// Waits until it has sent so many messages of membership.
+    /// Waits until the member has sent `count` messages of membership.
     pub(crate) async fn has_sent(&mut self, count: u64) {
         let until = Instant::now() + PATIENCE;
         loop {
-            let sent = self.peer.asks("sent").await.expect("it runs");
+            let sent = self.peer.asks("sent").await.expect("the member runs");
             if sent.parse::<u64>().expect("a count") >= count {
                 return;
             }
-            assert!(Instant::now() < until, "it has sent {sent} messages only");
+            assert!(Instant::now() < until, "the member has sent only {sent} messages");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

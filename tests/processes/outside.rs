@@ -1,5 +1,5 @@
-//! A store of one lease outside of any cluster, as a database would be: a file that all processes
-//! reach, whatever becomes of the network. It is a journal under a lock.
+//! [`Outside`]: provider of a lease outside of the cluster, as a database would be. It is a journal
+//! file under a lock, which all processes can access during a network partition.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -13,13 +13,13 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::peer::PATIENCE;
 
-/// What came of a request; owners are incarnations.
+/// An entry of the journal; owners are incarnations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     Granted(String),
     Refused(String),
     Returned(String),
-    /// Nobody had heard of its holder for long.
+    /// The lease has expired.
     RanOut,
 }
 
@@ -46,13 +46,13 @@ impl Entry {
     }
 }
 
-/// The store, as each process opens it.
+/// The lease provider, which each process opens on the same journal.
 #[derive(Clone, Debug)]
 pub(crate) struct Outside {
     journal: PathBuf,
 }
 
-/// Who has the lease after all that.
+/// Holder of the lease after these entries.
 fn holder(entries: &[Entry]) -> Option<&str> {
     entries.iter().fold(None, |holder, entry| match entry {
         Entry::Granted(owner) => Some(owner.as_str()),
@@ -66,7 +66,7 @@ fn owner(lease: &LeaseName) -> String {
     incarnation(&lease.owner).to_owned()
 }
 
-/// Of a node's name.
+/// The incarnation in a node's name.
 pub(crate) fn incarnation(node: &str) -> &str {
     node.rsplit('/').next().unwrap_or(node)
 }
@@ -76,11 +76,11 @@ impl Outside {
         Self { journal }
     }
 
-    /// Adds what `act` makes of all entries so far.
+    /// Appends the entry that `act` derives from all entries so far. Returns all entries.
     fn add(&self, act: impl FnOnce(&[Entry]) -> Option<Entry>) -> io::Result<Vec<Entry>> {
         let mut options = OpenOptions::new();
         let mut file = options.create(true).read(true).append(true).open(&self.journal)?;
-        flock(&file, FlockOperation::LockExclusive)?; // until it is closed
+        flock(&file, FlockOperation::LockExclusive)?; // until the file is closed
         let mut text = String::new();
         file.read_to_string(&mut text)?;
         let mut entries: Vec<Entry> = text.lines().map(Entry::parse).collect();
@@ -91,22 +91,22 @@ impl Outside {
         Ok(entries)
     }
 
-    /// The holder is given up for dead.
+    /// Lets the lease expire.
     pub(crate) fn runs_out(&self) {
-        self.add(|_| Some(Entry::RanOut)).expect("it is written");
+        self.add(|_| Some(Entry::RanOut)).expect("the journal is writable");
     }
 
     pub(crate) fn entries(&self) -> Vec<Entry> {
-        self.add(|_| None).expect("it is read")
+        self.add(|_| None).expect("the journal is readable")
     }
 
-    /// Waits until somebody has the lease; who.
+    /// Waits until the lease is held. Returns the holder.
     pub(crate) async fn is_held(&self) -> String {
-        let entries = self.until("somebody has it", |entries| holder(entries).is_some()).await;
-        holder(&entries).expect("just seen").to_owned()
+        let entries = self.until("the lease is held", |entries| holder(entries).is_some()).await;
+        holder(&entries).expect("the condition was met").to_owned()
     }
 
-    /// Waits until its entries are like that.
+    /// Waits until the entries meet a condition.
     pub(crate) async fn until(&self, what: &str, is_so: impl Fn(&[Entry]) -> bool) -> Vec<Entry> {
         let until = Instant::now() + PATIENCE;
         loop {

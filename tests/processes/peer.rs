@@ -1,4 +1,4 @@
-//! A node in a process of its own, as a test holds it: orders go in line by line, news come out.
+//! [`Peer`]: a test's handle to a peer process. Orders go in line by line, reports come out.
 
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::served::{self, ORDER, Order};
 
-/// Ten times and more what anything here takes.
+/// Limit of every wait: more than ten times as long as any takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// See the module's page. Dropping it kills the process.
+/// Handle to a peer process. Dropping it kills the process.
 pub(crate) struct Peer {
     pub(crate) id: PeerId,
     pub(crate) address: Multiaddr,
@@ -23,23 +23,23 @@ pub(crate) struct Peer {
     child: Child,
 }
 
-/// A peer at one moment, as it says itself.
+/// Counters reported by a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Status {
-    /// Messages received, each the next of its sender's.
+    /// Messages received.
     pub(crate) received: u64,
-    /// Messages received out of turn: repeated, lost before, or reordered.
+    /// Messages received that were not the next one of their sender.
     pub(crate) disordered: u64,
-    /// Messages to others that are not acknowledged.
+    /// Messages sent that are not acknowledged.
     pub(crate) unacknowledged: u64,
-    /// Messages sent a second time.
+    /// Messages sent again.
     pub(crate) resent: u64,
-    /// Peers that are linked.
+    /// Number of connected peers.
     pub(crate) linked: usize,
 }
 
 impl Peer {
-    /// Starts a peer, on the host that the command line leads to (empty: this one).
+    /// Starts a peer. `host` is the command prefix that enters a host (empty: this host).
     pub(crate) async fn start(host: &[String], order: &Order) -> Self {
         let this = std::env::current_exe().expect("this program");
         let again = ["--exact", "served::peer_process_starts_and_ends_with_its_test"];
@@ -53,7 +53,7 @@ impl Peer {
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .expect("it starts");
+            .expect("the process starts");
         let orders = child.stdin.take().expect("piped");
         let mut told = BufReader::new(child.stdout.take().expect("piped")).lines();
         let address = next(&mut told, "ready").await;
@@ -64,39 +64,41 @@ impl Peer {
     }
 
     pub(crate) async fn order(&mut self, order: &str) {
-        self.orders.write_all(format!("{order}\n").as_bytes()).await.expect("it takes orders");
+        self.orders.write_all(format!("{order}\n").as_bytes()).await.expect("the peer runs");
     }
 
-    /// Waits until it tells this word; the rest of what it tells. What comes before is forgotten.
+    /// Waits for a report that begins with `word`, and returns its rest. Skips other reports.
     pub(crate) async fn tells(&mut self, word: &str) -> String {
         next(&mut self.told, word).await
     }
 
-    /// Waits until it tells one of these words, and says which. What comes before is forgotten.
+    /// Waits for a report that begins with one of `words`, and returns its index. Skips other
+    /// reports.
     pub(crate) async fn tells_one_of(&mut self, words: &[&str]) -> usize {
         next_of(&mut self.told, words).await.0
     }
 
-    /// Asks what is answered with this word; `Err` is what it tells at its end instead.
+    /// Sends a query and returns the report that begins with the same word; `Err` is the peer's
+    /// report of its end.
     pub(crate) async fn asks(&mut self, what: &str) -> Result<String, String> {
-        // An error: it has ended, which it has told before.
+        // Fails if the peer has ended, which it has reported before.
         let _ = self.orders.write_all(format!("{what}\n").as_bytes()).await;
         let (which, rest) = next_of(&mut self.told, &[what, "ended"]).await;
         if which == 0 { Ok(rest) } else { Err(rest) }
     }
 
-    /// Waits until its process has ended.
+    /// Waits until the process has ended.
     pub(crate) async fn exits(&mut self) -> ExitStatus {
         let exit = tokio::time::timeout(PATIENCE, self.child.wait()).await;
-        exit.expect("it does not end").expect("it is ours")
+        exit.expect("the process ends in time").expect("a child of this process")
     }
 
-    /// Asks it to end.
+    /// Sends SIGTERM to the process.
     pub(crate) fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// Dials that peer whenever there is no connection; waits until both have said Hello.
+    /// Makes the peer keep a connection to another one, and waits until both are connected.
     pub(crate) async fn keeps(&mut self, other: &mut Self) {
         self.order(&format!("keep {}", other.address)).await;
         self.tells(&format!("up {}", other.id)).await;
@@ -107,7 +109,7 @@ impl Peer {
         self.order("status").await;
         let told = self.tells("status").await;
         let mut figures = told.split(' ').map(|figure| figure.parse::<u64>().expect("a number"));
-        let mut figure = || figures.next().expect("five of them");
+        let mut figure = || figures.next().expect("five numbers");
         Status {
             received: figure(),
             disordered: figure(),
@@ -117,7 +119,7 @@ impl Peer {
         }
     }
 
-    /// Waits until its status is like that.
+    /// Waits until the status meets a condition.
     pub(crate) async fn becomes(&mut self, what: &str, is_so: impl Fn(&Status) -> bool) -> Status {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -132,21 +134,21 @@ impl Peer {
 
     pub(crate) async fn kill(mut self) {
         self.signal(Signal::KILL);
-        self.child.wait().await.expect("it is dead");
+        self.child.wait().await.expect("the process has ended");
     }
 
-    /// Stops it where it stands; returns when it stands.
+    /// Pauses the process with SIGSTOP, and waits until it has stopped.
     pub(crate) async fn pause(&self) {
         self.signal(Signal::STOP);
         let stat = format!("/proc/{}/stat", self.process.as_raw_pid());
         let until = Instant::now() + PATIENCE;
         loop {
-            let text = std::fs::read_to_string(&stat).expect("it is there");
+            let text = std::fs::read_to_string(&stat).expect("the process exists");
             let state = text.rsplit(") ").next().and_then(|rest| rest.chars().next());
             if state == Some('T') {
                 return;
             }
-            assert!(Instant::now() < until, "it does not stop");
+            assert!(Instant::now() < until, "the process does not stop");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -156,7 +158,7 @@ impl Peer {
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(self.process, signal).expect("it is there");
+        kill_process(self.process, signal).expect("the process exists");
     }
 }
 
@@ -164,12 +166,12 @@ async fn next(told: &mut Lines<BufReader<ChildStdout>>, word: &str) -> String {
     next_of(told, &[word]).await.1
 }
 
-/// Which of the words is told next, and the rest of the line.
+/// Waits for a report that begins with one of `words`. Returns its index and the rest of the line.
 async fn next_of(told: &mut Lines<BufReader<ChildStdout>>, words: &[&str]) -> (usize, String) {
     let mut heard = Vec::new();
     let found = async {
-        while let Some(line) = told.next_line().await.expect("it talks") {
-            // The harness of the tests writes its own beginnings of lines.
+        while let Some(line) = told.next_line().await.expect("the output is readable") {
+            // The test harness may write text at the beginning of a line.
             let Some((_, news)) = line.split_once("@ ") else { continue };
             for (which, word) in words.iter().enumerate() {
                 if let Some(rest) = news.strip_prefix(word) {
@@ -178,10 +180,10 @@ async fn next_of(told: &mut Lines<BufReader<ChildStdout>>, words: &[&str]) -> (u
             }
             heard.push(news.to_owned());
         }
-        panic!("it ended instead of telling {words:?}");
+        panic!("the peer ended without reporting {words:?}");
     };
     match tokio::time::timeout(PATIENCE, found).await {
         Ok(found) => found,
-        Err(_) => panic!("never told {words:?}, but {heard:?}"),
+        Err(_) => panic!("the peer did not report {words:?}, but {heard:?}"),
     }
 }

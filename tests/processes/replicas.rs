@@ -1,4 +1,5 @@
-//! Nodes that replicate data, each a process: paused, killed, and on both sides of a split.
+//! Replicated data between processes: during a pause, after a crash, and on both sides of a
+//! partition.
 
 use std::time::Duration;
 
@@ -12,11 +13,10 @@ use crate::namespaces::Namespaces;
 use crate::peer::{PATIENCE, Peer};
 use crate::served::{Kind, Order, tell};
 
-/// How long a majority may take before a write is said to have failed. Less than [`PATIENCE`]: the
-/// test is to hear of it.
+/// Timeout of a majority write. Less than [`PATIENCE`], so that the test gets the error.
 const WITHIN: Duration = Duration::from_secs(50);
 
-/// How long a write is tried that no majority can take.
+/// Timeout of a write that no majority can acknowledge.
 const IN_VAIN: Duration = Duration::from_secs(1);
 
 fn hits() -> Key<PNCounter> {
@@ -31,16 +31,16 @@ fn words() -> Key<ORSet<String>> {
 
 pub(crate) async fn serve(order: &Order) {
     let config = Config { net: order.config(), ..Config::default() };
-    let node = Node::listen(config).await.expect("it starts");
+    let node = Node::listen(config).await.expect("the node starts");
     tell(&format!("ready {}", node.addresses()[0]));
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
-    while let Some(line) = orders.next_line().await.expect("the test talks") {
+    while let Some(line) = orders.next_line().await.expect("stdin is readable") {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
             ["found", ref peers @ ..] => {
                 let address = |peer: &&str| -> Multiaddr { peer.parse().expect("an address") };
                 let peers: Vec<Multiaddr> = peers.iter().map(address).collect();
-                node.found_static(&peers).await.expect("all are there");
+                node.found_static(&peers).await.expect("all peers are reachable");
                 tell("founded");
             }
             ["add", count] => {
@@ -63,7 +63,7 @@ pub(crate) async fn serve(order: &Order) {
     tell("ended");
 }
 
-/// Counts up so many times, each acknowledged by a majority, or not.
+/// Increments the counter `count` times, and reports acknowledged and failed writes.
 async fn add(replicator: &Replicator, count: u32, within: Duration) {
     let (mut done, mut failed) = (0, 0);
     for _ in 0..count {
@@ -106,7 +106,7 @@ async fn found(all: &mut [Peer]) {
     }
 }
 
-/// Waits until that is what this one holds.
+/// Waits until the peer's report has the wanted content.
 async fn holds(peer: &mut Peer, wanted: &str) {
     let until = tokio::time::Instant::now() + PATIENCE;
     loop {
@@ -169,7 +169,7 @@ async fn larger_side_writes_during_a_partition_and_all_converge() {
     network.partition(&[0], &[1, 2]);
     assert_eq!(added(&mut all[1], 10).await, "10 0");
     all[0].order("try").await;
-    assert_eq!(all[0].tells("added").await, "0 1", "alone it is no majority");
+    assert_eq!(all[0].tells("added").await, "0 1", "one of three is no majority");
     all[0].order("say alone").await;
     all[2].order("say together").await;
     holds(&mut all[1], "15 together").await;

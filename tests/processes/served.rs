@@ -1,4 +1,6 @@
-//! The other process: a transport that does what it is told line by line, and tells what it sees.
+//! The peer process of a test: carries out orders from standard input, one per line, and reports
+//! events on standard output. This file implements the bare transport; nodes and members are in
+//! `replicas` and `member`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,22 +26,22 @@ use crate::member;
 use crate::peer::Peer;
 use crate::replicas;
 
-/// The variable that makes a run of this program a peer.
+/// The environment variable that makes a run of this program a peer.
 pub(crate) const ORDER: &str = "OSTRACA_PEER";
 
-/// What a peer runs.
+/// Kind of a peer process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Transport,
     Node,
     Member,
-    /// A member on which counters live.
+    /// A member that hosts counters.
     Host,
-    /// A member that keeps counters busy, and books of what they say.
+    /// A member that sends to all counters and keeps ledgers of their answers.
     Feeder,
 }
 
-/// How a peer is to be.
+/// Settings of a peer process.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     pub(crate) kind: Kind,
@@ -47,11 +49,11 @@ pub(crate) struct Order {
     pub(crate) user_timeout: Duration,
     pub(crate) link_down: Duration,
     pub(crate) data_dir: Option<PathBuf>,
-    /// A member's seeds.
+    /// Seeds of a member.
     pub(crate) seeds: Vec<Multiaddr>,
-    /// A member's strategy.
+    /// Downing strategy of a member.
     pub(crate) downing: StrategyName,
-    /// Where the lease of `lease-majority` lies.
+    /// Journal file of the lease of `lease-majority`.
     pub(crate) lease: Option<PathBuf>,
 }
 
@@ -131,7 +133,7 @@ impl Order {
     }
 }
 
-/// Every process of these tests is one more run of this test.
+/// Every peer process is another run of this test.
 #[test]
 fn peer_process_starts_and_ends_with_its_test() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -162,7 +164,7 @@ pub(crate) fn tell(news: &str) {
     println!("@ {news}");
 }
 
-/// Counts what comes, each sender's messages from 0.
+/// Receiver that counts messages and checks their order; each sender numbers its messages from 0.
 #[derive(Debug, Default)]
 struct Counts {
     by_sender: Mutex<BTreeMap<ReplicaId, u64>>,
@@ -171,7 +173,7 @@ struct Counts {
 
 impl Receiver for Counts {
     fn receive(&self, message: Inbound<'_>) -> Result<(), Busy> {
-        let number = u64::from_be_bytes(message.body[..8].try_into().expect("8 bytes and more"));
+        let number = u64::from_be_bytes(message.body[..8].try_into().expect("at least 8 bytes"));
         let mut by_sender = self.by_sender.lock().expect("no panic inside");
         let count = by_sender.entry(message.from.incarnation).or_default();
         *self.disordered.lock().expect("no panic inside") += u64::from(*count != number);
@@ -180,7 +182,7 @@ impl Receiver for Counts {
     }
 
     fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
-        async {}.boxed() // never asked for: it always has room
+        async {}.boxed() // never called: the receiver always has room
     }
 }
 
@@ -188,22 +190,22 @@ impl Receiver for Counts {
 struct Served {
     net: Net,
     counts: Arc<Counts>,
-    known: BTreeMap<PeerId, ReplicaId>, // those that said Hello
+    known: BTreeMap<PeerId, ReplicaId>, // peers that have been connected
     senders: BTreeMap<ReplicaId, Sender>,
 }
 
-/// What is to be sent to one peer: one order after the other, in one task. (With a task for each
-/// order a busy machine once began the second before the first, and 200 of 200 came out of order.)
+/// Sends ordered messages to one peer, in one task. (With a task for each order, a busy machine
+/// once began the second order before the first, so that all messages came out of order.)
 struct Sender {
-    orders: mpsc::UnboundedSender<(u64, usize)>, // so many messages of so many bytes
-    left: Arc<AtomicU64>,                        // ordered, and not in the lane yet
+    orders: mpsc::UnboundedSender<(u64, usize)>, // number of messages, bytes of each
+    left: Arc<AtomicU64>,                        // ordered messages that are not in the lane yet
 }
 
 async fn serve(order: &Order) {
     let identity = Identity::load(order.data_dir.as_deref()).expect("an identity");
     let counts = Arc::<Counts>::default();
     let started = Net::start(&order.config(), &identity, counts.clone()).await;
-    let (net, mut events) = started.expect("it starts");
+    let (net, mut events) = started.expect("the transport starts");
     tell(&format!("ready {}", net.addresses()[0]));
     let (known, senders) = (BTreeMap::new(), BTreeMap::new());
     let mut served = Served { net, counts, known, senders };
@@ -211,10 +213,10 @@ async fn serve(order: &Order) {
     loop {
         tokio::select! {
             Some(event) = events.recv() => served.hears(event),
-            line = orders.next_line() => match line.expect("the test talks") {
+            line = orders.next_line() => match line.expect("stdin is readable") {
                 Some(line) if line == "end" => break,
                 Some(line) => served.obeys(&line).await,
-                None => return, // the test is over
+                None => return, // the test has ended
             },
         }
     }
@@ -251,7 +253,7 @@ impl Served {
             }
             ["seed", seed] => {
                 let found = address::resolve(&seed.parse().expect("a seed")).await;
-                let found = found.expect("it resolves");
+                let found = found.expect("the seed resolves");
                 tell(&format!("resolved {}", found.len()));
                 found.into_iter().for_each(|address| self.net.dial(address));
             }
@@ -264,18 +266,19 @@ impl Served {
         }
     }
 
-    /// Sends the next so many messages, while other orders are obeyed.
+    /// Starts to send the next `count` messages, without waiting for the end.
     fn send(&mut self, to: PeerId, count: u64, len: usize) {
         let to = self.known[&to];
         let sender = self.senders.entry(to).or_insert_with(|| Sender::start(self.net.clone(), to));
         sender.left.fetch_add(count, Ordering::SeqCst);
-        sender.orders.send((count, len)).expect("it sends as long as its orders come");
+        sender.orders.send((count, len)).expect("the task takes orders");
     }
 
     async fn say_status(&mut self) {
         let peers = self.net.peers().await;
         let linked = peers.iter().filter(|peer| peer.linked).count();
-        // First what is left, then what is in the lanes: a message in between counts twice, never not.
+        // Read `left` before the lanes: a message that moves in between counts twice instead of not
+        // at all.
         let left = self.senders.values().map(|sender| sender.left.load(Ordering::SeqCst));
         let left: u64 = left.sum();
         let lanes = self.senders.keys().filter_map(|to| self.net.lane(*to, Class::User));
@@ -311,7 +314,7 @@ impl Sender {
     }
 }
 
-/// Whether it is in the lane; otherwise there is none any more.
+/// Sends one message, waiting for room. Returns false if there is no longer a lane.
 async fn send_one(net: &Net, to: ReplicaId, number: u64, len: usize, was_full: &mut bool) -> bool {
     let mut body = number.to_be_bytes().to_vec();
     body.resize(len.max(8), 0);
