@@ -1,15 +1,15 @@
-//! A cluster to watch: members come, leave, are killed and come back.
+//! Demonstration of membership: nodes join, leave, crash and restart.
 //!
-//! `cargo run --release --example cluster` starts three seeds as processes of their own, which
-//! found a cluster over libp2p on loopback, and joins it itself to look. Then another node joins;
-//! one leaves in order (SIGTERM); one is killed (SIGKILL), found unreachable and removed when its
-//! lease is over; one is killed and started again on the same data directory, which proves that its
-//! former life is over, so that it is back without that wait. At the end all stop. It takes about
-//! 20 seconds.
+//! `cargo run --release --example cluster` starts three seeds as separate processes, which found a
+//! cluster over libp2p on loopback, and joins it as a watcher. Then another node joins, one leaves
+//! gracefully (SIGTERM), and one is killed (SIGKILL), found unreachable and removed when its lease
+//! has expired. Another one is killed and restarted on the same data directory, which proves that
+//! its old incarnation has ended, so that it rejoins without that wait. At the end all nodes stop.
+//! This takes about 20 seconds.
 //!
-//! On a terminal it shows a table that changes as the cluster does: who is a member and where it
-//! stands, who does not reach it, who leads, whether all agree. Piped, it prints a line for each
-//! event. The exit code is 1 if anything that should happen does not.
+//! On a terminal the example shows a live table of the members with their status, unreachable
+//! members, the leader and convergence. Piped, it prints a line for each event. The exit code is 1
+//! if an expected event does not happen.
 
 mod logging;
 
@@ -29,13 +29,13 @@ use tokio::process::{Child, Command};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// How long each act may take.
+/// Time limit of each step.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long the audience looks at what an act has led to.
-const APPLAUSE: Duration = Duration::from_secs(1);
+/// Pause after each step, to show its result.
+const VIEWING_TIME: Duration = Duration::from_secs(1);
 
-/// Lines below the table.
+/// Number of event lines below the table.
 const LINES: usize = 12;
 
 #[tokio::main]
@@ -56,18 +56,18 @@ async fn main() -> ExitCode {
 
 fn print(text: &str) {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush()); // nobody reads any more
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush()); // fails if stdout is closed
 }
 
 fn config(name: &str, port: &str, seeds: &str) -> Result<Config, Error> {
     let mut config = Config::default();
     config.net.listen = vec![format!("/ip4/127.0.0.1/tcp/{port}").parse()?];
     config.cluster.seeds = seeds.split(',').map(Address::new).collect::<Result<_, _>>()?;
-    config.cluster.roles = [name.to_owned()].into(); // so that the watcher knows its name
+    config.cluster.roles = [name.to_owned()].into(); // by which the watcher finds its name
     Ok(config)
 }
 
-// ── A node: a process of its own, which runs until it gets a signal ──
+// ── A node process, which runs until it gets a signal ──
 
 async fn node(name: &str, port: &str, dir: &Path, seeds: &str) -> Result<(), Error> {
     let mut config = config(name, port, seeds)?;
@@ -76,7 +76,7 @@ async fn node(name: &str, port: &str, dir: &Path, seeds: &str) -> Result<(), Err
     Ok(())
 }
 
-// ── The watcher: starts the nodes, and is one itself ──
+// ── The watcher, which starts the nodes and is a node itself ──
 
 async fn watch() -> Result<(), Error> {
     let dir = tempfile::tempdir()?;
@@ -102,18 +102,17 @@ async fn play(stage: &mut Stage, watcher: &Node, screen: &Screen) -> Result<(), 
     stage.start("delta")?;
     until(&cluster, "five are Up", |view| view.up() == 5).await?;
 
-    screen.act("beta is asked to stop (SIGTERM): it leaves in order");
+    screen.act("beta is asked to stop (SIGTERM): it leaves gracefully");
     let beta = stage.signal("beta", Signal::TERM)?;
     until(&cluster, "beta is removed", |view| view.members.len() == 4).await?;
     stage.ended("beta", beta).await?;
 
-    screen
-        .act("delta is killed (SIGKILL): the others miss it, and remove it when its lease is over");
+    screen.act("delta is killed (SIGKILL): it is removed when its lease has expired");
     stage.kill("delta").await?;
     until(&cluster, "delta is unreachable", |view| !view.unreachable.is_empty()).await?;
     until(&cluster, "delta is removed", |view| view.members.len() == 3).await?;
 
-    screen.act("alpha is killed and started again: its lock proves that its former life is over");
+    screen.act("alpha is killed and restarted: its lock proves that the old process has ended");
     let before = id_of(&cluster, "alpha").ok_or("alpha is no member")?;
     stage.kill("alpha").await?;
     stage.start("alpha")?;
@@ -136,7 +135,7 @@ fn id_of(cluster: &Cluster, name: &str) -> Option<ostraca::ddata::id::NodeId> {
     cluster.members().iter().find(|member| self::name(member) == name).map(|member| member.node)
 }
 
-/// Waits until the cluster looks like that, and leaves some time to look at it.
+/// Waits until the cluster meets a condition, and then for [`VIEWING_TIME`].
 async fn until(
     cluster: &Cluster,
     what: &str,
@@ -151,11 +150,11 @@ async fn until(
     };
     let waited = tokio::time::timeout(PATIENCE, waiting).await;
     waited.map_err(|_| format!("not within {PATIENCE:?}: {what}"))??;
-    tokio::time::sleep(APPLAUSE).await; // so that one can watch
+    tokio::time::sleep(VIEWING_TIME).await;
     Ok(())
 }
 
-/// The processes, and what they are started with.
+/// The node processes, and the settings with which they are started.
 struct Stage {
     dir: PathBuf,
     ports: BTreeMap<&'static str, u16>,
@@ -188,7 +187,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Sends a signal that ends it.
+    /// Sends a signal that ends the process.
     fn signal(&mut self, name: &str, signal: Signal) -> Result<Child, Error> {
         let child = self.running.remove(name).ok_or("it does not run")?;
         let id = child.id().ok_or("the process is gone")?;
@@ -202,7 +201,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until it has ended in order.
+    /// Waits until the process has ended successfully.
     async fn ended(&self, name: &str, mut child: Child) -> Result<(), Error> {
         let ended = tokio::time::timeout(PATIENCE, child.wait()).await;
         let status = ended.map_err(|_| format!("{name} does not end"))??;
@@ -214,7 +213,7 @@ fn free_port() -> Option<TcpListener> {
     TcpListener::bind("127.0.0.1:0").ok()
 }
 
-// ── What is shown ──
+// ── Output ──
 
 struct Screen {
     cluster: Cluster,
@@ -275,7 +274,7 @@ impl Screen {
     }
 }
 
-/// Draws anew whenever something changes, until the watcher stops.
+/// Updates the output at every event, until the watcher stops.
 async fn draw(screen: Arc<Screen>) {
     let (mut events, mut state) = (screen.cluster.events(), ClusterState::default());
     while let Some(event) = events.next().await {

@@ -1,4 +1,4 @@
-//! Three nodes in one process, and counters that live among them: `cargo run --example counters`
+//! Three nodes in one process that share counter entities: `cargo run --example counters`
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]
 
 mod logging;
@@ -32,7 +32,7 @@ async fn start(seeds: &[Address]) -> Result<(Node, ShardRegion<Counter>), Failed
     config.cluster.seeds = seeds.to_vec();
     let node = Node::start(config).await?;
     let counters = node.sharding().start("counter", |_id| Counter::default()).await?;
-    node.sharding().registered("counter").await?; // now it gets its part; later, shards would move
+    node.sharding().registered("counter").await?; // from now on this node gets shards
     Ok((node, counters))
 }
 
@@ -47,12 +47,12 @@ async fn main() -> Result<(), Failed> {
         here.entity(&format!("counter-{}", n % 10)).tell(Command::Add(n))?;
     }
     for id in (0..10).map(|n| format!("counter-{n}")) {
-        let value = here.entity(&id).ask(Command::Get).await?; // behind what it was told from here
+        let value = here.entity(&id).ask(Command::Get).await?; // after the messages told from here
         assert_eq!(there.entity(&id).ask(Command::Get).await?, value);
         println!("{id} = {value}");
     }
     println!("{} live on the first node, {} on the second", here.entities(), there.entities());
-    third.stop().await; // its counters start again elsewhere; what they had counted was in memory
+    third.stop().await; // its counters start anew on other nodes, because they hand over no state
     println!("counter-7 = {}", there.entity("counter-7").ask(Command::Get).await?);
     second.stop().await;
     first.stop().await;

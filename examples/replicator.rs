@@ -1,9 +1,9 @@
-//! Three processes, three replicated values, changed from all sides at once.
+//! Demonstration of replicated data: three processes change three values concurrently.
 //!
-//! `cargo run --release --example replicator` starts three nodes as processes of their own, which
-//! talk over libp2p on loopback. Each adds to a set, counts up and down, and sets a headline. One
-//! is paused for a while (SIGSTOP) and continued. At the end all three must hold the same; if not,
-//! the exit code is 1.
+//! `cargo run --release --example replicator` starts three nodes as separate processes, which
+//! communicate over libp2p on loopback. Each adds to a set, counts up and down, and sets a
+//! headline. One is paused for a while (SIGSTOP) and continued. At the end all three must hold the
+//! same values; otherwise the exit code is 1.
 
 mod logging;
 
@@ -54,10 +54,10 @@ async fn main() -> ExitCode {
 }
 
 fn say(who: &str, what: &str) {
-    let _ = writeln!(std::io::stdout(), "{who:>6}  {what}"); // it may be closed
+    let _ = writeln!(std::io::stdout(), "{who:>6}  {what}"); // fails if stdout is closed
 }
 
-// ── A node: a process of its own, told what to do line by line ──
+// ── A node process, which gets orders line by line ──
 
 async fn node(name: &str) -> Result<(), Error> {
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
@@ -87,7 +87,7 @@ async fn node(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Tells the parent, if it still reads.
+/// Reports to the parent. Ignores a closed pipe.
 fn answer(word: &str, rest: &str) {
     let _ = writeln!(std::io::stdout(), "{word} {rest}");
 }
@@ -100,7 +100,7 @@ async fn next_order(
     Ok(line.strip_prefix(word).ok_or_else(|| format!("{word} expected, not {line}"))?.trim().into())
 }
 
-/// Tells of every change that this node sees, as it happens.
+/// Reports every change that this node sees.
 async fn watch(replicator: Replicator) -> Result<(), Error> {
     let mut sets = replicator.subscribe(&online());
     let mut counts = replicator.subscribe(&visits());
@@ -128,7 +128,7 @@ async fn change(name: &str, replicator: &Replicator) -> Result<(), Error> {
         replicator
             .update(&online(), WriteMajority::within(within), move |set| set.insert(&user))
             .await?;
-        let more = i128::from(n % 5) - 1; // up, and now and then down
+        let more = i128::from(n % 5) - 1; // mostly up, sometimes down
         replicator.update(&visits(), WriteLocal, move |visits| visits.add(more)).await?;
         let text = format!("{name} has made {n} changes");
         replicator.update(&headline(), WriteLocal, move |line| line.set(&text)).await?;
@@ -136,12 +136,12 @@ async fn change(name: &str, replicator: &Replicator) -> Result<(), Error> {
             let gone = format!("{name}-{}", n - 1);
             replicator.update(&online(), WriteLocal, move |set| set.remove(&gone)).await?;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await; // so that one can watch
+        tokio::time::sleep(Duration::from_millis(20)).await; // slow enough to watch
     }
     Ok(())
 }
 
-/// All three values as one line, as this node alone holds them: equal lines, equal replicas.
+/// Formats all three values, as this node holds them, as one line: equal lines mean equal replicas.
 async fn report(replicator: &Replicator) -> Result<String, Error> {
     let mut online = match replicator.get(&online(), ReadLocal).await? {
         Some(set) => set.iter().collect::<Result<Vec<String>, _>>()?,
@@ -159,7 +159,7 @@ async fn report(replicator: &Replicator) -> Result<String, Error> {
     Ok(format!("{visits} visits; {headline}; {count} online, the last is {last} (sum {sum:08x})"))
 }
 
-// ── The parent: starts the nodes, pauses one, compares ──
+// ── The parent, which starts the nodes, pauses one, and compares all ──
 
 struct Process {
     name: String,
@@ -194,7 +194,7 @@ impl Process {
     }
 }
 
-/// Passes on what a node says; what it sees is shown as it comes.
+/// Forwards the reports of a node. Changes that it saw are printed at once.
 async fn listen(name: String, stdout: ChildStdout, said: mpsc::Sender<(String, String)>) {
     let mut lines = BufReader::new(stdout).lines();
     while let Ok(Some(line)) = lines.next_line().await {
@@ -209,7 +209,7 @@ async fn listen(name: String, stdout: ChildStdout, said: mpsc::Sender<(String, S
     }
 }
 
-/// Waits until every node has said something that begins with `word`.
+/// Waits until `of` nodes have sent a report that begins with `word`.
 async fn all_say(
     word: &str,
     of: usize,
@@ -257,18 +257,18 @@ async fn parent() -> Result<bool, Error> {
     }
     tokio::time::sleep(Duration::from_millis(200)).await;
     nodes[2].signal(stop)?;
-    say("", &format!("{name} is paused (SIGSTOP): the others go on, a majority is enough"));
+    say("", &format!("{name} is paused (SIGSTOP): the others continue, a majority is enough"));
     let done = all_say("changed", NODES - 1, &mut answers).await?;
     say(
         "",
         &format!(
-            "{} are done; {name} still sleeps",
+            "{} are done; {name} is still paused",
             done.into_keys().collect::<Vec<_>>().join(" and ")
         ),
     );
     tokio::time::sleep(PAUSE).await;
     nodes[2].signal(go_on)?;
-    say("", &format!("{name} goes on (SIGCONT), catches up and finishes"));
+    say("", &format!("{name} continues (SIGCONT), catches up and finishes"));
     all_say("changed", 1, &mut answers).await?;
 
     compare(&mut nodes, &mut answers).await
@@ -292,7 +292,7 @@ async fn compare(
             for (name, report) in &reports {
                 say(name, report);
             }
-            say("", if equal { "all three hold the same" } else { "THEY DIFFER" });
+            say("", if equal { "all three hold the same values" } else { "THE VALUES DIFFER" });
             for node in nodes {
                 node.order("stop").await?;
                 node.child.wait().await?;

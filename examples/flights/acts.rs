@@ -1,4 +1,4 @@
-//! What happens to the cluster while flights stream through it.
+//! Disturbances of the cluster while flights stream through it: a node joins, leaves or crashes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,30 +12,30 @@ use tokio::task::JoinHandle;
 use crate::Failed;
 use crate::processes::{PATIENCE, Processes};
 
-/// Nodes come and go.
+/// A disturbance of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Act {
-    /// One more joins and gets its part of the shards.
+    /// A further node joins and gets its share of the shards.
     AddNode,
-    /// The one that coordinates leaves in order.
+    /// The node of the coordinators leaves gracefully.
     Drain,
-    /// The one that coordinates is killed.
+    /// The node of the coordinators is killed.
     Crash,
 }
 
-/// An act that is over.
+/// A completed disturbance.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Played {
     pub(crate) act: Act,
-    /// The flight at which it began.
+    /// Number of the flight at which it began.
     pub(crate) at_row: u64,
-    /// Flights that were fed in while it went on.
+    /// Number of flights that were fed while it lasted.
     pub(crate) rows_meanwhile: u64,
     pub(crate) seconds: f64,
 }
 
-/// Where acts are played.
+/// Handles that a disturbance needs.
 #[derive(Clone)]
 pub(crate) struct Stage {
     pub(crate) nodes: Arc<Mutex<Processes>>,
@@ -59,8 +59,8 @@ impl Stage {
         removed.map_err(|_| format!("node {node} is still a member after {PATIENCE:?}"))?
     }
 
-    /// The node on which the coordinators run. For a moment there may be none: between two, or while
-    /// the machine is too busy for a lease.
+    /// The node on which the coordinators run. Waits if there is none for a moment: between two
+    /// coordinators, or while the machine is too busy to renew a lease.
     async fn coordinates(&self) -> Result<u64, Failed> {
         let known = async {
             loop {
@@ -71,7 +71,7 @@ impl Stage {
                 tokio::time::sleep(PAUSE).await;
             }
         };
-        let late = |_| format!("nobody is known to coordinate after {PATIENCE:?}");
+        let late = |_| format!("no coordinator is known after {PATIENCE:?}");
         tokio::time::timeout(PATIENCE, known).await.map_err(late)?
     }
 
@@ -88,9 +88,9 @@ impl Stage {
     }
 }
 
-/// Acts, spread over the file: each has a stretch of it, which it shares with those that feed. The
-/// first half of the stretch is fed at full speed, the second slowly, so that the act is over before
-/// the file is, however short that is.
+/// Schedule of the disturbances, which are spread evenly over the file. Each has a stretch of
+/// flights: the first half is fed at full speed, the second half slowly, so that the disturbance
+/// ends before the file does, even if the file is short.
 pub(crate) struct Play {
     stage: Stage,
     stretch: u64,                 // flights
@@ -105,16 +105,18 @@ struct Scene {
     ends: JoinHandle<(Result<(), Failed>, Duration)>,
 }
 
-/// How the next flight is to be fed.
+/// Speed at which the next flight is fed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Speed {
+    /// Full speed, without a disturbance.
     Full,
-    /// Nodes come or go, at full speed.
+    /// Full speed, during a disturbance.
     Disturbed,
+    /// With pauses, because a disturbance takes long.
     Slow,
 }
 
-/// The second half of a stretch takes about so many pauses.
+/// Approximate number of pauses in the second half of a stretch.
 const PAUSES: u64 = 300;
 
 const PAUSE: Duration = Duration::from_millis(10);
@@ -126,8 +128,8 @@ impl Play {
         Self { stage, stretch, coming, now: None, over: Vec::new() }
     }
 
-    /// Before each flight: what begins and ends with it. Waits where an act has no more of its
-    /// stretch left.
+    /// Called before each flight: begins and ends disturbances. Waits for the end of one whose
+    /// stretch is used up.
     pub(crate) async fn before(&mut self, row: u64) -> Result<Speed, Failed> {
         if self.now.as_ref().is_some_and(|scene| {
             scene.ends.is_finished() || row.saturating_sub(scene.at_row) >= self.stretch
@@ -153,7 +155,7 @@ impl Play {
         Ok(Speed::Slow)
     }
 
-    /// Waits for the end of the act that is going on.
+    /// Waits for the end of the present disturbance.
     pub(crate) async fn finish(&mut self, row: u64) -> Result<(), Failed> {
         let Some(Scene { act, at_row, ends }) = self.now.take() else { return Ok(()) };
         let (outcome, took) = ends.await?;

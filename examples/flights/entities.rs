@@ -1,10 +1,10 @@
-//! The entities: an aircraft, an airline, an airport. Each adds up the flights that it is told of.
+//! The entity types aircraft, airline and airport. Each entity sums up the flights that it is told.
 //!
-//! A flight goes from its aircraft to the airline, from there to the airport that it leaves and on
-//! to the one that it is bound for, which answers whoever fed it in: an answer says that all four
-//! have counted it. So what is under way is bounded by what the feeder has no answer for.
+//! The aircraft passes a flight to its airline, the airline to the airport of origin, and that to
+//! the destination, which answers the feeder: an answer means that all four entities have counted
+//! the flight. The flights in transit are therefore bounded by the feeder's unanswered asks.
 //!
-//! What they know is in memory, and goes along when their shard moves in order.
+//! The entities keep their state in memory and hand it over in planned moves.
 
 use ostraca::node::sharding::NotStarted;
 use ostraca::prelude::*;
@@ -14,41 +14,41 @@ use serde::{Deserialize, Serialize};
 use crate::records::Flight;
 use crate::tally::{Tally, Traffic};
 
-/// What an entity answers when it is asked what it knows.
+/// An entity's report at the end.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Account<S> {
     pub(crate) known: S,
-    /// The node on which it lives.
+    /// Incarnation of the node on which the entity lives.
     pub(crate) node: u64,
-    /// Flights that came to it out of the order in which they were sent.
+    /// Number of flights that arrived out of order.
     pub(crate) disorder: u64,
 }
 
-/// What an aircraft and an airline are told.
+/// Message of an aircraft and of an airline.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Told {
-    /// One of its flights; the reply goes to whoever fed it in.
+    /// One of its flights; the reply goes to the feeder.
     Flown(Flight, Reply<()>),
     Report(Reply<Account<Tally>>),
 }
 
-/// What an airport is told.
+/// Message of an airport.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Seen {
-    /// A flight that leaves it.
+    /// A flight that leaves the airport.
     Leaves(Flight, Reply<()>),
-    /// A flight that is bound for it.
+    /// A flight that arrives at the airport.
     BoundFor(Flight, Reply<()>),
     Report(Reply<Account<Traffic>>),
 }
 
-/// Who flies: `tailnum`.
+/// An aircraft; its id is `tailnum`.
 pub(crate) struct Aircraft {
     state: Logbook,
     airlines: ShardRegion<Airline>,
 }
 
-/// What an aircraft knows.
+/// State of an aircraft.
 #[derive(Default, Serialize, Deserialize)]
 struct Logbook {
     tally: Tally,
@@ -63,11 +63,11 @@ impl Entity for Aircraft {
         match told {
             Told::Flown(flight, done) => {
                 self.state.tally.add(&flight);
-                // One node feeds all flights in, in the order of the file.
+                // A single node feeds all flights, in the order of the file.
                 self.state.disorder += u64::from(flight.row <= self.state.last_row);
                 self.state.last_row = flight.row;
                 let airline = self.airlines.entity(&flight.carrier);
-                // An error drops the reply, which tells the feeder.
+                // An error drops the reply, so that the feeder's ask fails.
                 let _ = airline.tell_wait(Told::Flown(flight, done)).await;
             }
             Told::Report(reply) => {
@@ -87,7 +87,7 @@ impl Entity for Aircraft {
     }
 }
 
-/// Who sells the seats: `carrier`.
+/// An airline; its id is `carrier`.
 pub(crate) struct Airline {
     tally: Tally,
     airports: ShardRegion<Airport>,
@@ -120,7 +120,7 @@ impl Entity for Airline {
     }
 }
 
-/// Where it begins and ends: `origin` and `dest`.
+/// An airport; its id is an `origin` or a `dest`.
 #[derive(Default)]
 pub(crate) struct Airport(Traffic);
 
@@ -155,7 +155,7 @@ impl Entity for Airport {
     }
 }
 
-/// Messages to entities that a flight costs.
+/// Number of messages to entities for each flight.
 pub(crate) const MESSAGES_PER_FLIGHT: u64 = 4;
 
 pub(crate) const TYPES: [&str; 3] = ["aircraft", "airline", "airport"];
@@ -168,7 +168,7 @@ pub(crate) struct Regions {
 }
 
 impl Regions {
-    /// For a node on which they live.
+    /// Starts the types on a node that hosts them.
     pub(crate) async fn start(sharding: &Sharding) -> Result<Self, NotStarted> {
         let [aircraft, airline, airport] = TYPES;
         let airports = sharding.start(airport, |_| Airport::default()).await?;
@@ -181,7 +181,7 @@ impl Regions {
         Ok(Self { aircraft, airlines, airports })
     }
 
-    /// For a node that only talks to them.
+    /// Starts proxies for the types, on a node that only sends to them.
     pub(crate) async fn start_proxies(sharding: &Sharding) -> Result<Self, NotStarted> {
         let [aircraft, airline, airport] = TYPES;
         Ok(Self {
@@ -191,19 +191,19 @@ impl Regions {
         })
     }
 
-    /// States that a move was to carry and nobody took.
+    /// Number of states that were lost in moves.
     pub(crate) fn lost_states(&self) -> u64 {
         let Self { aircraft, airlines, airports } = self;
         aircraft.lost_states() + airlines.lost_states() + airports.lost_states()
     }
 
-    /// Panics of entities.
+    /// Number of panics of entities.
     pub(crate) fn failures(&self) -> u64 {
         let Self { aircraft, airlines, airports } = self;
         aircraft.failures() + airlines.failures() + airports.failures()
     }
 
-    /// Messages that nobody handled, as far as this node knows, by reason.
+    /// Number of dead letters that this node has counted, by reason.
     pub(crate) fn dead_letters(&self) -> std::collections::BTreeMap<String, u64> {
         let all = self.aircraft.dead_letters().chain(self.airlines.dead_letters());
         let mut letters = std::collections::BTreeMap::new();

@@ -1,5 +1,5 @@
-//! Feeds a file's flights into the cluster, with a bound on those that are under way, and asks every
-//! entity what it knows.
+//! Feeds the flights of a file into the cluster, with a bound on unanswered flights, and queries
+//! the state of every entity at the end.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,24 +18,24 @@ use crate::entities::{Account, Aircraft, MESSAGES_PER_FLIGHT, Regions, Seen, Tol
 use crate::records::{FileError, Input, Problems, Record};
 use crate::tally::Totals;
 
-/// Flights under way at most: fewer than wait for one entity (`mailbox-size`, 10,000), so that none
-/// is ever refused for want of room.
+/// Maximum number of unanswered flights: fewer than the capacity of a mailbox (`mailbox-size`,
+/// 10,000), so that no mailbox is ever full.
 const WINDOW: usize = 4_096;
 
-/// How long an answer is waited for: longer than the cluster needs to find a dead node, remove it,
-/// and start its entities elsewhere (5 s).
+/// Timeout of an ask: longer than the cluster needs to detect a dead node, remove it, and start its
+/// entities on other nodes (5 s).
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 
-/// Entities that are asked at a time.
+/// Maximum number of concurrent queries at the end.
 const ASKED_AT_ONCE: usize = 256;
 
-/// How often an entity is asked what it knows before it counts as silent.
+/// Number of attempts to query an entity.
 const TRIES: usize = 3;
 
-/// Flights that go from the reader to the feeder at a time.
+/// Number of flights that the reader passes to the feeder at a time.
 const BATCH: usize = 256;
 
-/// What a sequential pass over the file gives.
+/// Result of a sequential pass over the file.
 pub(crate) struct Pass {
     pub(crate) totals: Totals,
     pub(crate) problems: Problems,
@@ -50,17 +50,18 @@ pub(crate) fn sequential(input: &Input) -> Result<Pass, FileError> {
     Ok(Pass { totals, problems: records.problems })
 }
 
-/// How the feeding went.
+/// Statistics of the feeding.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Fed {
     pub(crate) flights: u64,
     pub(crate) seconds: f64,
-    /// While no node came or went: flights, and seconds.
+    /// Flights fed while no disturbance took place.
     pub(crate) undisturbed_flights: u64,
+    /// Time without a disturbance, in seconds.
     pub(crate) undisturbed_seconds: f64,
-    /// Messages to entities in a second, while no node came or went.
+    /// Messages to entities per second, without a disturbance.
     pub(crate) messages_per_second: f64,
-    /// Flights that nobody has answered for, by what is known of them.
+    /// Number of flights without an answer, by the reason of the failure.
     pub(crate) unanswered: BTreeMap<String, u64>,
 }
 
@@ -80,14 +81,14 @@ fn reason(why: &AskError) -> String {
     }
 }
 
-/// A bar where there is a terminal, nothing elsewhere.
+/// Creates a progress bar, which is hidden without a terminal.
 pub(crate) fn bar(length: u64, what: &'static str) -> ProgressBar {
     let template = "{msg:>10} [{bar:40}] {human_pos}/{human_len}  {per_sec}  {eta}";
     let style = ProgressStyle::with_template(template).expect("a constant");
     ProgressBar::new(length).with_style(style.progress_chars("=> ")).with_message(what)
 }
 
-/// Feeds all flights of the file; ends when every one is answered for, or given up.
+/// Feeds all flights of the file. Ends when the ask of each flight has been answered or has failed.
 pub(crate) async fn feed(
     input: Input,
     to: &ShardRegion<Aircraft>,
@@ -123,7 +124,7 @@ pub(crate) async fn feed(
     Ok(fed)
 }
 
-/// Measures while nothing disturbs.
+/// Measures flights and time without a disturbance.
 #[derive(Default)]
 struct Stopwatch {
     since: Option<(Instant, u64)>,
@@ -148,18 +149,18 @@ fn read(input: &Input, to: &mpsc::Sender<Vec<Record>>) -> Result<(), FileError> 
     loop {
         let batch: Vec<Record> = records.by_ref().take(BATCH).collect();
         if batch.is_empty() || to.blocking_send(batch).is_err() {
-            return Ok(()); // an error: the feeder has failed
+            return Ok(()); // the file has ended, or the feeder has failed
         }
     }
 }
 
-/// What all entities say.
+/// Collected reports of all entities.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     pub(crate) totals: Totals,
-    /// Entities of each type on each node.
+    /// Number of entities on each node, by type.
     pub(crate) homes: BTreeMap<u64, [usize; 3]>,
-    /// Flights that came to an aircraft out of order.
+    /// Number of flights that reached an aircraft out of order.
     pub(crate) disorder: u64,
 }
 
@@ -171,7 +172,7 @@ impl Said {
     }
 }
 
-/// Asks every entity of `expected`. Who does not answer is not in the totals.
+/// Queries every entity of `expected`. Entities that do not answer are not in the totals.
 pub(crate) async fn ask_all(regions: &Regions, expected: &Totals, bar: &ProgressBar) -> Said {
     let mut said = Said::default();
     let Regions { aircraft, airlines, airports } = regions;
@@ -200,7 +201,9 @@ async fn each<E: Entity, S: DeserializeOwned + Send + 'static>(
         for _ in 0..TRIES {
             match region.entity(id).ask_within(ANSWER_WITHIN, question).await {
                 Ok(account) => return Some((id.clone(), account)),
-                Err(error) => tracing::warn!(%error, "flights.no_answer: it is asked again"),
+                Err(error) => {
+                    tracing::warn!(%error, "flights.no_answer: the entity is asked again")
+                }
             }
         }
         None

@@ -1,19 +1,19 @@
-//! The main job: a year of flights through a cluster of processes.
+//! Demonstration of sharding: a year of flights streams through a cluster of processes.
 //!
-//! `cargo run --release --example flights` starts three nodes, each a process of its own, and joins
-//! them by a node that hosts nothing. It reads flight records (the public schema of nycflights13,
-//! CSV, plain or gzip) and tells each flight to the entity of its aircraft, which passes it on to
-//! the entities of the airline and of both airports. At the end it asks every entity what it knows,
-//! prints it, and compares it with a sequential pass over the same file.
+//! `cargo run --release --example flights` starts three node processes, and joins them with a node
+//! that hosts nothing, the feeder. It reads flight records (the public schema of nycflights13, CSV,
+//! plain or gzip) and sends each flight to the entity of its aircraft, which passes it on to the
+//! entities of the airline and of both airports. At the end it queries every entity, prints a
+//! report, and compares the result with a sequential pass over the same file.
 //!
-//! Nodes can come and go meanwhile (`--add-node`, `--drain`): nothing is lost or counted twice. With
-//! `--crash` the node that coordinates is killed: what its entities knew is gone, since they keep it
-//! in memory only; the flights that are missing are named, entity by entity.
+//! Nodes can join and leave meanwhile (`--add-node`, `--drain`): no flight is lost or counted
+//! twice. With `--crash` the node of the coordinators is killed: the state of its entities is lost,
+//! because they keep it in memory only; the report lists the missing flights of each entity.
 //!
 //! Exit code: 0 if every entity agrees, or if with `--crash` flights are missing and none is
-//! surplus; 1 if anything differs; 2 if it could not be run; 3 if the file may lack flights, because
-//! it is cut short or corrupt, lacks a column, or has no line that is a flight; 130 if it was
-//! interrupted.
+//! surplus; 1 if anything differs; 2 if it could not be run; 3 if the file may lack flights,
+//! because it is cut short or corrupt, lacks a column, or has no line that is a flight; 130 if it
+//! was interrupted.
 
 mod acts;
 mod entities;
@@ -46,7 +46,7 @@ use tally::Verdict;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
-/// Every tenth flight of the year: see the README beside it.
+/// Every tenth flight of the year: see the README in its directory.
 const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/flights-sample.csv.gz");
 
 /// Streams flight records through a cluster of processes, and checks that none is lost.
@@ -65,22 +65,22 @@ struct Options {
     /// copied to a temporary file first. Without it: a sample of a tenth of the year 2013.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Processes that host entities.
+    /// Number of processes that host entities.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=32))]
     nodes: u8,
-    /// In the middle a node joins and gets its part of the shards.
+    /// During the run a node joins and gets its share of the shards.
     #[arg(long)]
     add_node: bool,
-    /// In the middle the node that coordinates leaves in order (SIGTERM).
+    /// During the run the node of the coordinators leaves gracefully (SIGTERM).
     #[arg(long)]
     drain: bool,
-    /// In the middle the node that coordinates is killed (SIGKILL).
+    /// During the run the node of the coordinators is killed (SIGKILL).
     #[arg(long)]
     crash: bool,
     /// Prints the report as JSON.
     #[arg(long)]
     json: bool,
-    /// How logs are written.
+    /// Format of the log.
     #[arg(long, value_enum, default_value_t = Log::Text)]
     log: Log,
     #[command(subcommand)]
@@ -89,16 +89,16 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Part {
-    /// One of the nodes; the example starts them itself.
+    /// A node process, started by the example itself.
     #[command(hide = true)]
     Node(member::Arguments),
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Log {
-    /// Lines for people.
+    /// Text for people.
     Text,
-    /// A JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -132,7 +132,7 @@ fn main() -> ExitCode {
         }
     };
     let code = runtime.block_on(run_part(&options));
-    runtime.shutdown_background(); // a thread may wait for a pipe that nobody writes to
+    runtime.shutdown_background(); // a thread may be blocked in reading a pipe
     code
 }
 
@@ -153,7 +153,8 @@ async fn run_part(options: &Options) -> ExitCode {
     })
 }
 
-/// Quiet about nodes that leave in order: each is told that it is excluded, and lanes to it break.
+/// Default log filter. Hides warnings about leaving nodes: each reports that it is excluded, and
+/// lanes to it break.
 const LOGGED: &str = "warn,ostraca::node::data=off,ostraca::net::hub=off";
 
 fn begin_log(log: Log) {
@@ -177,7 +178,7 @@ fn complain(why: &dyn std::error::Error) {
         text.push_str(&format!("  because: {behind}\n"));
         cause = behind.source();
     }
-    let _ = std::io::stderr().write_all(text.as_bytes()); // it may be closed
+    let _ = std::io::stderr().write_all(text.as_bytes()); // fails if stderr is closed
 }
 
 async fn run(options: &Options) -> Result<ExitCode, Failed> {
@@ -238,7 +239,7 @@ fn print(report: &Report, json: bool) -> Result<(), Failed> {
     }
 }
 
-/// All that a report is made of.
+/// Data of which a report is made.
 struct Outcome {
     file: String,
     pass: Pass,

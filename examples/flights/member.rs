@@ -1,5 +1,5 @@
-//! A node: a process of its own, in which the entities live. Reports to whoever started it, line by
-//! line in JSON, when it is asked to, and ends with it.
+//! A node process, which hosts entities. At each input line it reports to its parent, as a line of
+//! JSON, and it ends with its parent.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,10 +15,10 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use crate::Failed;
 use crate::entities::{Regions, TYPES};
 
-/// About ten on each node of the clusters that this is for.
+/// About ten or more on each node of typical clusters of this example.
 const SHARDS: u32 = 60;
 
-/// How a node is started.
+/// Arguments of a node process.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// The file that holds the cluster's secret.
@@ -29,37 +29,37 @@ pub(crate) struct Arguments {
     pub(crate) seeds: Vec<String>,
 }
 
-/// What a node says of itself.
+/// Report of a node.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Word {
-    /// Its incarnation: the name of this life of it.
+    /// Incarnation of the node.
     pub(crate) node: u64,
-    /// Where others dial it.
+    /// Address at which other nodes dial it.
     pub(crate) address: String,
-    /// Shards that live on it, by entity type.
+    /// Number of shards that live on it, by entity type.
     pub(crate) shards: BTreeMap<String, usize>,
-    /// Messages that nobody handled, as it knows, by reason.
+    /// Number of dead letters that it has counted, by reason.
     pub(crate) dead_letters: BTreeMap<String, u64>,
-    /// States of entities that a move was to carry, and that nobody took.
+    /// Number of entity states that were lost in moves.
     pub(crate) lost_states: u64,
-    /// Messages that were given up on their way, unacknowledged.
+    /// Number of messages that were given up unacknowledged.
     pub(crate) given_up: u64,
-    /// Panics of entities.
+    /// Number of panics of entities.
     pub(crate) failures: u64,
 }
 
-/// The settings that all nodes have, the feeder too.
+/// The settings of all nodes, including the feeder.
 pub(crate) fn settings(arguments: &Arguments) -> Result<Config, Failed> {
     let mut config = Config::default();
     config.net.secret_file = Some(arguments.secret_file.clone());
     config.cluster.seeds = arguments.seeds.iter().map(Address::new).collect::<Result<_, _>>()?;
     config.sharding.number_of_shards = SHARDS;
-    // What an entity knows is in memory: one that is stopped to save room would begin anew.
+    // The entities keep their state in memory, so a passivated entity would lose it.
     config.sharding.passivation.strategy = Strategy::None;
     Ok(config)
 }
 
-/// The process: until a signal ends it, or its parent is gone.
+/// Runs the node process until a signal ends it, or its parent has ended.
 pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failed> {
     let node = Node::start(settings(arguments)?).await?;
     let (sharding, id) = (node.sharding(), node.cluster().me().incarnation.get());
@@ -70,7 +70,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failed> {
     let address = node.addresses().first().map(ToString::to_string).unwrap_or_default();
     let net = node.net().clone();
     let word = async || {
-        let types = sharding.types().await.unwrap_or_default(); // none once it has stopped
+        let types = sharding.types().await.unwrap_or_default(); // fails once the node has stopped
         let shards = |view: &TypeView| (view.entity_type.to_string(), view.shards.len());
         Word {
             node: id,
@@ -88,7 +88,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failed> {
     let mut is_said = false;
     loop {
         tokio::select! {
-            biased; // signals are listened to before the first word is said
+            biased; // signal handlers are installed before the first report
             reason = &mut runs => {
                 tracing::info!(reason = %reason?, "flights.node_ended");
                 return say(&word().await);
@@ -99,7 +99,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failed> {
             }
             line = asked.next_line() => match line? {
                 Some(_) => say(&word().await)?,
-                None => return Ok(()), // the parent is gone
+                None => return Ok(()), // the parent has ended
             },
         }
     }

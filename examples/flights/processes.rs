@@ -1,4 +1,4 @@
-//! The nodes, as their parent holds them: it starts them, asks them, drains and kills them.
+//! The node processes from the parent's side: it starts, queries, drains and kills them.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,34 +15,34 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use crate::Failed;
 use crate::member::{Arguments, Word};
 
-/// How long a node may take to start, to answer, or to leave.
+/// Time limit for a node to start, to answer, or to leave.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One process.
+/// A node process.
 struct Process {
     name: String,
-    word: Word, // the last that it said
+    word: Word, // the last report
     child: Child,
     asks: ChildStdin,
     says: Lines<BufReader<ChildStdout>>,
 }
 
-/// All of them. Dropped, they are killed.
+/// All node processes. Dropping this kills them.
 pub(crate) struct Processes {
     secret: NamedTempFile,
     log: &'static str,
     running: Vec<Process>,
     started: usize,
-    /// What nodes said that have ended.
+    /// Last reports of nodes that have left.
     gone: Vec<Word>,
 }
 
 impl Processes {
-    /// A founder, and `more` nodes that join it.
+    /// Starts `count` nodes: one that founds the cluster, and others that join it.
     pub(crate) async fn start(count: usize, log: &'static str) -> Result<Self, Failed> {
         let mut bytes = [0; 32];
         SysRng.try_fill_bytes(&mut bytes)?;
-        let mut secret = NamedTempFile::new()?; // nobody else may read it
+        let mut secret = NamedTempFile::new()?; // readable by this user only
         let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         secret.write_all(text.as_bytes())?;
         let mut nodes = Self { secret, log, running: Vec::new(), started: 0, gone: Vec::new() };
@@ -54,20 +54,20 @@ impl Processes {
         Ok(nodes)
     }
 
-    /// What a node needs to join these.
+    /// Arguments with which a further node joins these.
     pub(crate) fn arguments(&self) -> Arguments {
         let seeds = self.running.iter().map(|process| process.word.address.clone()).collect();
         Arguments { secret_file: self.secret.path().to_owned(), seeds }
     }
 
-    /// Starts one more, and waits until it serves.
+    /// Starts a further node, and waits until it serves.
     pub(crate) async fn add(&mut self) -> Result<(), Failed> {
         let process = self.begin()?.ready().await?;
         self.running.push(process);
         Ok(())
     }
 
-    /// Starts one more, and waits until shards have moved to it.
+    /// Starts a further node, and waits until shards have moved to it.
     pub(crate) async fn add_and_fill(&mut self) -> Result<(), Failed> {
         self.add().await?;
         let newest = self.running.last_mut().ok_or("no node runs")?;
@@ -81,7 +81,7 @@ impl Processes {
         filled.map_err(|_| format!("{} has got no shard within {PATIENCE:?}", self.started))?
     }
 
-    /// Lets one leave in order, and waits for its end.
+    /// Makes a node leave gracefully, and waits for its end.
     pub(crate) async fn drain(&mut self, node: u64) -> Result<(), Failed> {
         let process = self.take(node)?;
         process.signal(Signal::TERM)?;
@@ -89,7 +89,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Kills one.
+    /// Kills a node.
     pub(crate) async fn kill(&mut self, node: u64) -> Result<(), Failed> {
         let mut process = self.take(node)?;
         process.signal(Signal::KILL)?;
@@ -97,7 +97,7 @@ impl Processes {
         Ok(())
     }
 
-    /// What every node says now, by its name.
+    /// Queries all nodes. Returns their reports by name.
     pub(crate) async fn words(&mut self) -> Result<BTreeMap<String, Word>, Failed> {
         let mut words = BTreeMap::new();
         for process in &mut self.running {
@@ -106,12 +106,12 @@ impl Processes {
         Ok(words)
     }
 
-    /// What those said last that have left in order.
+    /// Last reports of the nodes that have left gracefully.
     pub(crate) fn last_words(&self) -> &[Word] {
         &self.gone
     }
 
-    /// Ends all in order.
+    /// Stops all nodes gracefully.
     pub(crate) async fn stop(&mut self) -> Result<(), Failed> {
         for process in &self.running {
             process.signal(Signal::TERM)?;
@@ -166,10 +166,10 @@ impl Process {
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// Waits for its end in order; what it said last.
+    /// Waits for the graceful end of the process. Returns its last report.
     async fn ended(mut self) -> Result<Word, Failed> {
         let word = self.next().await?;
-        drop(self.asks); // it waits for a line otherwise
+        drop(self.asks); // otherwise the process waits for another line
         let status = tokio::time::timeout(PATIENCE, self.child.wait()).await;
         let status = status.map_err(|_| format!("{} does not end", self.name))??;
         match status.success() {

@@ -1,5 +1,5 @@
-//! Flight records: from a CSV file, plain or gzip, in the schema of nycflights13. What is wrong with
-//! a line is counted with its number and stops nobody.
+//! Reads flight records from a CSV file, plain or gzip, in the schema of nycflights13. Malformed
+//! lines are counted, reported with their number, and skipped.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,13 +10,13 @@ use csv::ByteRecord;
 use flate2::bufread::MultiGzDecoder;
 use serde::{Deserialize, Serialize};
 
-/// Lines that are named for one thing that is wrong; more are only counted.
+/// Maximum number of lines that are reported for each problem; further ones are only counted.
 const NAMED_MAX: usize = 10;
 
-/// Longest name of an aircraft, airline or airport, in bytes; real ones have 2 to 6.
+/// Maximum length of the name of an aircraft, airline or airport, in bytes; real ones have 2 to 6.
 const NAME_BYTES_MAX: usize = 64;
 
-/// What stands for a missing value, and for an aircraft that nobody knows.
+/// Text for a missing value, and for an unknown aircraft.
 pub(crate) const NOT_AVAILABLE: &str = "NA";
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -36,39 +36,39 @@ enum Column {
     Distance,
 }
 
-/// A departure, as it travels from entity to entity.
+/// A flight, as it is sent from entity to entity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Flight {
-    /// Counts the flights of the file, from 1.
+    /// Number of the flight in the file, from 1.
     pub(crate) row: u64,
     pub(crate) carrier: String,
     pub(crate) origin: String,
     pub(crate) dest: String,
     pub(crate) miles: u32,
     pub(crate) cancelled: bool,
-    /// At the arrival, in minutes; early ones are negative. `None`: it is not known.
+    /// Delay at arrival in minutes, negative if early; `None` if it is not known.
     pub(crate) delay: Option<i32>,
 }
 
-/// A flight, and which aircraft flew it.
+/// A flight and its aircraft.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) tailnum: String,
     pub(crate) flight: Flight,
 }
 
-/// What is wrong with a file.
+/// Problems found in a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Problems {
-    /// Columns that the file does not have; their values count as not available.
+    /// Columns that the file lacks; their values count as not available.
     pub(crate) missing_columns: Vec<&'static str>, // ≤ COLUMNS
-    /// Lines that are no flights. They are left out.
+    /// Number of malformed lines, which are skipped.
     pub(crate) malformed: u64,
-    /// The first of them, and why.
+    /// The first malformed lines, with the reasons.
     pub(crate) named: Vec<Malformed>, // ≤ NAMED_MAX
     /// Values that are `NA` or empty, by column.
     pub(crate) not_available: BTreeMap<&'static str, Gaps>, // ≤ COLUMNS
-    /// Why the rest of the file can't be read, if so.
+    /// Reason why the rest of the file cannot be read; `None` if all was read.
     pub(crate) cut_short: Option<String>,
 }
 
@@ -112,7 +112,8 @@ impl Input {
         Ok(Self { path: path.to_owned(), file })
     }
 
-    /// Its flights, from the beginning. One pass at a time: passes share their place in the file.
+    /// Reads the flights from the beginning. Only one pass at a time is possible, because passes
+    /// share the position in the file.
     pub(crate) fn records(&self) -> Result<Records, FileError> {
         let unreadable = |source| FileError::Unreadable { path: self.path.clone(), source };
         let mut file = self.file.try_clone().map_err(unreadable)?;
@@ -121,7 +122,7 @@ impl Input {
     }
 }
 
-/// Why a file gives no flights at all.
+/// Why a file cannot be used at all.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
     #[error("{path} can't be read: name a CSV file, plain or gzip, with --csv")]
@@ -133,7 +134,7 @@ pub(crate) enum FileError {
     OtherSchema { path: PathBuf },
 }
 
-/// The flights of a file, one after the other.
+/// Iterator over the flights of a file.
 pub(crate) struct Records {
     lines: csv::Reader<Box<dyn Read + Send>>,
     places: [Option<usize>; COLUMNS.len()],
@@ -152,7 +153,7 @@ impl Records {
             true => Box::new(MultiGzDecoder::new(file)),
             false => Box::new(file),
         };
-        // No value of this schema has a comma, and a stray quote must not swallow other lines.
+        // No value of this schema contains a comma, and an unbalanced quote must not join lines.
         let mut lines = csv::ReaderBuilder::new().flexible(true).quoting(false).from_reader(bytes);
         let header = lines.byte_headers().map_err(|why| unreadable(why.into()))?;
         let place = |name: &str| header.iter().position(|field| bare(field) == name.as_bytes());
@@ -182,7 +183,7 @@ impl Records {
         Ok(Record { tailnum, flight })
     }
 
-    /// `None`: not available.
+    /// Value of a column in the present line; `None` if it is not available.
     fn value(&self, column: Column) -> Option<&[u8]> {
         let field = self.line.get(self.places[column as usize]?)?;
         Some(bare(field)).filter(|value| !value.is_empty() && *value != NOT_AVAILABLE.as_bytes())
@@ -253,7 +254,7 @@ impl Iterator for Records {
     }
 }
 
-/// Without the spaces and quotes around it.
+/// Removes surrounding spaces and quotes.
 fn bare(field: &[u8]) -> &[u8] {
     let field = field.trim_ascii();
     field.strip_prefix(b"\"").and_then(|field| field.strip_suffix(b"\"")).unwrap_or(field)

@@ -1,4 +1,4 @@
-//! What came of it: for people as text, for machines as JSON.
+//! The report of a run, as text or as JSON.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ use crate::feed::Fed;
 use crate::records::{NOT_AVAILABLE, Problems};
 use crate::tally::{Difference, Tally, Totals, Verdict};
 
-/// Entities that differ and are printed; JSON has all of them.
+/// Maximum number of differing entities in the text; JSON contains all.
 const DIFFERENCES_SHOWN: usize = 20;
 
-/// Aircraft and routes that are named.
+/// Number of aircraft and of routes in the rankings.
 const TOP: usize = 10;
 
 #[derive(Debug, Serialize)]
@@ -32,21 +32,21 @@ pub(crate) struct Report {
     pub(crate) acts: Vec<Played>,
     pub(crate) nodes: BTreeMap<String, Home>,
     pub(crate) dead_letters: BTreeMap<String, u64>,
-    /// Messages that were given up on their way, unacknowledged: to a node that was killed, and those
-    /// by which nodes keep in touch with one that has left.
+    /// Number of messages that were given up unacknowledged: to a killed node, and control messages
+    /// to a node that has left.
     pub(crate) given_up: u64,
-    /// States of entities that a move was to carry, and that nobody took.
+    /// Number of entity states that were lost in moves.
     pub(crate) lost_states: u64,
-    /// Panics of entities.
+    /// Number of panics of entities.
     pub(crate) failures: u64,
-    /// Flights that came to an aircraft out of order.
+    /// Number of flights that reached an aircraft out of order.
     pub(crate) disorder: u64,
-    /// Entities that do not know what the sequential pass does.
+    /// Entities whose states differ from the sequential pass.
     pub(crate) differences: Vec<Difference>,
     pub(crate) verdict: Verdict,
 }
 
-/// Sums over what the entities say.
+/// Sums over the reports of all entities.
 #[derive(Debug, Serialize)]
 pub(crate) struct Counts {
     pub(crate) aircraft: usize,
@@ -67,12 +67,12 @@ pub(crate) struct Busy {
 pub(crate) struct Route {
     pub(crate) origin: String,
     pub(crate) dest: String,
-    /// In minutes, all flights together.
+    /// Total delay of all flights, in minutes.
     pub(crate) delay: i64,
     pub(crate) arrived: u64,
 }
 
-/// What lives on a node.
+/// Shards and entities on a node.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Home {
     pub(crate) shards: BTreeMap<String, usize>,
@@ -87,7 +87,7 @@ impl Counts {
     }
 }
 
-/// The aircraft with the most flights; of equals the first by name.
+/// The aircraft with the most flights; equal ones are ordered by name.
 pub(crate) fn busiest(totals: &Totals) -> Vec<Busy> {
     let known = totals.aircraft.iter().filter(|(tailnum, _)| *tailnum != NOT_AVAILABLE);
     let mut all: Vec<_> = known.collect();
@@ -99,7 +99,7 @@ pub(crate) fn busiest(totals: &Totals) -> Vec<Busy> {
     all.into_iter().take(TOP).map(busy).collect()
 }
 
-/// The routes with the most minutes of delay; of equals the first by name.
+/// The routes with the largest total delay; equal ones are ordered by name.
 pub(crate) fn most_delayed(totals: &Totals) -> Vec<Route> {
     let routes = totals.airports.iter().flat_map(|(origin, traffic)| {
         traffic.outbound.iter().map(move |(dest, tally)| (origin, dest, tally))
@@ -257,8 +257,8 @@ impl Report {
     }
 }
 
-/// Text of the file as a terminal may get it: control characters, and those that change the
-/// direction of text, are escaped.
+/// Escapes text of the file for a terminal: control characters, and characters that change the
+/// direction of text.
 fn shown(text: &str) -> String {
     let is_harmful = |c: char| {
         c.is_control()
@@ -275,7 +275,7 @@ fn shown(text: &str) -> String {
     clean
 }
 
-/// `1,234`; as text, so that it can be aligned.
+/// Formats a number as in `1,234`.
 fn count(number: u64) -> String {
     HumanCount(number).to_string()
 }
@@ -293,7 +293,7 @@ fn listed(counts: &BTreeMap<String, u64>) -> String {
     let mut text = String::new();
     for (at, (what, count)) in counts.iter().enumerate() {
         let comma = if at == 0 { "" } else { ", " };
-        let _ = write!(text, "{comma}{count} {what}"); // a String takes it
+        let _ = write!(text, "{comma}{count} {what}"); // never fails for a `String`
     }
     text
 }

@@ -1,4 +1,4 @@
-//! What is counted, and the same by one sequential pass over the file: what the cluster must give.
+//! Sums of flights, and the comparison of the entities' sums with those of a sequential pass.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::records::{Flight, Record};
 
-/// Flights, summed up.
+/// Sums over flights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Tally {
     pub(crate) flights: u64,
     pub(crate) cancelled: u64,
     pub(crate) miles: u64,
-    /// Flights whose delay at the arrival is known.
+    /// Flights whose delay at arrival is known.
     pub(crate) arrived: u64,
-    /// Their delays, in minutes.
+    /// Sum of these delays, in minutes.
     pub(crate) delay: i64,
 }
 
@@ -44,17 +44,17 @@ impl<'a> std::iter::Sum<&'a Tally> for Tally {
     }
 }
 
-/// What an airport knows.
+/// State of an airport.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Traffic {
-    /// Flights bound for it.
+    /// Arriving flights.
     pub(crate) inbound: Tally,
-    /// Flights from it, by destination.
+    /// Departing flights, by destination.
     pub(crate) outbound: BTreeMap<String, Tally>, // ≤ airports of the file
 }
 
 impl Traffic {
-    /// Flights from it and to it.
+    /// Number of departing and arriving flights.
     pub(crate) fn flights(&self) -> u64 {
         self.left().flights + self.inbound.flights
     }
@@ -71,7 +71,7 @@ impl Traffic {
     }
 }
 
-/// What every entity knows, by its id.
+/// States of all entities, by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) aircraft: BTreeMap<String, Tally>, // each ≤ names in the file
@@ -80,7 +80,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// Counts without any cluster.
+    /// Adds a flight, for the sequential pass.
     pub(crate) fn add(&mut self, Record { tailnum, flight }: &Record) {
         self.aircraft.entry(tailnum.clone()).or_default().add(flight);
         self.airlines.entry(flight.carrier.clone()).or_default().add(flight);
@@ -88,7 +88,7 @@ impl Totals {
         self.airports.entry(flight.dest.clone()).or_default().inbound.add(flight);
     }
 
-    /// All flights, as the aircraft have them.
+    /// Sums over all flights, from the aircraft.
     pub(crate) fn all(&self) -> Tally {
         self.aircraft.values().sum()
     }
@@ -98,30 +98,30 @@ impl Totals {
     }
 }
 
-/// An entity that does not know what it should.
+/// An entity whose state differs from the sequential pass.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Difference {
     pub(crate) kind: &'static str,
     pub(crate) id: String,
-    /// Flights that it should know of.
+    /// Number of flights in the sequential pass.
     pub(crate) flights_expected: u64,
-    /// Flights that it knows of.
+    /// Number of flights that the entity has counted.
     pub(crate) flights_counted: u64,
     pub(crate) expected: serde_json::Value,
-    /// `null`: it has not answered.
+    /// `null` if the entity has not answered.
     pub(crate) counted: serde_json::Value,
 }
 
-/// What it comes to.
+/// Overall result of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Verdict {
-    /// Every entity knows exactly what a sequential pass over the file gives.
+    /// Every entity agrees with the sequential pass.
     Exact,
-    /// A node was killed, as asked: flights are missing, those that `differences` names, and
-    /// nothing was counted twice.
+    /// A node was killed on request. The flights in `differences` are missing, and none was counted
+    /// twice.
     MissingAsAsked,
-    /// It is wrong.
+    /// The result is wrong.
     Different,
 }
 
@@ -137,7 +137,7 @@ impl Verdict {
     }
 }
 
-/// Every entity whose account differs from the sequential pass.
+/// Lists the entities whose states differ from the sequential pass.
 pub(crate) fn differences(expected: &Totals, counted: &Totals) -> Vec<Difference> {
     let flights = |tally: &Tally| tally.flights;
     let mut all = compared("aircraft", &expected.aircraft, &counted.aircraft, flights);

@@ -1,12 +1,12 @@
-//! The log of an example: on stderr, what `RUST_LOG` asks for (nothing unless it is set), as text
-//! or, with `--log json`, an object a line.
+//! Log of an example: on stderr, filtered by `RUST_LOG` (off if it is not set), as text or, with
+//! `--log json`, one JSON object per line.
 
 use std::io::{IsTerminal, Write};
 use std::process::exit;
 
 use tracing_subscriber::EnvFilter;
 
-/// Begins to log; the arguments that are left.
+/// Starts the log. Returns the remaining command-line arguments.
 pub(crate) fn begin() -> Vec<String> {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let format: Vec<String> = match arguments.iter().position(|argument| argument == "--log") {
@@ -22,14 +22,15 @@ pub(crate) fn begin() -> Vec<String> {
         Some("text") => builder.with_ansi(std::io::stderr().is_terminal()).init(),
         Some("json") => builder.json().init(),
         _ => {
-            let _ = writeln!(std::io::stderr(), "error: --log is text or json"); // it may be closed
+            // Fails if stderr is closed.
+            let _ = writeln!(std::io::stderr(), "error: --log must be text or json");
             exit(2);
         }
     }
     arguments
 }
 
-/// The arguments that make a process that an example starts log alike.
+/// The arguments by which a child process of an example gets the same log settings.
 #[allow(dead_code, reason = "not every example starts processes")]
 pub(crate) fn passed_on() -> Vec<String> {
     std::env::args().skip_while(|argument| argument != "--log").take(2).collect()

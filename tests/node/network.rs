@@ -18,7 +18,7 @@ struct State {
     cut: BTreeSet<ReplicaId>,
 }
 
-/// The simulated network.
+/// Handle to the simulated network.
 #[derive(Clone, Default)]
 pub(crate) struct Network(Arc<Mutex<State>>);
 

@@ -26,13 +26,13 @@ pub(crate) struct Peer {
 /// Counters reported by a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Status {
-    /// Messages received.
+    /// Number of received messages.
     pub(crate) received: u64,
     /// Messages received that were not the next one of their sender.
     pub(crate) disordered: u64,
     /// Messages sent that are not acknowledged.
     pub(crate) unacknowledged: u64,
-    /// Messages sent again.
+    /// Number of messages sent again.
     pub(crate) resent: u64,
     /// Number of connected peers.
     pub(crate) linked: usize,

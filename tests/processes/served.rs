@@ -186,7 +186,7 @@ impl Receiver for Counts {
     }
 }
 
-/// A running peer.
+/// State of a transport peer.
 struct Served {
     net: Net,
     counts: Arc<Counts>,
