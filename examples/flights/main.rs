@@ -38,7 +38,7 @@ use tracing_subscriber::EnvFilter;
 use acts::{Act, Play, Stage};
 use entities::{Regions, TYPES};
 use feed::{Fed, Pass, Said};
-use member::Word;
+use member::NodeReport;
 use processes::Processes;
 use records::{FileError, Input};
 use report::{Counts, Home, Report};
@@ -211,10 +211,10 @@ async fn run(options: &Options) -> Result<ExitCode, Failed> {
     bar.finish_and_clear();
     let mut nodes = nodes.lock().await;
     let report = Outcome { file, pass, fed, play, said, crashed: options.crash };
-    let own = Word {
+    let own = NodeReport {
         dead_letters: regions.dead_letters(),
         given_up: node.net().stats().await.given_up,
-        ..Word::default()
+        ..NodeReport::default()
     };
     let report = report.report(&mut nodes, &own).await?;
     print(&report, options.json)?;
@@ -250,26 +250,26 @@ struct Outcome {
 }
 
 impl Outcome {
-    async fn report(self, nodes: &mut Processes, own: &Word) -> Result<Report, Failed> {
+    async fn report(self, nodes: &mut Processes, own: &NodeReport) -> Result<Report, Failed> {
         let Self { file, pass, fed, play, said, crashed } = self;
-        let words = nodes.words().await?;
+        let reports = nodes.reports().await?;
         let (mut dead_letters, mut failures) = (BTreeMap::new(), 0);
         let (mut given_up, mut lost_states) = (0, 0);
-        for word in words.values().chain(nodes.last_words()).chain([own]) {
-            failures += word.failures;
-            given_up += word.given_up;
-            lost_states += word.lost_states;
-            for (why, count) in &word.dead_letters {
+        for report in reports.values().chain(nodes.last_reports()).chain([own]) {
+            failures += report.failures;
+            given_up += report.given_up;
+            lost_states += report.lost_states;
+            for (why, count) in &report.dead_letters {
                 *dead_letters.entry(why.clone()).or_default() += count;
             }
         }
         let flights = pass.totals.all().flights;
         let differences = tally::differences(&pass.totals, &said.totals);
         let verdict = Verdict::of(crashed, said.disorder, &differences);
-        let home = |(name, word): (String, Word)| {
-            let entities = said.homes.get(&word.node).copied().unwrap_or_default();
+        let home = |(name, report): (String, NodeReport)| {
+            let entities = said.homes.get(&report.node).copied().unwrap_or_default();
             let entities = TYPES.into_iter().zip(entities).collect();
-            (name, Home { shards: word.shards, entities })
+            (name, Home { shards: report.shards, entities })
         };
         Ok(Report {
             file,
@@ -280,7 +280,7 @@ impl Outcome {
             problems: pass.problems,
             fed,
             acts: play.over,
-            nodes: words.into_iter().map(home).collect(),
+            nodes: reports.into_iter().map(home).collect(),
             dead_letters,
             given_up,
             lost_states,

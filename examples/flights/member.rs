@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 
 /// Report of a node.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Word {
+pub(crate) struct NodeReport {
     /// Incarnation of the node.
     pub(crate) node: u64,
     /// Address at which other nodes dial it.
@@ -69,10 +69,10 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failed> {
     }
     let address = node.addresses().first().map(ToString::to_string).unwrap_or_default();
     let net = node.net().clone();
-    let word = async || {
+    let report = async || {
         let types = sharding.types().await.unwrap_or_default(); // fails once the node has stopped
         let shards = |view: &TypeView| (view.entity_type.to_string(), view.shards.len());
-        Word {
+        NodeReport {
             node: id,
             address: address.clone(),
             shards: types.iter().map(shards).collect(),
@@ -91,22 +91,22 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failed> {
             biased; // signal handlers are installed before the first report
             reason = &mut runs => {
                 tracing::info!(reason = %reason?, "flights.node_ended");
-                return say(&word().await);
+                return say(&report().await);
             }
             () = async {}, if !is_said => {
                 is_said = true;
-                say(&word().await)?;
+                say(&report().await)?;
             }
             line = asked.next_line() => match line? {
-                Some(_) => say(&word().await)?,
+                Some(_) => say(&report().await)?,
                 None => return Ok(()), // the parent has ended
             },
         }
     }
 }
 
-fn say(word: &Word) -> Result<(), Failed> {
+fn say(report: &NodeReport) -> Result<(), Failed> {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{}", serde_json::to_string(word)?)?;
+    writeln!(out, "{}", serde_json::to_string(report)?)?;
     Ok(out.flush()?)
 }

@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::Failed;
-use crate::member::{Arguments, Word};
+use crate::member::{Arguments, NodeReport};
 
 /// Time limit for a node to start, to answer, or to leave.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// A node process.
 struct Process {
     name: String,
-    word: Word, // the last report
+    report: NodeReport, // the last one
     child: Child,
     asks: ChildStdin,
     says: Lines<BufReader<ChildStdout>>,
@@ -34,7 +34,7 @@ pub(crate) struct Processes {
     running: Vec<Process>,
     started: usize,
     /// Last reports of nodes that have left.
-    gone: Vec<Word>,
+    gone: Vec<NodeReport>,
 }
 
 impl Processes {
@@ -56,7 +56,7 @@ impl Processes {
 
     /// Arguments with which a further node joins these.
     pub(crate) fn arguments(&self) -> Arguments {
-        let seeds = self.running.iter().map(|process| process.word.address.clone()).collect();
+        let seeds = self.running.iter().map(|process| process.report.address.clone()).collect();
         Arguments { secret_file: self.secret.path().to_owned(), seeds }
     }
 
@@ -98,16 +98,16 @@ impl Processes {
     }
 
     /// Queries all nodes. Returns their reports by name.
-    pub(crate) async fn words(&mut self) -> Result<BTreeMap<String, Word>, Failed> {
-        let mut words = BTreeMap::new();
+    pub(crate) async fn reports(&mut self) -> Result<BTreeMap<String, NodeReport>, Failed> {
+        let mut reports = BTreeMap::new();
         for process in &mut self.running {
-            words.insert(process.name.clone(), process.ask().await?);
+            reports.insert(process.name.clone(), process.ask().await?);
         }
-        Ok(words)
+        Ok(reports)
     }
 
     /// Last reports of the nodes that have left gracefully.
-    pub(crate) fn last_words(&self) -> &[Word] {
+    pub(crate) fn last_reports(&self) -> &[NodeReport] {
         &self.gone
     }
 
@@ -123,7 +123,7 @@ impl Processes {
     }
 
     fn take(&mut self, node: u64) -> Result<Process, Failed> {
-        let at = self.running.iter().position(|process| process.word.node == node);
+        let at = self.running.iter().position(|process| process.report.node == node);
         let at = at.ok_or_else(|| format!("node {node} is none of those that were started"))?;
         Ok(self.running.remove(at))
     }
@@ -143,23 +143,23 @@ impl Processes {
         let says = child.stdout.take().ok_or("no way to hear a node")?;
         let says = BufReader::new(says).lines();
         let name = format!("node-{}", self.started);
-        Ok(Process { name, word: Word::default(), child, asks, says })
+        Ok(Process { name, report: NodeReport::default(), child, asks, says })
     }
 }
 
 impl Process {
     async fn ready(mut self) -> Result<Self, Failed> {
-        self.word = self.next().await?;
+        self.report = self.next().await?;
         Ok(self)
     }
 
-    async fn ask(&mut self) -> Result<Word, Failed> {
+    async fn ask(&mut self) -> Result<NodeReport, Failed> {
         self.asks.write_all(b"\n").await?;
-        self.word = self.next().await?;
-        Ok(self.word.clone())
+        self.report = self.next().await?;
+        Ok(self.report.clone())
     }
 
-    async fn next(&mut self) -> Result<Word, Failed> {
+    async fn next(&mut self) -> Result<NodeReport, Failed> {
         let line = tokio::time::timeout(PATIENCE, self.says.next_line()).await;
         let line = line.map_err(|_| format!("{} says nothing for {PATIENCE:?}", self.name))??;
         let line = line.ok_or_else(|| format!("{} has ended: see its log above", self.name))?;
@@ -167,13 +167,13 @@ impl Process {
     }
 
     /// Waits for the graceful end of the process. Returns its last report.
-    async fn ended(mut self) -> Result<Word, Failed> {
-        let word = self.next().await?;
+    async fn ended(mut self) -> Result<NodeReport, Failed> {
+        let report = self.next().await?;
         drop(self.asks); // otherwise the process waits for another line
         let status = tokio::time::timeout(PATIENCE, self.child.wait()).await;
         let status = status.map_err(|_| format!("{} does not end", self.name))??;
         match status.success() {
-            true => Ok(word),
+            true => Ok(report),
             false => Err(format!("{} ended with {status}", self.name).into()),
         }
     }
