@@ -1,4 +1,4 @@
-//! [`Surroundings`]: performs the outputs of the guarded Replicator on this node.
+//! [`DataWorld`]: performs the outputs of the guarded Replicator on this node.
 //!
 //! The wiring finds the destination of each output; this file sends it to the network, the disk,
 //! the callers, the subscribers, membership and the node.
@@ -43,7 +43,7 @@ impl Sibling {
 }
 
 /// The environment in which the driver runs the guarded Replicator.
-pub(super) struct Surroundings<O> {
+pub(super) struct DataWorld<O> {
     pub(super) outgoing: O,
     pub(super) sending: Arc<Sending>,
     pub(super) replies: Arc<Replies<Answer>>,
@@ -61,7 +61,7 @@ pub(super) struct Surroundings<O> {
     pub(super) answers: Vec<(RequestId, Answer)>, // ≤ replies of a batch
 }
 
-impl<O: Outgoing> Surroundings<O> {
+impl<O: Outgoing> DataWorld<O> {
     fn send(&mut self, to: ReplicaId, class: Class, message: Message) {
         let part = match &message.body {
             Body::Part { transfer, .. } => Some((to, *transfer)),
@@ -102,7 +102,7 @@ impl<O: Outgoing> Surroundings<O> {
     }
 }
 
-impl<O: Outgoing> World<Guard> for Surroundings<O> {
+impl<O: Outgoing> World<Guard> for DataWorld<O> {
     const NAME: &'static str = "replicator";
     const ON_CALLERS: bool = true;
 

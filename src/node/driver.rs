@@ -24,8 +24,8 @@ use ostraca_ddata::machine::{Machine, Outbox};
 use tokio::runtime::Handle;
 
 use super::clock::Clock;
-use super::inbox::{Appetite, Inbox, Item, RunNow, Took};
-use super::rarely::Rarely;
+use super::inbox::{Inbox, Item, RunNow, TakePolicy, TakeResult};
+use super::rarely::LogThrottle;
 use crate::sharding::yield_now;
 
 /// Maximum number of inputs in one turn.
@@ -122,7 +122,7 @@ impl Counters {
         }
     }
 
-    fn turn(&self, turn: Turn, took: Duration) {
+    fn turn(&self, turn: TurnCounts, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.turns.fetch_add(1, Ordering::Relaxed);
         self.inputs.fetch_add(turn.inputs, Ordering::Relaxed);
@@ -136,7 +136,7 @@ impl Counters {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Turn {
+struct TurnCounts {
     inputs: u64,
     ticks: u64,
     outputs: u64,
@@ -166,7 +166,7 @@ where
     pub(crate) async fn run(self) -> (M, W) {
         let inbox = self.core.inbox.clone();
         let _emptied = Emptied(inbox.clone());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedCore {
             core: Mutex::new(Some(self.core)),
             loop_waits: AtomicBool::new(false),
             inbox: inbox.clone(),
@@ -229,14 +229,14 @@ enum Step<M: Machine, W> {
 /// The machine, shared between the loop and callers that run turns of at most [`TURN_NOW_MAX`]
 /// inputs. No thread blocks on the lock: a caller that finds it held leaves its input to the
 /// present holder or the loop, and a loop that finds it held is woken by the holder.
-struct Shared<M: Machine, W> {
+struct SharedCore<M: Machine, W> {
     core: Mutex<Option<Core<M, W>>>, // `None` after the loop's end
     loop_waits: AtomicBool,          // the loop has found the lock held
     inbox: Inbox<M>,
     runtime: Handle,
 }
 
-impl<M: Machine, W: World<M>> Shared<M, W> {
+impl<M: Machine, W: World<M>> SharedCore<M, W> {
     fn step(&self) -> Step<M, W> {
         let Some(mut guard) = self.lock_for_loop() else { return Step::Rest(None) };
         let core = guard.as_mut().expect("only the loop takes the core, at its end");
@@ -247,12 +247,12 @@ impl<M: Machine, W: World<M>> Shared<M, W> {
         }
         loop {
             match core.take(TURN_MAX) {
-                Took::TheLast => break,
-                Took::Nothing if !core.is_due() => {
+                TakeResult::TheLast => break,
+                TakeResult::Nothing if !core.is_due() => {
                     core.armed = core.machine.next_deadline();
                     return Step::Rest(core.armed.map(|at| core.clock.moment(at)));
                 }
-                Took::Some | Took::Nothing => core.turn(),
+                TakeResult::Some | TakeResult::Nothing => core.turn(),
             }
             // Yield only if there is more to do, because the runtime wakes a thread for a yielding
             // task.
@@ -277,7 +277,7 @@ impl<M: Machine, W: World<M>> Shared<M, W> {
     }
 }
 
-impl<M, W> RunNow for Shared<M, W>
+impl<M, W> RunNow for SharedCore<M, W>
 where
     M: Machine<Input: Send, Output: Send> + Send,
     W: World<M>,
@@ -307,7 +307,7 @@ where
 
 /// Drops the machine when the loop ends in any way, after the turn that a caller may be running. No
 /// turn follows.
-struct Over<'a, M: Machine, W>(&'a Shared<M, W>);
+struct Over<'a, M: Machine, W>(&'a SharedCore<M, W>);
 
 impl<M: Machine, W> Drop for Over<'_, M, W> {
     fn drop(&mut self) {
@@ -326,7 +326,7 @@ struct Core<M: Machine, W> {
     counters: Arc<Counters>,
     batch: VecDeque<Item<M>>, // ≤ TURN_MAX; between turns: items for which the last had no time
     out: Outbox<M::Output>,
-    slow: Rarely,
+    slow: LogThrottle,
     armed: Option<Instant>,              // time of the loop's timer
     failed: Option<Box<dyn Any + Send>>, // panic of a turn on a caller's thread
 }
@@ -341,18 +341,18 @@ impl<M: Machine, W: World<M>> Core<M, W> {
             counters: Arc::default(),
             batch: VecDeque::new(),
             out: Outbox::new(),
-            slow: Rarely::default(),
+            slow: LogThrottle::default(),
             armed: None,
             failed: None,
         }
     }
 
-    fn take(&mut self, most: usize) -> Took {
+    fn take(&mut self, most: usize) -> TakeResult {
         if !self.batch.is_empty() {
-            return Took::Some;
+            return TakeResult::Some;
         }
-        let appetite = if self.world.is_behind() { Appetite::Little } else { Appetite::All };
-        self.inbox.take(&mut self.batch, most, appetite)
+        let policy = if self.world.is_behind() { TakePolicy::Little } else { TakePolicy::All };
+        self.inbox.take(&mut self.batch, most, policy)
     }
 
     fn is_due(&self) -> bool {
@@ -365,9 +365,9 @@ impl<M: Machine, W: World<M>> Core<M, W> {
             return false;
         }
         match self.take(TURN_NOW_MAX) {
-            Took::TheLast => return false,
-            Took::Nothing if !self.is_due() => {}
-            Took::Some | Took::Nothing => self.turn(),
+            TakeResult::TheLast => return false,
+            TakeResult::Nothing if !self.is_due() => {}
+            TakeResult::Some | TakeResult::Nothing => self.turn(),
         }
         let due = self.machine.next_deadline();
         let is_earlier = due.is_some_and(|due| self.armed.is_none_or(|armed| due < armed));
@@ -401,7 +401,7 @@ impl<M: Machine, W: World<M>> Core<M, W> {
             }
         }
         let ticks = self.tick();
-        let turn = Turn { inputs, ticks, outputs: self.perform() };
+        let turn = TurnCounts { inputs, ticks, outputs: self.perform() };
         let now = self.clock.mono();
         let took = now - began;
         self.counters.turn(turn, took);

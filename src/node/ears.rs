@@ -31,7 +31,7 @@ pub(super) struct Membership {
 }
 
 /// Event pump of a node.
-pub(super) struct Ears {
+pub(super) struct EventPump {
     pub(super) facts: Facts,
     pub(super) up: watch::Sender<Up>,
     pub(super) told: mpsc::UnboundedReceiver<handle::Event>,
@@ -45,7 +45,7 @@ pub(super) struct Ears {
     pub(super) said: BTreeMap<PeerId, (NodeId, NetFacts)>, // ≤ connected peers
 }
 
-impl Ears {
+impl EventPump {
     /// Handles events until all their senders have been dropped.
     pub(super) async fn listen(mut self) {
         loop {
@@ -214,7 +214,7 @@ mod tests {
     async fn forgotten_node_is_not_up_but_its_later_incarnation_is() {
         let part = parts::alone().await;
         let (up_nodes, ups) = watch::channel(Up::new());
-        let mut ears = Ears {
+        let mut pump = EventPump {
             facts: part.facts.clone(),
             up: up_nodes,
             told: mpsc::unbounded_channel().1,
@@ -227,11 +227,11 @@ mod tests {
         };
         let peer = PeerId::random();
         let [old, new] = [1, 2].map(|life| NodeId { peer, incarnation: ReplicaId::new(life) });
-        ears.net(up(old));
-        ears.net(up(new));
-        ears.net(handle::Event::Forgotten { node: old });
+        pump.net(up(old));
+        pump.net(up(new));
+        pump.net(handle::Event::Forgotten { node: old });
         assert_eq!(ups.borrow().values().copied().collect::<Vec<_>>(), [new]);
-        ears.net(handle::Event::Forgotten { node: new });
+        pump.net(handle::Event::Forgotten { node: new });
         assert!(ups.borrow().is_empty());
     }
 }

@@ -21,7 +21,7 @@ use super::control::ControlPart;
 use super::parts::Running;
 use super::sharding::Sharding;
 use super::shutdown::{CoordinatedShutdown, Phase, Reason};
-use super::tools::Tools;
+use super::tools::AdminServer;
 use crate::cluster::member::Status;
 use crate::cluster::membership::port::Command;
 use crate::net::handle::Net;
@@ -36,13 +36,13 @@ const IMPATIENT: i32 = 130;
 const TO_COUNT: Duration = Duration::from_millis(500);
 
 /// The running parts of a node, each until the shutdown stops it or the node is dropped.
-pub(super) struct Ending {
+pub(super) struct RunningParts {
     parts: Mutex<Parts>,
 }
 
 #[derive(Default)]
 pub(super) struct Parts {
-    pub(super) tools: Option<Tools>,
+    pub(super) tools: Option<AdminServer>,
     pub(super) control: Option<ControlPart>,
     pub(super) rest: Option<Rest>,
 }
@@ -55,7 +55,7 @@ pub(super) struct Rest {
     pub(super) runtime: OwnRuntime,     // for the Replicator and its lanes
 }
 
-impl Ending {
+impl RunningParts {
     pub(super) fn new(parts: Parts) -> Arc<Self> {
         Arc::new(Self { parts: Mutex::new(parts) })
     }
@@ -70,7 +70,7 @@ impl Ending {
     }
 
     /// Takes over the administration server, to stop it with the other parts.
-    pub(super) fn has_tools(&self, tools: Tools) {
+    pub(super) fn has_tools(&self, tools: AdminServer) {
         self.lock().tools = Some(tools);
     }
 
@@ -106,9 +106,9 @@ impl Ending {
     }
 }
 
-impl fmt::Debug for Ending {
+impl fmt::Debug for RunningParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Ending")
+        f.write_str("RunningParts")
     }
 }
 
@@ -159,7 +159,7 @@ pub(super) fn leave_in_order(
 }
 
 /// Adds the tasks that stop the parts of the node.
-pub(super) fn end_parts(shutdown: &CoordinatedShutdown, ending: &Arc<Ending>) {
+pub(super) fn end_parts(shutdown: &CoordinatedShutdown, ending: &Arc<RunningParts>) {
     let [first, tools, last] = [(); 3].map(|()| ending.clone());
     let within = shutdown.timeout(Phase::Terminate);
     add(shutdown, Phase::ClusterShutdown, "membership", move || async move {
@@ -319,7 +319,7 @@ mod tests {
         let listening = tokio::spawn(std::future::ready(()));
         let runtime = OwnRuntime::start("data", 1).expect("a thread");
         let rest = Rest { running, net, listening, identity: Arc::new(own), runtime };
-        let ending = Ending::new(Parts { tools: None, control: None, rest: Some(rest) });
+        let ending = RunningParts::new(Parts { tools: None, control: None, rest: Some(rest) });
         let stopping = ending.stop_rest(Duration::from_secs(2));
         let stopped = tokio::time::timeout(PATIENCE / 2, stopping).await;
         assert!(stopped.is_ok(), "stopping must not wait for `link-down-max`, {PATIENCE:?}");

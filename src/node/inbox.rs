@@ -48,28 +48,28 @@ pub(super) enum Item<M: Machine> {
 }
 
 /// A request, and whether it occupies a place of the bounded queue.
-struct Asked<M: Machine> {
+struct QueuedRequest<M: Machine> {
     item: Item<M>,
     counted: bool,
 }
 
 struct Queues<M: Machine> {
     facts: VecDeque<M::Input>, // few by nature: links, members, results of the disk
-    requests: VecDeque<Asked<M>>, // ≤ limits.requests, plus begins and ends of subscriptions
+    requests: VecDeque<QueuedRequest<M>>, // ≤ limits.requests, plus begins and ends of subscriptions
     /// Messages of peers. The urgent ones have their own queue, so that they do not wait for data.
-    urgent: Line<M::Input>,
-    messages: Line<M::Input>,
+    urgent: MessageQueue<M::Input>,
+    messages: MessageQueue<M::Input>,
     asleep: bool,
     closed: bool,
 }
 
 /// Messages in order, with their total size.
-struct Line<I> {
+struct MessageQueue<I> {
     waiting: VecDeque<(I, usize)>, // ≤ limits.messages
     bytes: usize,                  // ≤ limits.message_bytes, plus one message
 }
 
-impl<I> Line<I> {
+impl<I> MessageQueue<I> {
     const fn new() -> Self {
         Self { waiting: VecDeque::new(), bytes: 0 }
     }
@@ -107,7 +107,7 @@ pub(super) trait RunNow: Send + Sync {
     fn run_now(&self);
 }
 
-struct Shared<M: Machine> {
+struct InboxState<M: Machine> {
     limits: InboxLimits,
     queues: Mutex<Queues<M>>,
     wake: Notify,
@@ -118,7 +118,7 @@ struct Shared<M: Machine> {
 }
 
 /// The inbox of one machine. All clones refer to the same inbox.
-pub(crate) struct Inbox<M: Machine>(Arc<Shared<M>>);
+pub(crate) struct Inbox<M: Machine>(Arc<InboxState<M>>);
 
 impl<M: Machine> Clone for Inbox<M> {
     fn clone(&self) -> Self {
@@ -143,7 +143,7 @@ pub struct Waiting {
 
 /// Kinds of inputs that a turn may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Appetite {
+pub(super) enum TakePolicy {
     /// Inputs of every kind.
     All,
     /// Only facts and urgent messages, because earlier orders must be completed first.
@@ -152,7 +152,7 @@ pub(super) enum Appetite {
 
 /// The thread that handles a push to a sleeping machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum TurnThread {
     /// The loop's thread, which is woken.
     Loop,
     /// The pushing thread, if the driver lets callers run the machine.
@@ -161,7 +161,7 @@ enum Turn {
 
 /// Result of taking inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Took {
+pub(super) enum TakeResult {
     /// At least one input was taken.
     Some,
     /// The inbox is empty; the next push wakes the driver.
@@ -171,7 +171,7 @@ pub(super) enum Took {
 }
 
 impl<M: Machine> Queues<M> {
-    fn line(&mut self, urgency: Urgency) -> &mut Line<M::Input> {
+    fn line(&mut self, urgency: Urgency) -> &mut MessageQueue<M::Input> {
         match urgency {
             Urgency::Urgent => &mut self.urgent,
             Urgency::Ordinary => &mut self.messages,
@@ -194,12 +194,12 @@ impl<M: Machine> Inbox<M> {
         let queues = Queues {
             facts: VecDeque::new(),
             requests: VecDeque::new(),
-            urgent: Line::new(),
-            messages: Line::new(),
+            urgent: MessageQueue::new(),
+            messages: MessageQueue::new(),
             asleep: false,
             closed: false,
         };
-        Self(Arc::new(Shared {
+        Self(Arc::new(InboxState {
             queues: Mutex::new(queues),
             wake: Notify::new(),
             places: Semaphore::new(limits.requests),
@@ -216,7 +216,7 @@ impl<M: Machine> Inbox<M> {
 
     /// Pushes a fact, which is always accepted until the inbox is closed.
     pub(crate) fn fact(&self, input: M::Input) -> Result<(), Closed> {
-        self.push(Turn::Loop, |queues| queues.facts.push_back(input))
+        self.push(TurnThread::Loop, |queues| queues.facts.push_back(input))
     }
 
     /// Waits for a place for a request. Cancel-safe and fair.
@@ -234,8 +234,8 @@ impl<M: Machine> Inbox<M> {
 
     /// Pushes a request without a place: the begin or end of a subscription, which cannot wait.
     pub(crate) fn request_now(&self, input: M::Input) -> Result<(), Closed> {
-        let asked = Asked { item: Item::Input(input), counted: false };
-        self.push(Turn::Loop, |queues| queues.requests.push_back(asked))
+        let asked = QueuedRequest { item: Item::Input(input), counted: false };
+        self.push(TurnThread::Loop, |queues| queues.requests.push_back(asked))
     }
 
     /// Pushes a peer's message of `bytes` bytes, or returns [`Busy`] if there is no room. After the
@@ -259,7 +259,7 @@ impl<M: Machine> Inbox<M> {
         }
         line.put(input, bytes);
         if urgency == Urgency::Urgent || self.0.runner.get().is_none() {
-            self.wake(queues, Turn::Loop);
+            self.wake(queues, TurnThread::Loop);
         }
         Ok(())
     }
@@ -273,7 +273,7 @@ impl<M: Machine> Inbox<M> {
     pub(crate) fn run(&self) {
         let queues = self.lock();
         if queues.has_any() {
-            self.wake(queues, Turn::Here);
+            self.wake(queues, TurnThread::Here);
         }
     }
 
@@ -300,7 +300,7 @@ impl<M: Machine> Inbox<M> {
         let mut queues = self.lock();
         queues.closed = true;
         self.0.places.close();
-        self.wake(queues, Turn::Loop);
+        self.wake(queues, TurnThread::Loop);
         self.0.room.notify_waiters();
     }
 
@@ -310,8 +310,8 @@ impl<M: Machine> Inbox<M> {
         let mut queues = self.lock();
         let facts = std::mem::take(&mut queues.facts);
         let requests = std::mem::take(&mut queues.requests);
-        let urgent = std::mem::replace(&mut queues.urgent, Line::new());
-        let messages = std::mem::replace(&mut queues.messages, Line::new());
+        let urgent = std::mem::replace(&mut queues.urgent, MessageQueue::new());
+        let messages = std::mem::replace(&mut queues.messages, MessageQueue::new());
         drop(queues); // before the inputs, because dropping a caller's function may run any code
         drop((facts, requests, urgent.waiting, messages.waiting));
     }
@@ -360,8 +360,8 @@ impl<M: Machine> Inbox<M> {
         &self,
         batch: &mut VecDeque<Item<M>>,
         most: usize,
-        appetite: Appetite,
-    ) -> Took {
+        policy: TakePolicy,
+    ) -> TakeResult {
         let mut guard = self.lock();
         let queues = &mut *guard;
         let facts = queues.facts.len().min(most);
@@ -369,7 +369,7 @@ impl<M: Machine> Inbox<M> {
         let urgent = queues.urgent.waiting.len().min(most - facts);
         batch.extend(queues.urgent.take(urgent).map(Item::Input));
         let (mut places, mut freed) = (0, urgent > 0);
-        if appetite == Appetite::All || queues.closed {
+        if policy == TakePolicy::All || queues.closed {
             let left = most - facts - urgent;
             let (asked, said) = (queues.requests.len(), queues.messages.waiting.len());
             let messages = said.min(left - asked.min(left / 2));
@@ -382,11 +382,11 @@ impl<M: Machine> Inbox<M> {
             freed |= messages > 0;
         }
         let took = match (batch.is_empty(), queues.closed) {
-            (false, _) => Took::Some,
-            (true, false) => Took::Nothing,
-            (true, true) => Took::TheLast,
+            (false, _) => TakeResult::Some,
+            (true, false) => TakeResult::Nothing,
+            (true, true) => TakeResult::TheLast,
         };
-        queues.asleep = took == Took::Nothing;
+        queues.asleep = took == TakeResult::Nothing;
         drop(guard);
         self.0.places.add_permits(places);
         if freed {
@@ -400,7 +400,7 @@ impl<M: Machine> Inbox<M> {
         self.0.wake.notified().await;
     }
 
-    fn push(&self, turn: Turn, put: impl FnOnce(&mut Queues<M>)) -> Result<(), Closed> {
+    fn push(&self, turn: TurnThread, put: impl FnOnce(&mut Queues<M>)) -> Result<(), Closed> {
         let mut queues = self.lock();
         if queues.closed {
             drop(queues); // before `put`, which may hold a caller's function
@@ -411,9 +411,9 @@ impl<M: Machine> Inbox<M> {
         Ok(())
     }
 
-    fn wake(&self, mut queues: MutexGuard<'_, Queues<M>>, turn: Turn) {
+    fn wake(&self, mut queues: MutexGuard<'_, Queues<M>>, turn: TurnThread) {
         let sleeps = std::mem::take(&mut queues.asleep);
-        let is_here = turn == Turn::Here && queues.message_bytes() <= TURN_NOW_BYTES;
+        let is_here = turn == TurnThread::Here && queues.message_bytes() <= TURN_NOW_BYTES;
         drop(queues);
         if !sleeps {
             return;
@@ -444,22 +444,22 @@ pub(crate) struct Place<'a, M: Machine> {
 
 impl<M: Machine> Place<'_, M> {
     pub(crate) fn request(self, input: M::Input) -> Result<(), Closed> {
-        self.push(Item::Input(input), Turn::Loop)
+        self.push(Item::Input(input), TurnThread::Loop)
     }
 
     /// Like [`request`](Self::request), but runs a turn on this thread if the machine sleeps.
     pub(crate) fn request_here(self, input: M::Input) -> Result<(), Closed> {
-        self.push(Item::Input(input), Turn::Here)
+        self.push(Item::Input(input), TurnThread::Here)
     }
 
     pub(crate) fn look(self, look: impl FnOnce(&M) + Send + 'static) -> Result<(), Closed> {
-        self.push(Item::Look(Box::new(look)), Turn::Loop)
+        self.push(Item::Look(Box::new(look)), TurnThread::Loop)
     }
 
-    fn push(self, item: Item<M>, turn: Turn) -> Result<(), Closed> {
+    fn push(self, item: Item<M>, turn: TurnThread) -> Result<(), Closed> {
         let Self { inbox, permit } = self;
         inbox.push(turn, |queues| {
-            queues.requests.push_back(Asked { item, counted: true });
+            queues.requests.push_back(QueuedRequest { item, counted: true });
             permit.forget(); // released when the request is taken
         })
     }
@@ -506,9 +506,9 @@ mod tests {
         Inbox::new(InboxLimits { requests, messages, message_bytes })
     }
 
-    fn take(inbox: &Inbox<Deaf>, most: usize, appetite: Appetite) -> (Vec<u32>, Took) {
+    fn take(inbox: &Inbox<Deaf>, most: usize, policy: TakePolicy) -> (Vec<u32>, TakeResult) {
         let mut batch = VecDeque::new();
-        let took = inbox.take(&mut batch, most, appetite);
+        let took = inbox.take(&mut batch, most, policy);
         let inputs = batch.into_iter().map(|item| match item {
             Item::Input(input) => input,
             Item::Look(_) => panic!("no test pushes a look"),
@@ -528,12 +528,12 @@ mod tests {
             ask(&inbox, 200 + n).now_or_never().expect("a place").expect("open");
         }
         inbox.fact(1).expect("open");
-        assert_eq!(take(&inbox, 5, Appetite::All).0, [1, 100, 101, 200, 201]);
-        assert_eq!(take(&inbox, 4, Appetite::All).0, [102, 103, 202, 203]);
+        assert_eq!(take(&inbox, 5, TakePolicy::All).0, [1, 100, 101, 200, 201]);
+        assert_eq!(take(&inbox, 4, TakePolicy::All).0, [102, 103, 202, 203]);
         inbox.fact(2).expect("open");
-        assert_eq!(take(&inbox, 9, Appetite::Little), (vec![2], Took::Some));
-        assert_eq!(take(&inbox, 100, Appetite::All).0.len(), 12);
-        assert_eq!(take(&inbox, 100, Appetite::All), (vec![], Took::Nothing));
+        assert_eq!(take(&inbox, 9, TakePolicy::Little), (vec![2], TakeResult::Some));
+        assert_eq!(take(&inbox, 100, TakePolicy::All).0.len(), 12);
+        assert_eq!(take(&inbox, 100, TakePolicy::All), (vec![], TakeResult::Nothing));
         assert_eq!(inbox.waiting(), Waiting::default());
     }
 
@@ -543,11 +543,11 @@ mod tests {
         for n in 0..10 {
             inbox.offer(n, 1, Urgency::Ordinary).expect("room");
         }
-        assert_eq!(take(&inbox, 8, Appetite::All).0.len(), 8);
+        assert_eq!(take(&inbox, 8, TakePolicy::All).0.len(), 8);
         for n in 0..10 {
             ask(&inbox, n).now_or_never().expect("a place").expect("open");
         }
-        assert_eq!(take(&inbox, 10, Appetite::All).0.len(), 10);
+        assert_eq!(take(&inbox, 10, TakePolicy::All).0.len(), 10);
     }
 
     #[test]
@@ -562,7 +562,7 @@ mod tests {
             assert_eq!(inbox.offer(3, 10, Urgency::Ordinary), Err(Busy));
             let mut room = Box::pin(inbox.room(Urgency::Ordinary));
             assert_eq!(room.as_mut().now_or_never(), None);
-            take(&inbox, 1, Appetite::All);
+            take(&inbox, 1, TakePolicy::All);
             assert_eq!(room.now_or_never(), Some(()));
             assert_eq!(inbox.offer(3, 10, Urgency::Ordinary), Ok(()));
         }
@@ -578,9 +578,9 @@ mod tests {
         assert_eq!(inbox.offer(12, 10, Urgency::Urgent), Err(Busy));
         assert_eq!(inbox.room(Urgency::Urgent).now_or_never(), None);
         assert_eq!((inbox.waiting().messages, inbox.waiting().message_bytes), (4, 40));
-        assert_eq!(take(&inbox, 1, Appetite::Little).0, [10]);
+        assert_eq!(take(&inbox, 1, TakePolicy::Little).0, [10]);
         assert_eq!(inbox.room(Urgency::Urgent).now_or_never(), Some(()));
-        assert_eq!(take(&inbox, 9, Appetite::All).0, [11, 0, 1]);
+        assert_eq!(take(&inbox, 9, TakePolicy::All).0, [11, 0, 1]);
         assert_eq!(inbox.waiting(), Waiting::default());
     }
 
@@ -596,9 +596,9 @@ mod tests {
         assert_eq!(inbox.waiting().callers, 2);
         drop(second);
         assert_eq!(inbox.waiting().callers, 1);
-        assert_eq!(take(&inbox, 9, Appetite::All).0, [1]);
+        assert_eq!(take(&inbox, 9, TakePolicy::All).0, [1]);
         assert_eq!(third.now_or_never(), Some(Ok(())));
-        assert_eq!(take(&inbox, 9, Appetite::All).0, [3]);
+        assert_eq!(take(&inbox, 9, TakePolicy::All).0, [3]);
         drop(inbox.place().now_or_never().expect("a place"));
         assert!(ask(&inbox, 4).now_or_never().is_some(), "an unused place was released");
     }
@@ -616,14 +616,14 @@ mod tests {
         assert_eq!(inbox.request_now(5), Err(Closed));
         assert_eq!(inbox.offer(6, 1, Urgency::Ordinary), Ok(()), "accepted and dropped");
         assert_eq!(inbox.room(Urgency::Ordinary).now_or_never(), Some(()));
-        assert_eq!(take(&inbox, 9, Appetite::Little), (vec![2, 1], Took::Some));
-        assert_eq!(take(&inbox, 9, Appetite::All), (vec![], Took::TheLast));
+        assert_eq!(take(&inbox, 9, TakePolicy::Little), (vec![2, 1], TakeResult::Some));
+        assert_eq!(take(&inbox, 9, TakePolicy::All), (vec![], TakeResult::TheLast));
     }
 
     #[test]
     fn sleeping_driver_is_woken_by_the_first_push() {
         let inbox = inbox(1, 1, 1);
-        assert_eq!(take(&inbox, 9, Appetite::All).1, Took::Nothing);
+        assert_eq!(take(&inbox, 9, TakePolicy::All).1, TakeResult::Nothing);
         let mut pushed = Box::pin(inbox.pushed());
         assert_eq!(pushed.as_mut().now_or_never(), None);
         inbox.fact(1).expect("open");

@@ -55,7 +55,7 @@ use self::cluster::Cluster;
 pub use self::control::MemoryError;
 pub use self::driver::{TURN_MAX, Turns};
 use self::ears::Up;
-use self::ending::Ending;
+use self::ending::RunningParts;
 pub use self::fixed::FixedError;
 pub use self::inbox::{InboxLimits, Waiting};
 use self::lease::Lease;
@@ -87,7 +87,7 @@ pub struct Node {
     facts: Facts,
     management: Server,
     up: watch::Receiver<Up>,
-    ending: Arc<Ending>,
+    ending: Arc<RunningParts>,
     stall_monitor: StallMonitor,
     _identity: Arc<Identity>, // dropped last: its lock shows that this incarnation is alive
 }

@@ -20,14 +20,14 @@ use tokio::task::JoinHandle;
 
 use super::clock::Clock;
 use super::control::Alive;
-use super::data::{Answer, Sibling, Surroundings};
+use super::data::{Answer, DataWorld, Sibling};
 use super::disk::{self, Disk, Store};
 use super::driver::Driver;
 use super::inbox::{Inbox, InboxLimits};
 use super::outgoing::{Outgoing, Sending};
-use super::receiver::{Beats, DataReceiver};
+use super::receiver::{DataReceiver, LeaseResponder};
 use super::replicator::subscription::Subscribers;
-use super::replicator::{Replicator, Shared, said};
+use super::replicator::{Replicator, ReplicatorState, said};
 use super::replies::Replies;
 use super::sharding::hostings::Hostings;
 use super::wiring::{self, Event, Fact};
@@ -166,7 +166,7 @@ pub async fn start_replicator(
     setup: ReplicatorSetup,
     outgoing: impl Outgoing,
 ) -> Result<ReplicatorPart, StoreError> {
-    let surroundings = InNode {
+    let node = InNode {
         sibling: None,
         hostings: Arc::default(),
         clock: Clock::start(),
@@ -174,7 +174,7 @@ pub async fn start_replicator(
         runtime: Handle::current(),
         leases: None,
     };
-    start_in_node(setup, outgoing, surroundings).await
+    start_in_node(setup, outgoing, node).await
 }
 
 /// Parts of a node that its Replicator uses.
@@ -214,7 +214,7 @@ pub(super) async fn start_in_node(
     let (events, last, told) = last_reserved(EVENTS_MAX);
     let guard = Guard::new(Unguarded::new(machine), NoCanary::none());
     let facts = Facts { inbox: inbox.clone(), grants: guard.grants() };
-    let beats = leases.map(|net| Beats::new(guard.grants(), net, clock));
+    let beats = leases.map(|net| LeaseResponder::new(guard.grants(), net, clock));
     if let Some(records) = loaded {
         facts.tell(Fact::Loaded(records));
     }
@@ -223,7 +223,7 @@ pub(super) async fn start_in_node(
         back.tell(Fact::Persisted { id, result });
     };
     let (disk, disk_task) = Disk::start(store, alive.clone(), persisted, &runtime);
-    let surroundings = Surroundings {
+    let world = DataWorld {
         outgoing,
         sending: sending.clone(),
         replies: replies.clone(),
@@ -235,7 +235,7 @@ pub(super) async fn start_in_node(
         incomplete: None,
         answers: Vec::new(),
     };
-    let driver = Driver::new(guard, surroundings, inbox.clone(), clock);
+    let driver = Driver::new(guard, world, inbox.clone(), clock);
     let counters = driver.counters();
     let ended = Ended { replies: replies.clone(), subscribers: subscribers.clone(), _alive: alive };
     let task = runtime.spawn(run(driver, ended, last));
@@ -243,7 +243,7 @@ pub(super) async fn start_in_node(
     let control = sibling.map(|sibling| sibling.inbox);
     let receiver = DataReceiver::new(inbox.clone(), control, hostings, clock);
     let receiver = Arc::new(receiver.answering(beats));
-    let handle = Replicator::new(Shared {
+    let handle = Replicator::new(ReplicatorState {
         inbox: inbox.clone(),
         replies,
         replies_limit,
@@ -257,7 +257,7 @@ pub(super) async fn start_in_node(
 }
 
 async fn run<O: Outgoing>(
-    driver: Driver<Guard, Surroundings<O>>,
+    driver: Driver<Guard, DataWorld<O>>,
     ended: Ended,
     last: mpsc::OwnedPermit<Event>,
 ) -> Result<Stats, Failed> {

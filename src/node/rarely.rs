@@ -1,4 +1,4 @@
-//! [`Rarely`]: throttle for log events.
+//! [`LogThrottle`]: throttle for log events.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ const EVERY: Duration = Duration::from_secs(60);
 
 /// Permits a log event at most once a minute.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Rarely {
+pub(crate) struct LogThrottle {
     last: Option<Instant>,
 }
 
-impl Rarely {
+impl LogThrottle {
     /// Whether to log now: true if a minute has passed since it was last true.
     pub(crate) fn now(&mut self, now: Instant) -> bool {
         let due = self.last.is_none_or(|last| now - last >= EVERY);
@@ -29,9 +29,9 @@ mod tests {
 
     #[test]
     fn throttle_permits_one_event_a_minute() {
-        let mut rarely = Rarely::default();
+        let mut throttle = LogThrottle::default();
         let at = |seconds: u64| Instant::from_nanos(seconds * 1_000_000_000);
-        let said: Vec<u64> = (0..150).filter(|second| rarely.now(at(*second))).collect();
+        let said: Vec<u64> = (0..150).filter(|second| throttle.now(at(*second))).collect();
         assert_eq!(said, [0, 60, 120]);
     }
 }

@@ -15,7 +15,7 @@ use ostraca_ddata::replicator::port;
 use super::clock::Clock;
 use super::control::machine::{ControlInbox, ControlInput};
 use super::inbox::{Inbox, Urgency};
-use super::rarely::Rarely;
+use super::rarely::LogThrottle;
 use super::sharding::hostings::Hostings;
 use super::wiring::membership::{self, Lease};
 use super::wiring::{self, Heard, Part};
@@ -35,13 +35,13 @@ const ANSWER_WEIGHT: usize = 2;
 /// machines (if they run), and for entities.
 pub(crate) struct DataReceiver {
     inbox: Inbox<Guard>,
-    beats: Option<Beats>,
+    beats: Option<LeaseResponder>,
     control: Option<ControlInbox>,
     hostings: Arc<Hostings>,
     clock: Clock,
     taken: AtomicU64,
     undecodable: AtomicU64,
-    warned: Mutex<Rarely>,
+    warned: Mutex<LogThrottle>,
 }
 
 impl DataReceiver {
@@ -58,7 +58,7 @@ impl DataReceiver {
 
     /// Sets how lease heartbeats are answered on arrival. `None`: by the Replicator in its next
     /// turn.
-    pub(super) fn answering(self, beats: Option<Beats>) -> Self {
+    pub(super) fn answering(self, beats: Option<LeaseResponder>) -> Self {
         Self { beats, ..self }
     }
 
@@ -141,13 +141,13 @@ impl DataReceiver {
 }
 
 /// Answers lease heartbeats on the receiving thread.
-pub(super) struct Beats {
+pub(super) struct LeaseResponder {
     grants: Grants,
     net: Weak<OnceLock<Net>>, // weak, because the transport holds this receiver
     clock: Clock,
 }
 
-impl Beats {
+impl LeaseResponder {
     pub(super) const fn new(grants: Grants, net: Weak<OnceLock<Net>>, clock: Clock) -> Self {
         Self { grants, net, clock }
     }

@@ -40,19 +40,19 @@ pub(crate) enum NoReply {
 /// Table of pending requests.
 #[derive(Debug)]
 pub(crate) struct Replies<R> {
-    table: Mutex<Table<R>>,
+    table: Mutex<ReplyTable<R>>,
     limit: usize,
 }
 
 #[derive(Debug)]
-struct Table<R> {
-    open: FxHashMap<RequestId, Waiting<R>>, // ≤ limit
+struct ReplyTable<R> {
+    open: FxHashMap<RequestId, PendingRequest<R>>, // ≤ limit
     last: u64,
     ended: bool,
 }
 
 #[derive(Debug)]
-struct Waiting<R> {
+struct PendingRequest<R> {
     sender: oneshot::Sender<R>,
     until: Option<Instant>, // overdue from then on
 }
@@ -60,7 +60,7 @@ struct Waiting<R> {
 impl<R> Replies<R> {
     /// Creates an empty table for at most `limit` requests.
     pub(crate) fn new(limit: usize) -> Self {
-        let table = Table { open: FxHashMap::default(), last: 0, ended: false };
+        let table = ReplyTable { open: FxHashMap::default(), last: 0, ended: false };
         Self { table: Mutex::new(table), limit }
     }
 
@@ -81,7 +81,7 @@ impl<R> Replies<R> {
         }
         let id = table.next();
         let others = table.open.len();
-        table.open.insert(id, Waiting { sender, until });
+        table.open.insert(id, PendingRequest { sender, until });
         drop(table);
         Ok(Pending { id, receiver, table: self.clone(), replied: false, others })
     }
@@ -98,7 +98,7 @@ impl<R> Replies<R> {
         let waiting: Vec<_> = replies.map(|(id, reply)| (table.open.remove(&id), reply)).collect();
         drop(table); // before dropping unclaimed replies, which may hold a value of the program
         for (waiting, reply) in waiting {
-            if let Some(Waiting { sender, .. }) = waiting {
+            if let Some(PendingRequest { sender, .. }) = waiting {
                 let _ = sender.send(reply); // fails if the future was dropped meanwhile
             }
         }
@@ -120,7 +120,8 @@ impl<R> Replies<R> {
     /// is needed.
     fn end_overdue(&self, now: Instant) -> bool {
         let mut table = self.lock();
-        let is_over = |waiting: &mut Waiting<R>| waiting.until.is_some_and(|until| until <= now);
+        let is_over =
+            |waiting: &mut PendingRequest<R>| waiting.until.is_some_and(|until| until <= now);
         let over: Vec<_> = table.open.extract_if(|_, waiting| is_over(waiting)).collect();
         let ended = table.ended;
         drop(table);
@@ -142,13 +143,13 @@ impl<R> Replies<R> {
         self.lock().open.len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table<R>> {
+    fn lock(&self) -> MutexGuard<'_, ReplyTable<R>> {
         // The program's code never runs under the lock, so the table is consistent after a panic.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<R> Table<R> {
+impl<R> ReplyTable<R> {
     fn next(&mut self) -> RequestId {
         self.last += 1;
         RequestId(self.last)

@@ -49,7 +49,7 @@ pub struct Stalls {
 }
 
 #[derive(Debug, Default)]
-struct Counters {
+struct StallCounters {
     handlers_blocked: AtomicU64,
     runtime_blocked: AtomicU64,
     runtime_blocked_millis_max: AtomicU64,
@@ -58,7 +58,7 @@ struct Counters {
 /// Handle to the monitor's thread, which ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct StallMonitor {
-    counters: Arc<Counters>,
+    counters: Arc<StallCounters>,
     stopped: Arc<AtomicBool>,
     thread: Thread,
 }
@@ -74,7 +74,7 @@ impl StallMonitor {
         hostings: &Arc<Hostings>,
         clock: Clock,
     ) -> io::Result<Self> {
-        let (counters, stopped) = (Arc::<Counters>::default(), Arc::<AtomicBool>::default());
+        let (counters, stopped) = (Arc::<StallCounters>::default(), Arc::<AtomicBool>::default());
         let checks = Checks {
             counters: counters.clone(),
             hostings: Arc::downgrade(hostings),
@@ -113,7 +113,7 @@ impl Drop for StallMonitor {
 }
 
 struct Checks {
-    counters: Arc<Counters>,
+    counters: Arc<StallCounters>,
     hostings: Weak<Hostings>,
     watched: Handle,
     clock: Clock,
@@ -215,7 +215,7 @@ impl Checks {
     }
 }
 
-impl Counters {
+impl StallCounters {
     fn runtime_is_blocked(&self, delay: Duration, is_first: bool) {
         let millis = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
         self.runtime_blocked_millis_max.fetch_max(millis, Ordering::Relaxed);

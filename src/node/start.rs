@@ -23,22 +23,22 @@ use super::cluster::{Cluster, JoinsBy};
 use super::control::dialling::{Dialling, bare};
 use super::control::machine::{Control, ControlInbox};
 use super::control::memory::{self, Writing};
-use super::control::world::{Surroundings, WhenOut};
+use super::control::world::{ControlWorld, WhenOut};
 use super::control::{ControlPart, MemoryError};
 use super::data::Sibling;
 use super::downing::{Asking, DowningLease, LeaseName};
-use super::ears::{Ears, Membership, Up};
-use super::ending::{self, Ending, Parts, Rest};
+use super::ears::{EventPump, Membership, Up};
+use super::ending::{self, Parts, Rest, RunningParts};
 use super::inbox::{Inbox, InboxLimits};
 use super::lanes::Lanes;
 use super::lease::Lease;
 use super::parts::{self, InNode, ReplicatorPart, ReplicatorSetup};
-use super::rarely::Rarely;
+use super::rarely::LogThrottle;
 use super::sharding::hostings::Hostings;
 use super::sharding::{self, Sharding};
 use super::shutdown::CoordinatedShutdown;
 use super::stall::StallMonitor;
-use super::tools::Tools;
+use super::tools::AdminServer;
 use super::wiring;
 use crate::cluster::bug::Canary as ClusterCanary;
 use crate::cluster::config::Leases;
@@ -169,7 +169,7 @@ impl Node {
             );
         }
         let node = base.join(config, address, memory, provider)?;
-        let tools = Tools::serve(socket, node.net().clients(), &node.management());
+        let tools = AdminServer::serve(socket, node.net().clients(), &node.management());
         node.ending.has_tools(tools);
         Ok(node)
     }
@@ -234,7 +234,7 @@ impl Base {
         let _ = net_cell.set(net.clone()); // set once, here
         tracing::info!(node = %me, addresses = ?net.addresses(), "node.listening");
         let shutdown = CoordinatedShutdown::new(config.shutdown.clone());
-        let surroundings = sharding::Setup {
+        let sharding_setup = sharding::Setup {
             me: me.incarnation,
             config,
             net: net_cell.clone(),
@@ -244,7 +244,7 @@ impl Base {
             hostings: hostings.clone(),
             replicator: data.handle.clone(),
         };
-        let sharding = Sharding::new(surroundings);
+        let sharding = Sharding::new(sharding_setup);
         Ok(Self {
             identity,
             clock,
@@ -286,7 +286,7 @@ impl Base {
         let dialling = Dialling::new(self.net.clone(), self.inbox.clone());
         let dir = config.net.data_dir.as_deref().map(Path::to_owned);
         let runtime = self.runtime.handle();
-        let surroundings = Surroundings {
+        let world = ControlWorld {
             me,
             lanes: Lanes::new(self.net_cell.clone()),
             data: self.data.facts.clone(),
@@ -301,14 +301,14 @@ impl Base {
             when_out: if stops { WhenOut::ShutDown } else { WhenOut::Stay },
             hostings: self.hostings.clone(),
             clock: self.clock,
-            complained: Rarely::default(),
+            complained: LogThrottle::default(),
             last: None,
         };
         let cut = Cut::within(config.net.limits.message_bytes_max);
         let machines = Machines::new(me.incarnation, margin).cutting(cut);
         let machine = Control::new(Machine::new(setup), machines);
         let _ = self.inbox.fact(port::Input::Tick.into()); // a machine starts at its first input
-        let control = ControlPart::start(machine, surroundings, self.identity.clone())
+        let control = ControlPart::start(machine, world, self.identity.clone())
             .map_err(StartError::Thread)?;
         self.finish(Some(control), Some(dialling), watchers, joins_by)
     }
@@ -341,7 +341,7 @@ impl Base {
         }
         let (up, ups) = watch::channel(Up::new());
         let membership = dialling.map(|dialling| Membership { inbox, dialling });
-        let ears = Ears {
+        let pump = EventPump {
             facts: facts.clone(),
             up,
             told,
@@ -352,10 +352,10 @@ impl Base {
             shutdown: shutdown.clone(),
             said: std::collections::BTreeMap::new(),
         };
-        let listening = tokio::spawn(ears.listen());
+        let listening = tokio::spawn(pump.listen());
         let identity_too = identity.clone();
         let rest = Rest { running, net: net.clone(), listening, identity: identity_too, runtime };
-        let ending = Ending::new(Parts { tools: None, control, rest: Some(rest) });
+        let ending = RunningParts::new(Parts { tools: None, control, rest: Some(rest) });
         ending::end_parts(&shutdown, &ending);
         let (replicator, up) = (handle, ups);
         let (handles, _identity) = (Handles::of(&cluster, &replicator, &sharding), identity);

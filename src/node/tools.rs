@@ -9,12 +9,12 @@ use crate::management::socket::{Bound, Serving};
 use crate::net::client::ClientStream;
 
 /// The running server. Dropping it ends the server and all its connections.
-pub(super) struct Tools {
+pub(super) struct AdminServer {
     _socket: Option<Serving>,
     clients: AbortHandle,
 }
 
-impl Tools {
+impl AdminServer {
     pub(super) fn serve(
         socket: Option<Bound>,
         clients: mpsc::Receiver<ClientStream>,
@@ -26,7 +26,7 @@ impl Tools {
     }
 }
 
-impl Drop for Tools {
+impl Drop for AdminServer {
     fn drop(&mut self) {
         self.clients.abort(); // also ends the tasks of its connections
     }

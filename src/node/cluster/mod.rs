@@ -21,7 +21,7 @@ pub use self::error::{DownError, JoinError, LeaveError, RecoverError, Stopped, U
 pub use self::recovering::Recovered;
 pub use self::view::ClusterView;
 pub use self::watching::ClusterEvents;
-use self::watching::{Seen, Standing, Watchers};
+use self::watching::{ClusterSnapshot, MembershipState, Watchers};
 use super::clock::Clock;
 use super::control::dialling::bare;
 use super::control::machine::{Control, ControlInbox};
@@ -96,11 +96,11 @@ impl Cluster {
     }
 
     /// Result of [`up`](Self::up) in this state; `None` if the node is still joining.
-    fn arrival(&self, seen: &Seen) -> Option<Result<(), UpError>> {
-        match seen.standing {
-            Standing::Out(why) => return Some(Err(UpError::Out(why))),
-            Standing::Ended => return Some(Err(UpError::Stopped)),
-            Standing::Runs => {}
+    fn arrival(&self, seen: &ClusterSnapshot) -> Option<Result<(), UpError>> {
+        match seen.membership {
+            MembershipState::Out(why) => return Some(Err(UpError::Out(why))),
+            MembershipState::Ended => return Some(Err(UpError::Stopped)),
+            MembershipState::Runs => {}
         }
         match seen.state.members.get(&self.me.incarnation)?.status {
             Status::Joining | Status::WeaklyUp => None,
@@ -197,9 +197,12 @@ impl Cluster {
     /// has ended or stopped this node.
     pub(crate) async fn until(&self, is_so: impl Fn(Option<Status>) -> bool) {
         let mut watch = self.watchers.watch();
-        let status =
-            |seen: &Seen| seen.state.members.get(&self.me.incarnation).map(|member| member.status);
-        let met = |seen: &Seen| seen.standing != Standing::Runs || is_so(status(seen));
+        let status = |seen: &ClusterSnapshot| {
+            seen.state.members.get(&self.me.incarnation).map(|member| member.status)
+        };
+        let met = |seen: &ClusterSnapshot| {
+            seen.membership != MembershipState::Runs || is_so(status(seen))
+        };
         let _ = watch.wait_for(met).await; // fails if the node was dropped: the wait ends as well
     }
 
@@ -208,7 +211,7 @@ impl Cluster {
         let watch = self.watchers.watch();
         let seen = watch.borrow();
         let is_known = seen.state.members.contains_key(&self.me.incarnation);
-        is_known && seen.standing == Standing::Runs
+        is_known && seen.membership == MembershipState::Runs
     }
 
     async fn look<T: Send + 'static>(

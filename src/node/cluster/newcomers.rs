@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Cluster;
-use super::watching::{Seen, Standing};
+use super::watching::{ClusterSnapshot, MembershipState};
 use crate::cluster::member::{Member, Status};
 
 /// Maximum wait, and the time for which a member counts as new after it became Up.
@@ -48,8 +48,12 @@ impl Cluster {
 
     /// The types that only this node hosts and the new members that may host them; `None` if there
     /// is no such type or no such member.
-    fn awaited(&self, seen: &Seen, now: Instant) -> Option<(BTreeSet<String>, Vec<String>)> {
-        if seen.standing != Standing::Runs {
+    fn awaited(
+        &self,
+        seen: &ClusterSnapshot,
+        now: Instant,
+    ) -> Option<(BTreeSet<String>, Vec<String>)> {
+        if seen.membership != MembershipState::Runs {
             return None;
         }
         let me = self.me.incarnation;

@@ -113,7 +113,7 @@ mod tests {
     use crate::node::cluster::JoinsBy;
     use crate::node::cluster::watching::Watchers;
     use crate::node::control::machine::{ControlInbox, ControlOutput};
-    use crate::node::inbox::{Appetite, InboxLimits, Item, Took};
+    use crate::node::inbox::{InboxLimits, Item, TakePolicy, TakeResult};
     use crate::sharding::machines::Machines;
 
     /// A configuration of five members, one of which is this node.
@@ -193,7 +193,7 @@ mod tests {
             let mut context = Context::from_waker(Waker::noop());
             assert!(forced.as_mut().poll(&mut context).is_pending(), "the look is queued");
             let mut asked = VecDeque::new();
-            assert_eq!(self.handle.inbox.take(&mut asked, 8, Appetite::All), Took::Some);
+            assert_eq!(self.handle.inbox.take(&mut asked, 8, TakePolicy::All), TakeResult::Some);
             for item in asked {
                 if let Item::Look(look) = item {
                     look(&self.control);

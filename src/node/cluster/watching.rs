@@ -23,7 +23,7 @@ const BEHIND_MAX: usize = 1_024;
 
 /// State of membership on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum MembershipState {
     /// Membership runs, and has not stopped this node.
     Runs,
     /// Membership has decided that this node must stop.
@@ -34,14 +34,14 @@ pub(crate) enum Standing {
 
 /// State that listeners see at one moment.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ClusterSnapshot {
     pub(crate) state: Arc<ClusterState>,
-    pub(crate) standing: Standing,
+    pub(crate) membership: MembershipState,
     /// Time at which this node learned that a member became Up.
     pub(crate) up_since: BTreeMap<ReplicaId, Instant>, // ≤ members
 }
 
-impl Seen {
+impl ClusterSnapshot {
     fn apply(&mut self, event: &ClusterEvent) {
         Arc::make_mut(&mut self.state).apply(event);
         match event {
@@ -61,7 +61,7 @@ impl Seen {
 
 /// Publisher of membership's state and events.
 pub(crate) struct Watchers {
-    seen: watch::Sender<Seen>,
+    seen: watch::Sender<ClusterSnapshot>,
     /// The lock is also held while the state changes, so that a subscriber that reads the state
     /// under it misses no event.
     listeners: Mutex<Option<broadcast::Sender<ClusterEvent>>>, // `None` after the end
@@ -69,8 +69,8 @@ pub(crate) struct Watchers {
 
 impl Watchers {
     pub(crate) fn new() -> Arc<Self> {
-        let (state, standing) = (Arc::default(), Standing::Runs);
-        let seen = Seen { state, standing, up_since: BTreeMap::new() };
+        let (state, membership) = (Arc::default(), MembershipState::Runs);
+        let seen = ClusterSnapshot { state, membership, up_since: BTreeMap::new() };
         let listeners = Mutex::new(Some(broadcast::Sender::new(BEHIND_MAX)));
         Arc::new(Self { seen: watch::Sender::new(seen), listeners })
     }
@@ -86,15 +86,15 @@ impl Watchers {
 
     /// Records that membership has decided to stop this node.
     pub(crate) fn out(&self, reason: StopReason) {
-        self.seen.send_modify(|seen| seen.standing = Standing::Out(reason));
+        self.seen.send_modify(|seen| seen.membership = MembershipState::Out(reason));
     }
 
     /// Ends all streams, because membership has ended.
     pub(crate) fn end(&self) {
         self.lock().take();
         self.seen.send_modify(|seen| {
-            if seen.standing == Standing::Runs {
-                seen.standing = Standing::Ended;
+            if seen.membership == MembershipState::Runs {
+                seen.membership = MembershipState::Ended;
             }
         });
     }
@@ -105,7 +105,7 @@ impl Watchers {
     }
 
     /// Receiver of the present state and all later ones.
-    pub(crate) fn watch(&self) -> watch::Receiver<Seen> {
+    pub(crate) fn watch(&self) -> watch::Receiver<ClusterSnapshot> {
         self.seen.subscribe()
     }
 
@@ -194,7 +194,7 @@ mod tests {
         watchers.end();
         assert_eq!(events.next().await, None);
         assert_eq!(watchers.listen().next().await, None);
-        assert_eq!(watchers.watch().borrow().standing, Standing::Ended);
+        assert_eq!(watchers.watch().borrow().membership, MembershipState::Ended);
     }
 
     #[tokio::test]
@@ -217,6 +217,6 @@ mod tests {
         let watchers = Watchers::new();
         watchers.out(StopReason::Left);
         watchers.end();
-        assert_eq!(watchers.watch().borrow().standing, Standing::Out(StopReason::Left));
+        assert_eq!(watchers.watch().borrow().membership, MembershipState::Out(StopReason::Left));
     }
 }

@@ -35,22 +35,22 @@ const REFUSED_FOR: Duration = Duration::from_secs(60);
 const ASKED_AGAIN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
 /// Resolves a name: the system's resolver, or a test's function.
-type Resolve = dyn Fn(Multiaddr) -> Answer + Send + Sync;
-type Answer = BoxFuture<'static, Result<Vec<Multiaddr>, ResolveError>>;
+type Resolve = dyn Fn(Multiaddr) -> ResolveFuture + Send + Sync;
+type ResolveFuture = BoxFuture<'static, Result<Vec<Multiaddr>, ResolveError>>;
 
 /// Dials peers for membership. Clones share their state.
 ///
 /// Tasks that wait for the resolver hold only weak references, because the transport ends when the
 /// last [`Net`] is dropped, and a name may never be resolved.
 #[derive(Clone)]
-pub(crate) struct Dialling(Arc<Inner>);
+pub(crate) struct Dialling(Arc<DialState>);
 
-struct Inner {
+struct DialState {
     net: Net,
     inbox: ControlInbox,
     runtime: Handle,
     resolve: Arc<Resolve>,
-    table: Mutex<Table>,
+    table: Mutex<DialTable>,
 }
 
 /// A member whose link is kept up.
@@ -64,7 +64,7 @@ struct Kept {
 }
 
 #[derive(Default)]
-struct Table {
+struct DialTable {
     kept: BTreeMap<PeerId, Kept>,        // ≤ members
     names: BTreeMap<Multiaddr, Address>, // ≤ NAMES_MAX
     refused_at: Option<Instant>,
@@ -79,7 +79,7 @@ impl Dialling {
 
     fn resolving_by(resolve: Arc<Resolve>, net: Net, inbox: ControlInbox) -> Self {
         let (runtime, table) = (Handle::current(), Mutex::default());
-        Self(Arc::new(Inner { net, inbox, runtime, resolve, table }))
+        Self(Arc::new(DialState { net, inbox, runtime, resolve, table }))
     }
 
     /// Dials an address once, without expecting a certain peer.
@@ -220,7 +220,7 @@ impl Dialling {
         self.0.net.forget(wiring::to_net(node));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, DialTable> {
         // The program's code never runs under the lock, so the table is consistent after a panic.
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -228,7 +228,12 @@ impl Dialling {
 
 /// Tries to resolve a name until it succeeds, the node is no longer kept under this name, or the
 /// transport has ended.
-async fn find(resolve: Arc<Resolve>, rest: Weak<Inner>, node: crate::net::NodeId, name: Multiaddr) {
+async fn find(
+    resolve: Arc<Resolve>,
+    rest: Weak<DialState>,
+    node: crate::net::NodeId,
+    name: Multiaddr,
+) {
     let (mut pause, longest) = ASKED_AGAIN;
     loop {
         let answer = resolve(name.clone()).await;
@@ -241,7 +246,7 @@ async fn find(resolve: Arc<Resolve>, rest: Weak<Inner>, node: crate::net::NodeId
     }
 }
 
-impl Table {
+impl DialTable {
     fn remember(&mut self, at: Multiaddr, address: Address) {
         if self.names.len() >= NAMES_MAX {
             self.names.pop_first();
@@ -438,7 +443,7 @@ mod tests {
 
     #[test]
     fn number_of_remembered_names_is_bounded() {
-        let mut table = Table::default();
+        let mut table = DialTable::default();
         let address = Address::new("/dns/a/tcp/1").expect("short");
         for port in 0..=u16::try_from(NAMES_MAX).expect("small") {
             let at: Multiaddr = format!("/ip4/127.0.0.1/tcp/{port}").parse().expect("valid");

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use self::machine::{Control, ControlInbox};
 pub use self::memory::MemoryError;
-use self::world::Surroundings;
+use self::world::ControlWorld;
 use super::cluster::watching::Watchers;
 use super::driver::Driver;
 use super::replicator::said;
@@ -39,7 +39,7 @@ impl ControlPart {
     ///
     /// # Errors
     /// If the operating system starts no thread.
-    pub(crate) fn start(machine: Control, world: Surroundings, alive: Alive) -> io::Result<Self> {
+    pub(crate) fn start(machine: Control, world: ControlWorld, alive: Alive) -> io::Result<Self> {
         let inbox = world.inbox.clone();
         let (clock, watchers) = (world.clock, world.watchers.clone());
         let (shutdown, hostings) = (world.shutdown.clone(), world.hostings.clone());
@@ -72,7 +72,7 @@ impl Drop for ControlPart {
 }
 
 async fn run(
-    driver: Driver<Control, Surroundings>,
+    driver: Driver<Control, ControlWorld>,
     watchers: &Watchers,
     shutdown: &CoordinatedShutdown,
 ) {

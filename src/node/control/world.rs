@@ -1,4 +1,4 @@
-//! [`Surroundings`]: performs the outputs of membership and the sharding machines on this node.
+//! [`ControlWorld`]: performs the outputs of membership and the sharding machines on this node.
 //!
 //! The wiring finds the destination of each output; this file sends it to the network, the disk,
 //! the Replicator, the hosted types, the log or the program.
@@ -15,7 +15,7 @@ use super::super::lanes::Lanes;
 use super::super::lease::Lease;
 use super::super::outgoing::NotSent;
 use super::super::parts::Facts;
-use super::super::rarely::Rarely;
+use super::super::rarely::LogThrottle;
 use super::super::sharding::hostings::Hostings;
 use super::super::shutdown::{CoordinatedShutdown, Reason};
 use super::super::wiring::membership::{Dest, Event, Lease as HeardBy, Links};
@@ -50,7 +50,7 @@ pub(crate) enum WhenOut {
 }
 
 /// The environment in which the driver runs membership and the sharding machines.
-pub(crate) struct Surroundings {
+pub(crate) struct ControlWorld {
     pub(crate) me: NodeId,
     pub(crate) lanes: Lanes,
     pub(crate) data: Facts,
@@ -67,12 +67,12 @@ pub(crate) struct Surroundings {
     /// The hosted entity types.
     pub(crate) hostings: Arc<Hostings>,
     pub(crate) clock: Clock,
-    pub(crate) complained: Rarely,
+    pub(crate) complained: LogThrottle,
     /// The last message with its encoding, because equal gossip goes to many peers.
     pub(crate) last: Option<(ClusterMessage, Vec<u8>)>,
 }
 
-impl Surroundings {
+impl ControlWorld {
     fn send(&mut self, to: NodeId, message: ClusterMessage) {
         let last = self.last.take().filter(|(last, _)| *last == message);
         let (message, bytes) = last.unwrap_or_else(|| {
@@ -294,7 +294,7 @@ fn log(event: &ClusterEvent) {
     tracing::info!(what, node = %member.node, address = %member.address, "cluster.member");
 }
 
-impl World<Control> for Surroundings {
+impl World<Control> for ControlWorld {
     const NAME: &'static str = "membership";
 
     fn tick() -> ControlInput {
@@ -313,7 +313,7 @@ impl World<Control> for Surroundings {
     }
 }
 
-impl Surroundings {
+impl ControlWorld {
     fn member(&mut self, output: Output) {
         match wiring::membership::route(output) {
             Dest::Peer { to, message } => self.send(to, message),

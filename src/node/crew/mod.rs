@@ -31,7 +31,7 @@ use tokio::task::coop;
 
 use crate::sharding::burst::{Burst, Running};
 use crate::sharding::{forget_panic, yield_now};
-use queue::{Added, Call, Next, Pace, Place, Queue, Seen, Settings};
+use queue::{Added, Call, Next, Pace, Queue, QueueCheck, QueueSettings, WorkerState};
 
 /// Maximum number of activations that a worker polls before it yields to other tasks.
 const POLLS: usize = 64;
@@ -40,10 +40,10 @@ const SPAN: Duration = Duration::from_micros(50);
 
 /// Spawn threshold: waiting activations for each worker above which another worker is started,
 /// while polls are quick. A lower one wakes threads for little work (measured).
-const CROWD: usize = 16;
+const SPAWN_THRESHOLD: usize = 16;
 /// Spin budget: how often a worker that finds no work yields and looks again before it ends. A
 /// worker that ended at once would be started again for the next message (measured).
-const RESTS: u8 = 8;
+const SPIN_BUDGET: u8 = 8;
 
 /// Maximum number of finished activations whose memory a worker keeps for reuse. One would suffice
 /// if each ended at its first poll, but activations that yield keep their own memory meanwhile, and
@@ -69,7 +69,11 @@ impl Crew {
     #[must_use]
     pub fn new(runtime: Handle) -> Arc<Self> {
         let workers_max = runtime.metrics().num_workers();
-        let queue = Queue::new(Settings { workers_max, crowd: CROWD, rests: RESTS });
+        let queue = Queue::new(QueueSettings {
+            workers_max,
+            spawn_threshold: SPAWN_THRESHOLD,
+            spin_budget: SPIN_BUDGET,
+        });
         Arc::new(Self { queue, runtime })
     }
 
@@ -80,7 +84,8 @@ impl Crew {
                 if watch {
                     // Before the worker: the task that is spawned last runs first, and only on this
                     // thread.
-                    self.runtime.spawn(Watch { crew: Arc::clone(self), has_ended: false }.run());
+                    self.runtime
+                        .spawn(WorkerMonitor { crew: Arc::clone(self), has_ended: false }.run());
                 }
                 if let Some(call) = call {
                     self.call(call);
@@ -174,7 +179,7 @@ thread_local! {
 
 struct Worker {
     crew: Arc<Crew>,
-    place: Place,
+    place: WorkerState,
     pace: Pace,         // of the last poll
     over: Vec<Running>, // memory of finished activations; ≤ OVER_MAX
     has_ended: bool,
@@ -248,19 +253,19 @@ impl Drop for Worker {
 
 /// Stall detector of the workers: starts others in place of those that are blocked. There is one
 /// while activations wait or workers exist.
-struct Watch {
+struct WorkerMonitor {
     crew: Arc<Crew>,
     has_ended: bool,
 }
 
-impl Watch {
+impl WorkerMonitor {
     async fn run(mut self) {
         let (mut waited, mut idle) = (false, 0);
         loop {
             tokio::time::sleep(if waited { LOOK_AGAIN } else { LOOK }).await;
             let seen = self.crew.queue.look(&mut waited);
-            idle = if seen == Seen::Idle { idle + 1 } else { 0 };
-            if let Seen::Stuck(call) = seen {
+            idle = if seen == QueueCheck::Idle { idle + 1 } else { 0 };
+            if let QueueCheck::Stuck(call) = seen {
                 self.crew.call(call);
                 say_held_up();
             }
@@ -272,7 +277,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for WorkerMonitor {
     /// A watch that is dropped before its end shows that the runtime has ended, perhaps while all
     /// workers are inside handlers; or it has panicked, for example because the runtime has no
     /// timers.

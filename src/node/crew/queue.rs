@@ -17,22 +17,22 @@ use lines::Lines;
 
 /// Settings of a queue.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Settings {
+pub(super) struct QueueSettings {
     /// Maximum number of workers, without those that are written off.
     pub(super) workers_max: usize,
     /// Spawn threshold: waiting activations for each worker above which another one is started.
-    pub(super) crowd: usize,
+    pub(super) spawn_threshold: usize,
     /// Spin budget: how often a worker that finds no work yields before it ends.
-    pub(super) rests: u8,
+    pub(super) spin_budget: u8,
 }
 
 /// Queue of activations, with the state of its workers.
 pub(super) struct Queue<B> {
-    inner: Mutex<Inner<B>>,
-    settings: Settings,
+    inner: Mutex<QueueState<B>>,
+    settings: QueueSettings,
 }
 
-struct Inner<B> {
+struct QueueState<B> {
     bursts: Lines<B>,   // ≤ entities with an activation
     workers: usize,     // workers of this shift that were started and have not ended
     seats: Box<[bool]>, // whether one of these occupies the seat
@@ -41,7 +41,7 @@ struct Inner<B> {
     pace: Pace,         // of the last worker that came
     shift: u64,         // generation of workers; incremented when workers are written off
     looks: u64,         // number of looks of the watch
-    patience: Patience,
+    adaptive_yield: AdaptiveYield,
     watched: bool,
     closed: bool,
 }
@@ -65,13 +65,13 @@ pub(super) struct Added {
 
 /// State of a worker towards the queue.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct WorkerState {
     shift: u64,
     seat: usize,
     is_fresh: bool,
-    looks: u64, // number of the look that follows its last coming; 0: it has not come
-    rests: u8,  // remaining spin budget, once it has found no work
-    rested: bool,
+    looks: u64,     // number of the look that follows its last coming; 0: it has not come
+    spins_left: u8, // remaining spin budget, once it has found no work
+    has_spun: bool,
 }
 
 /// Duration of a worker's last poll.
@@ -100,7 +100,7 @@ pub(super) enum Next<B> {
 
 /// Result of a periodic check of the queue.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum QueueCheck {
     /// No activation waits, and there are no workers.
     Idle,
     /// The workers make progress.
@@ -111,8 +111,8 @@ pub(super) enum Seen {
 }
 
 impl<B> Queue<B> {
-    pub(super) fn new(settings: Settings) -> Self {
-        let inner = Inner {
+    pub(super) fn new(settings: QueueSettings) -> Self {
+        let inner = QueueState {
             bursts: Lines::new(settings.workers_max),
             workers: 0,
             seats: vec![false; settings.workers_max.max(1)].into(),
@@ -121,14 +121,14 @@ impl<B> Queue<B> {
             pace: Pace::Quick,
             shift: 0,
             looks: 0,
-            patience: Patience::default(),
+            adaptive_yield: AdaptiveYield::default(),
             watched: false,
             closed: false,
         };
         Self { inner: Mutex::new(inner), settings }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner<B>> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<B>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -147,7 +147,7 @@ impl<B> Queue<B> {
         let may_wait = match inner.pace {
             _ if nobody_came => inner.workers,
             Pace::Slow => 0,
-            Pace::Quick => inner.workers * self.settings.crowd,
+            Pace::Quick => inner.workers * self.settings.spawn_threshold,
         };
         Ok(Added { call: inner.call(self.settings.workers_max, may_wait), watch })
     }
@@ -155,7 +155,7 @@ impl<B> Queue<B> {
     /// Decides a worker's next step. `again` is the activation that it took last if that must be
     /// polled again: it is appended to the line, unless this worker is no longer counted, because
     /// then another worker may have to be started for it.
-    pub(super) fn take(&self, place: &mut Place, pace: Pace, again: Option<B>) -> Next<B> {
+    pub(super) fn take(&self, place: &mut WorkerState, pace: Pace, again: Option<B>) -> Next<B> {
         let mut inner = self.lock();
         if let Some(burst) = again {
             if inner.closed || !inner.watched || place.shift != inner.shift {
@@ -169,24 +169,24 @@ impl<B> Queue<B> {
         inner.pace = pace;
         let may_wait = match pace {
             Pace::Slow => 1, // this worker takes one now
-            Pace::Quick => inner.workers * self.settings.crowd,
+            Pace::Quick => inner.workers * self.settings.spawn_threshold,
         };
         if let Some(call) = inner.call(self.settings.workers_max, may_wait) {
             return Next::Call(call);
         }
         if let Some(burst) = inner.bursts.take(place.seat) {
-            if std::mem::take(&mut place.rested) {
-                inner.patience.paid();
+            if std::mem::take(&mut place.has_spun) {
+                inner.adaptive_yield.paid();
             }
             return Next::Work(burst);
         }
-        if !std::mem::replace(&mut place.rested, true) {
-            place.rests = inner.patience.grant(self.settings.rests);
-        } else if place.rests == 0 {
-            inner.patience.in_vain();
+        if !std::mem::replace(&mut place.has_spun, true) {
+            place.spins_left = inner.adaptive_yield.grant(self.settings.spin_budget);
+        } else if place.spins_left == 0 {
+            inner.adaptive_yield.in_vain();
         }
-        if place.rests > 0 {
-            place.rests -= 1;
+        if place.spins_left > 0 {
+            place.spins_left -= 1;
             return Next::Rest;
         }
         inner.workers -= 1;
@@ -197,17 +197,17 @@ impl<B> Queue<B> {
 
     /// Checks whether the workers make progress. `waited` carries from one check to the next
     /// whether activations were waiting.
-    pub(super) fn look(&self, waited: &mut bool) -> Seen {
+    pub(super) fn look(&self, waited: &mut bool) -> QueueCheck {
         let mut inner = self.lock();
         inner.looks += 1;
         let came = std::mem::take(&mut inner.came);
         let waits = !inner.bursts.is_empty();
         let waited = std::mem::replace(waited, waits);
         if !waits && inner.workers == 0 {
-            return Seen::Idle;
+            return QueueCheck::Idle;
         }
         if !waits || !waited || came == inner.workers {
-            return Seen::Work;
+            return QueueCheck::Work;
         }
         let places = self.settings.workers_max.saturating_sub(came).max(1);
         let workers = inner.bursts.len().min(places);
@@ -217,7 +217,7 @@ impl<B> Queue<B> {
         inner.seats.fill(false);
         let (seat, shift) = (inner.sit_down(), inner.shift);
         let more = (1..workers).map(|_| inner.sit_down()).collect();
-        Seen::Stuck(Call { shift, seat, more })
+        QueueCheck::Stuck(Call { shift, seat, more })
     }
 
     /// Ends the watch if no activation waits and there are no workers. Returns whether it ended.
@@ -241,7 +241,7 @@ impl<B> Queue<B> {
     }
 }
 
-impl<B> Inner<B> {
+impl<B> QueueState<B> {
     fn call(&mut self, workers_max: usize, may_wait: usize) -> Option<Call> {
         let calls = self.workers < workers_max && self.bursts.len() > may_wait;
         calls.then(|| {
@@ -261,7 +261,7 @@ impl<B> Inner<B> {
 
     /// Whether a worker continues. One that was written off is counted again if activations wait
     /// and fewer than `workers_max` workers are counted.
-    fn admits(&mut self, place: &mut Place, workers_max: usize) -> bool {
+    fn admits(&mut self, place: &mut WorkerState, workers_max: usize) -> bool {
         let was_fresh = std::mem::take(&mut place.is_fresh);
         if place.shift == self.shift {
             self.fresh -= usize::from(was_fresh);
@@ -280,7 +280,7 @@ impl<B> Inner<B> {
     }
 }
 
-impl Place {
+impl WorkerState {
     /// The worker's seat: the index of its line.
     pub(super) const fn seat(&self) -> usize {
         self.seat
@@ -289,15 +289,15 @@ impl Place {
 
 impl Call {
     /// Initial state of each worker to start.
-    pub(super) fn places(self) -> impl Iterator<Item = Place> {
+    pub(super) fn places(self) -> impl Iterator<Item = WorkerState> {
         let Self { shift, seat, more } = self;
-        iter::once(seat).chain(more).map(move |seat| Place {
+        iter::once(seat).chain(more).map(move |seat| WorkerState {
             shift,
             seat,
             is_fresh: true,
             looks: 0,
-            rests: 0,
-            rested: false,
+            spins_left: 0,
+            has_spun: false,
         })
     }
 }
@@ -309,29 +309,29 @@ impl Call {
 /// it only keeps a thread from sleeping. Workers therefore spin while this has recently found work,
 /// and otherwise only in every [`TRIAL_EVERY`](Self::TRIAL_EVERY)th case.
 #[derive(Debug)]
-struct Patience {
+struct AdaptiveYield {
     worth: u8,   // how many further spins may find nothing
     hurried: u8, // number of workers that ended at once since the last spin
 }
 
-impl Default for Patience {
+impl Default for AdaptiveYield {
     fn default() -> Self {
         Self { worth: Self::WORTH, hurried: 0 }
     }
 }
 
-impl Patience {
+impl AdaptiveYield {
     /// Number of successive spins without success after which workers end at once.
     const WORTH: u8 = 4;
     /// Without success, one of so many workers still spins, to find out whether it is worth it
     /// again.
     const TRIAL_EVERY: u8 = 16;
 
-    const fn grant(&mut self, rests: u8) -> u8 {
+    const fn grant(&mut self, spin_budget: u8) -> u8 {
         self.hurried += 1;
         if self.worth > 0 || self.hurried >= Self::TRIAL_EVERY {
             self.hurried = 0;
-            return rests;
+            return spin_budget;
         }
         0
     }

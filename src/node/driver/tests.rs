@@ -54,9 +54,9 @@ impl Machine for Echo {
 
 /// A world that records outputs by batch. A parameter sets whether callers run the machine.
 #[derive(Clone, Debug, Default)]
-struct Seen<const ON_CALLERS: bool>(Arc<Mutex<Vec<Vec<u32>>>>, Vec<u32>, bool);
+struct RecordingWorld<const ON_CALLERS: bool>(Arc<Mutex<Vec<Vec<u32>>>>, Vec<u32>, bool);
 
-impl<const ON_CALLERS: bool> World<Echo> for Seen<ON_CALLERS> {
+impl<const ON_CALLERS: bool> World<Echo> for RecordingWorld<ON_CALLERS> {
     const NAME: &'static str = "echo";
     const ON_CALLERS: bool = ON_CALLERS;
 
@@ -78,19 +78,19 @@ impl<const ON_CALLERS: bool> World<Echo> for Seen<ON_CALLERS> {
     }
 }
 
-fn driver(behind: bool) -> (Driver<Echo, Seen<false>>, Inbox<Echo>) {
+fn driver(behind: bool) -> (Driver<Echo, RecordingWorld<false>>, Inbox<Echo>) {
     driver_of(behind)
 }
 
 fn driver_of<const ON_CALLERS: bool>(
     behind: bool,
-) -> (Driver<Echo, Seen<ON_CALLERS>>, Inbox<Echo>) {
+) -> (Driver<Echo, RecordingWorld<ON_CALLERS>>, Inbox<Echo>) {
     let inbox = Inbox::new(InboxLimits::default());
-    let world = Seen(Arc::default(), Vec::new(), behind);
+    let world = RecordingWorld(Arc::default(), Vec::new(), behind);
     (Driver::new(Echo::default(), world, inbox.clone(), Clock::start()), inbox)
 }
 
-fn batches<const ON_CALLERS: bool>(world: &Seen<ON_CALLERS>) -> Vec<Vec<u32>> {
+fn batches<const ON_CALLERS: bool>(world: &RecordingWorld<ON_CALLERS>) -> Vec<Vec<u32>> {
     world.0.lock().expect("no test panics under it").clone()
 }
 

@@ -73,10 +73,10 @@ const GRACE: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Clone)]
 pub struct Replicator {
-    shared: Arc<Shared>,
+    shared: Arc<ReplicatorState>,
 }
 
-pub(super) struct Shared {
+pub(super) struct ReplicatorState {
     pub(super) inbox: Inbox<Machine>,
     pub(super) replies: Arc<Replies<Answer>>,
     pub(super) replies_limit: usize,
@@ -106,7 +106,7 @@ pub struct Load {
 }
 
 impl Replicator {
-    pub(super) fn new(shared: Shared) -> Self {
+    pub(super) fn new(shared: ReplicatorState) -> Self {
         Self { shared: Arc::new(shared) }
     }
 
@@ -262,7 +262,7 @@ impl Replicator {
     /// ```
     #[must_use]
     pub fn subscribe<T: DataType>(&self, key: &Key<T>) -> Subscription<T> {
-        let Shared { subscribers, inbox, replies, .. } = &*self.shared;
+        let ReplicatorState { subscribers, inbox, replies, .. } = &*self.shared;
         Subscription::open(subscribers, inbox, replies, key.name())
     }
 
@@ -280,7 +280,7 @@ impl Replicator {
     }
 
     fn subscribe_pattern(&self, pattern: Pattern) -> PrefixSubscription {
-        let Shared { subscribers, inbox, replies, .. } = &*self.shared;
+        let ReplicatorState { subscribers, inbox, replies, .. } = &*self.shared;
         PrefixSubscription::open(subscribers, inbox, replies, pattern)
     }
 
@@ -417,7 +417,7 @@ impl Replicator {
     }
 }
 
-impl Shared {
+impl ReplicatorState {
     async fn ask(&self, request: Request, patience: Option<Duration>) -> Result<Answer, Lost> {
         let place = match self.inbox.place_now() {
             Some(place) => place,

@@ -27,11 +27,11 @@ use crate::cluster::lease::guard::{Guard as Machine, GuardInput};
 /// Table of open subscriptions, each with its unread changes.
 #[derive(Debug, Default)]
 pub(crate) struct Subscribers {
-    table: Mutex<Table>,
+    table: Mutex<SubscriptionTable>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct SubscriptionTable {
     open: BTreeMap<SubscriptionId, Arc<Mutex<Unread>>>, // unbounded: the program opens them
     last: u64,
     ended: bool,
@@ -100,7 +100,7 @@ impl Subscribers {
         (id, unread)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, SubscriptionTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

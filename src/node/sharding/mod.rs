@@ -33,7 +33,7 @@ pub use self::pinning::{Pin, PinError};
 pub use self::queries::{QueryError, RegionState, ShardState};
 pub use self::starting::EntityTypeSetup;
 pub use self::view::TypeView;
-use self::world::{Shared, TypeWorld};
+use self::world::{SharedEnvironment, TypeWorld};
 use super::clock::Clock;
 use super::control::machine::{Control, ControlInbox, ControlInput};
 use super::crew::Crew;
@@ -56,9 +56,9 @@ const REMIND: Duration = Duration::from_secs(2);
 
 /// Handle for cluster sharding on this node. Cheap to clone; all clones refer to the same node.
 #[derive(Clone)]
-pub struct Sharding(Arc<Inner>);
+pub struct Sharding(Arc<ShardingState>);
 
-struct Inner {
+struct ShardingState {
     me: RegionId,
     settings: Settings,
     phase: Duration, // timeout of the shutdown phase in which shards are handed over
@@ -66,7 +66,7 @@ struct Inner {
     message_bytes_max: usize,
     asks: Arc<Asks>,
     replicator: Replicator,
-    shared: Shared,
+    shared: SharedEnvironment,
     hostings: Arc<Hostings>,
     started: Mutex<Started>,
     seen_up: OnceLock<tokio::time::Instant>, // when a health check first saw this node Up
@@ -107,8 +107,9 @@ impl Sharding {
         let (runtime, net) = (Handle::current(), Arc::downgrade(&net));
         let (full, weak) = (Arc::default(), Arc::downgrade(&hostings));
         let crew = Crew::new(runtime.clone());
-        let shared = Shared { net, inbox, lease, clock, runtime, crew, hostings: weak, full };
-        Self(Arc::new(Inner {
+        let shared =
+            SharedEnvironment { net, inbox, lease, clock, runtime, crew, hostings: weak, full };
+        Self(Arc::new(ShardingState {
             me: RegionId::new(me),
             settings: config.sharding.clone(),
             phase: config.shutdown.timeout(phase),
@@ -155,7 +156,7 @@ impl Sharding {
 
     /// Registers a strategy of the program, so that the machines can ask it. Returns its name.
     fn bring(&self, entity_type: &EntityType, (name, strategy): Named) -> Arc<str> {
-        let Shared { inbox, runtime, .. } = &self.0.shared;
+        let SharedEnvironment { inbox, runtime, .. } = &self.0.shared;
         let strategies = self.0.hostings.strategies();
         strategies.add(entity_type, strategy, runtime.clone(), inbox.clone());
         name

@@ -23,20 +23,20 @@ use crate::sharding::machines::Input;
 
 /// The program's allocation strategies, by entity type.
 #[derive(Default)]
-pub(crate) struct Strategies(Mutex<BTreeMap<EntityType, Own>>); // ≤ ENTITY_TYPES_MAX
+pub(crate) struct Strategies(Mutex<BTreeMap<EntityType, TypeStrategy>>); // ≤ ENTITY_TYPES_MAX
 
 /// The strategy of one type, the runtime that it runs on, and the inbox for its answers.
-struct Own {
+struct TypeStrategy {
     strategy: Arc<dyn ShardAllocationStrategy>,
     runtime: Handle,
     inbox: ControlInbox,
-    homes: Line,
-    moves: Line,
+    homes: RequestLine,
+    moves: RequestLine,
 }
 
 /// Requests of one kind. The lock admits one at a time.
 #[derive(Default)]
-struct Line {
+struct RequestLine {
     turn: Arc<sync::Mutex<()>>,
     newest: Option<JoinHandle<()>>,
 }
@@ -50,8 +50,8 @@ impl Strategies {
         runtime: Handle,
         inbox: ControlInbox,
     ) {
-        let (homes, moves) = (Line::default(), Line::default());
-        let own = Own { strategy, runtime, inbox, homes, moves };
+        let (homes, moves) = (RequestLine::default(), RequestLine::default());
+        let own = TypeStrategy { strategy, runtime, inbox, homes, moves };
         self.all().insert(entity_type.clone(), own);
     }
 
@@ -83,12 +83,12 @@ impl Strategies {
         }
     }
 
-    fn all(&self) -> MutexGuard<'_, BTreeMap<EntityType, Own>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<EntityType, TypeStrategy>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Line {
+impl RequestLine {
     fn end(&mut self) {
         if let Some(older) = self.newest.take() {
             older.abort();

@@ -21,7 +21,7 @@ use crate::node::clock::Clock;
 use crate::node::control::machine::{ControlInbox, ControlInput};
 use crate::node::crew::Crew;
 use crate::node::lease::Lease;
-use crate::node::rarely::Rarely;
+use crate::node::rarely::LogThrottle;
 use crate::sharding::burst::Burst;
 use crate::sharding::hosting::{NoRoom, World};
 use crate::sharding::ids::{EntityType, RegionId};
@@ -34,7 +34,7 @@ const KNOWN_MAX: usize = 4_096;
 
 /// Parts of the environment that all types of a node share.
 #[derive(Clone)]
-pub(crate) struct Shared {
+pub(crate) struct SharedEnvironment {
     /// Empty until the transport has started. This reference and `hostings` are weak to avoid a
     /// cycle: the transport holds the receiver of messages, which holds the hosted types, which
     /// hold this.
@@ -52,13 +52,13 @@ pub(crate) struct Shared {
 /// The environment of one entity type.
 pub(crate) struct TypeWorld {
     entity_type: EntityType,
-    shared: Shared,
+    shared: SharedEnvironment,
     lanes: PerThread<RwLock<BTreeMap<RegionId, Lane>>>, // each ≤ KNOWN_MAX
-    complained: Mutex<Rarely>,
+    complained: Mutex<LogThrottle>,
 }
 
 /// Result of appending a frame to a lane.
-enum Sent {
+enum AppendResult {
     Yes,
     Full(Lane),
     NoLane,
@@ -67,7 +67,7 @@ enum Sent {
 }
 
 impl TypeWorld {
-    pub(crate) fn new(entity_type: EntityType, shared: Shared) -> Self {
+    pub(crate) fn new(entity_type: EntityType, shared: SharedEnvironment) -> Self {
         Self { entity_type, shared, lanes: PerThread::default(), complained: Mutex::default() }
     }
 
@@ -77,25 +77,25 @@ impl TypeWorld {
         &self,
         to: RegionId,
         append: impl Fn(&Lane, &[&str]) -> Result<(), SendError>,
-    ) -> Sent {
+    ) -> AppendResult {
         let header = [self.entity_type.as_str()];
         // `None`: the lane is broken.
         let append = |lane: &Lane| match append(lane, &header) {
-            Ok(()) => Some(Sent::Yes),
-            Err(SendError::Full { .. }) => Some(Sent::Full(lane.clone())),
+            Ok(()) => Some(AppendResult::Yes),
+            Err(SendError::Full { .. }) => Some(AppendResult::Full(lane.clone())),
             Err(SendError::Broken) => None,
             Err(why) => {
                 // Earlier checks use this node's limit of the message size; the peer's may be
                 // lower.
                 self.complain(to, &why);
-                Some(Sent::TooLong)
+                Some(AppendResult::TooLong)
             }
         };
         let known = {
             let lanes = self.lanes.mine().read().unwrap_or_else(PoisonError::into_inner);
             lanes.get(&to).and_then(append)
         };
-        known.or_else(|| append(&self.find(to)?)).unwrap_or(Sent::NoLane)
+        known.or_else(|| append(&self.find(to)?)).unwrap_or(AppendResult::NoLane)
     }
 
     fn find(&self, to: RegionId) -> Option<Lane> {
@@ -141,10 +141,10 @@ impl TypeWorld {
 impl World for TypeWorld {
     fn send(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom> {
         match self.append(to, |lane, header| lane.send(header, frame)) {
-            Sent::Yes => Ok(()),
-            Sent::NoLane => Err(NoRoom::NoLane),
-            Sent::TooLong => Err(NoRoom::TooLong),
-            Sent::Full(lane) => {
+            AppendResult::Yes => Ok(()),
+            AppendResult::NoLane => Err(NoRoom::NoLane),
+            AppendResult::TooLong => Err(NoRoom::TooLong),
+            AppendResult::Full(lane) => {
                 self.wait_for_room(to, lane);
                 Err(NoRoom::Full)
             }
@@ -153,10 +153,10 @@ impl World for TypeWorld {
 
     fn answer(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom> {
         match self.append(to, |lane, header| lane.answer(header, frame)) {
-            Sent::Yes => Ok(()),
-            Sent::TooLong => Err(NoRoom::TooLong),
-            Sent::NoLane => Err(NoRoom::NoLane),
-            Sent::Full(_) => {
+            AppendResult::Yes => Ok(()),
+            AppendResult::TooLong => Err(NoRoom::TooLong),
+            AppendResult::NoLane => Err(NoRoom::NoLane),
+            AppendResult::Full(_) => {
                 self.complain(to, &"the lane keeps four times as much as it may");
                 Err(NoRoom::Full)
             }

@@ -97,16 +97,16 @@ struct State {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Progress {
+struct ShutdownProgress {
     reason: Option<Reason>,
     done: bool,
 }
 
-struct Shared {
+struct ShutdownState {
     settings: Settings,
     runtime: Handle,
     state: Mutex<State>,
-    progress: watch::Sender<Progress>,
+    progress: watch::Sender<ShutdownProgress>,
 }
 
 /// The coordinated shutdown of a node. Cheap to clone; all clones refer to the same shutdown.
@@ -126,15 +126,15 @@ struct Shared {
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct CoordinatedShutdown(Arc<Shared>);
+pub struct CoordinatedShutdown(Arc<ShutdownState>);
 
 impl CoordinatedShutdown {
     /// Creates a shutdown that has not begun. Its tasks will run on the current runtime.
     #[must_use]
     pub(super) fn new(settings: Settings) -> Self {
         let state = Mutex::new(State { tasks: BTreeMap::new(), begun: None });
-        let progress = watch::Sender::new(Progress::default());
-        Self(Arc::new(Shared { settings, runtime: Handle::current(), state, progress }))
+        let progress = watch::Sender::new(ShutdownProgress::default());
+        Self(Arc::new(ShutdownState { settings, runtime: Handle::current(), state, progress }))
     }
 
     /// Adds a task to a phase. The tasks of a phase run concurrently, and the next phase begins

@@ -3,15 +3,15 @@
 use super::*;
 
 fn queue(workers_max: usize) -> Queue<u32> {
-    Queue::new(Settings { workers_max, crowd: 16, rests: 8 })
+    Queue::new(QueueSettings { workers_max, spawn_threshold: 16, spin_budget: 8 })
 }
 
-fn worker(queue: &Queue<u32>, burst: u32) -> Place {
+fn worker(queue: &Queue<u32>, burst: u32) -> WorkerState {
     let added = queue.add(0, burst).expect("it is open");
     called(added)
 }
 
-fn called(added: Added) -> Place {
+fn called(added: Added) -> WorkerState {
     added.call.expect("there is no worker yet").places().next().expect("one")
 }
 
@@ -45,14 +45,14 @@ fn worker_starts_another_one_after_a_slow_poll() {
 }
 
 /// Creates a queue whose workers make no progress, after the watch has detected it.
-fn stuck(workers_max: usize, bursts: u32) -> (Queue<u32>, Vec<Place>, Call) {
+fn stuck(workers_max: usize, bursts: u32) -> (Queue<u32>, Vec<WorkerState>, Call) {
     let (queue, mut waited, mut places) = (queue(workers_max), false, Vec::new());
     for burst in 0..bursts {
         let added = queue.add(0, burst).expect("it is open");
         places.extend(added.call.into_iter().flat_map(Call::places));
     }
-    assert_eq!(queue.look(&mut waited), Seen::Work);
-    let Seen::Stuck(call) = queue.look(&mut waited) else { panic!("no worker came") };
+    assert_eq!(queue.look(&mut waited), QueueCheck::Work);
+    let QueueCheck::Stuck(call) = queue.look(&mut waited) else { panic!("no worker came") };
     (queue, places, call)
 }
 
@@ -86,7 +86,7 @@ fn written_off_worker_adds_its_activation_like_a_new_one() {
     let _ = queue.add(0, 1);
     queue.look(&mut waited); // the worker came since the last look
     queue.look(&mut waited);
-    let Seen::Stuck(call) = queue.look(&mut waited) else { panic!("no worker came") };
+    let QueueCheck::Stuck(call) = queue.look(&mut waited) else { panic!("no worker came") };
     let mut other = call.places().next().expect("one");
     while queue.take(&mut other, Pace::Quick, None) != Next::End {}
     assert!(queue.unwatch());
@@ -118,9 +118,9 @@ fn blocked_workers_are_replaced_while_another_one_works() {
         places.extend(added.call.into_iter().flat_map(Call::places));
     }
     assert_eq!(places.len(), 3);
-    assert_eq!(queue.look(&mut waited), Seen::Work);
+    assert_eq!(queue.look(&mut waited), QueueCheck::Work);
     assert!(matches!(queue.take(&mut places[0], Pace::Quick, None), Next::Work(_)));
-    let Seen::Stuck(call) = queue.look(&mut waited) else { panic!("two have not come") };
+    let QueueCheck::Stuck(call) = queue.look(&mut waited) else { panic!("two have not come") };
     assert_eq!(call.places().count(), 2);
     assert!(matches!(queue.take(&mut places[0], Pace::Quick, None), Next::Work(_)), "it continues");
     assert_eq!(queue.take(&mut places[1], Pace::Quick, None), Next::End, "there are three again");
@@ -141,15 +141,15 @@ fn no_worker_is_written_off_while_activations_are_taken() {
     let mut place = worker(&queue, 1);
     for burst in 2..10 {
         let _ = queue.add(0, burst);
-        assert_eq!(queue.look(&mut waited), Seen::Work);
+        assert_eq!(queue.look(&mut waited), QueueCheck::Work);
         assert!(matches!(queue.take(&mut place, Pace::Quick, None), Next::Work(_)));
     }
     assert!(matches!(queue.take(&mut place, Pace::Quick, None), Next::Work(_)));
     for _ in 0..3 {
-        assert_eq!(queue.look(&mut waited), Seen::Work);
+        assert_eq!(queue.look(&mut waited), QueueCheck::Work);
     }
     while queue.take(&mut place, Pace::Quick, None) != Next::End {}
-    assert_eq!(queue.look(&mut waited), Seen::Idle);
+    assert_eq!(queue.look(&mut waited), QueueCheck::Idle);
 }
 
 #[test]
@@ -157,9 +157,9 @@ fn activation_added_since_the_last_look_is_not_stuck() {
     let (queue, mut waited) = (queue(1), false);
     let mut place = worker(&queue, 1);
     assert!(matches!(queue.take(&mut place, Pace::Quick, None), Next::Work(_)));
-    assert_eq!(queue.look(&mut waited), Seen::Work);
+    assert_eq!(queue.look(&mut waited), QueueCheck::Work);
     let _ = queue.add(0, 2);
-    assert_eq!(queue.look(&mut waited), Seen::Work);
+    assert_eq!(queue.look(&mut waited), QueueCheck::Work);
 }
 
 #[test]
@@ -225,7 +225,7 @@ struct World {
     queue: Queue<u32>,
     workers_max: usize,
     added: u32,
-    places: Vec<(Place, Option<u32>)>, // of present workers, with the activation each took last
+    places: Vec<(WorkerState, Option<u32>)>, // of present workers, with the activation each took last
     waited: bool,
     taken: Vec<u32>,
     returned: Vec<u32>, // when the queue was closed, or later
@@ -248,7 +248,7 @@ enum Step {
 impl World {
     fn after(workers_max: usize, steps: &[Step]) -> Self {
         let mut world = Self {
-            queue: Queue::new(Settings { workers_max, crowd: 1, rests: 1 }),
+            queue: Queue::new(QueueSettings { workers_max, spawn_threshold: 1, spin_budget: 1 }),
             workers_max,
             added: 0,
             places: Vec::new(),
@@ -284,7 +284,7 @@ impl World {
                 self.take_work(worker, again);
             }
             Step::Look => {
-                if let Seen::Stuck(call) = self.queue.look(&mut self.waited) {
+                if let QueueCheck::Stuck(call) = self.queue.look(&mut self.waited) {
                     self.call(call);
                 }
             }
@@ -345,7 +345,8 @@ impl World {
         let inner = self.queue.lock();
         let places = self.places.iter().map(|(place, _)| place);
         let of_this_shift: Vec<_> = places.filter(|place| place.shift == inner.shift).collect();
-        let count = |is: &dyn Fn(&Place) -> bool| of_this_shift.iter().filter(|x| is(x)).count();
+        let count =
+            |is: &dyn Fn(&WorkerState) -> bool| of_this_shift.iter().filter(|x| is(x)).count();
         assert_eq!(of_this_shift.len(), inner.workers, "a started worker is counted until its end");
         assert_eq!(count(&|place| place.is_fresh), inner.fresh);
         assert_eq!(count(&|place| place.looks > inner.looks), inner.came);
