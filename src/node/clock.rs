@@ -1,8 +1,10 @@
 //! The monotonic and the wall clock of a process, read together as [`Now`] once per input.
 //!
-//! The package reads clocks only here. The monotonic clock counts from the creation of [`Clock`]
-//! and continues while the host is suspended (`CLOCK_BOOTTIME`): on a clock that stops in a suspend
-//! the holder would count its hosting lease as valid after the grantors' promises have expired.
+//! The package reads clocks only here. The monotonic clock counts from the creation of [`Clock`].
+//!
+//! Clock that runs during suspend (docs/protocol/leases.md#clock-that-runs-during-suspend): the
+//! clock continues while the host is suspended (`CLOCK_BOOTTIME`); on a clock that stops in a
+//! suspend a node would count its hosting lease as valid after the grantors' promises have expired.
 //! Timers of the async runtime may stop in a suspend, so a deadline that passed meanwhile is
 //! noticed somewhat late, but never early.
 

@@ -188,7 +188,8 @@ async fn leave(cluster: Cluster) {
     }
 }
 
-/// Releases the hosting lease: no entity runs on this node any longer.
+/// Releases the hosting lease, after the shards have moved: no entity runs on this node any longer
+/// (docs/protocol/membership.md#drain-before-exiting).
 async fn exit(cluster: Cluster) {
     if cluster.is_member() && cluster.order(Command::Drained).await.is_ok() {
         cluster.until(|status| status.is_none_or(|status| status >= Status::Exiting)).await;

@@ -1,7 +1,9 @@
-//! [`Lease`]: the hosting lease, which entities check before every message and every poll.
+//! [`Lease`]: the hosting lease of this node.
 //!
-//! Membership writes the time of expiry as one atomic number, and readers compare it with the
-//! clock. No timer sets a flag, because a timer may fire after the lease has expired.
+//! Clock check before every message (docs/protocol/leases.md#clock-check-before-every-message): an
+//! entity compares the lease with the clock before every message and every poll. Membership writes
+//! the time of expiry as one atomic number. No timer sets a flag, because a timer may fire after the
+//! lease has expired.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -138,8 +138,9 @@ pub enum Event {
     /// The durable records of an earlier incarnation cannot be read. Nothing is served, and the
     /// node must stop.
     LoadFailed(LoadError),
-    /// The Replicator panicked, which is a bug. It cannot be restarted, because it might use dots
-    /// twice. The node must stop.
+    /// The Replicator panicked, which is a bug. It is not restarted, because it might use dots
+    /// twice (docs/protocol/replication.md#a-replicator-never-restarts-within-an-incarnation). The
+    /// node must stop.
     Failed(String),
 }
 

@@ -1,8 +1,8 @@
 //! [`Cluster`]: the program's handle for membership.
 //!
 //! Most reads return the state that membership published last. Orders such as `leave` are queued
-//! for the membership machine, which carries them out later, on this node or on another member.
-//! This module implements no protocol.
+//! for the membership machine, which carries them out later, on this node or on another member. The
+//! protocol is described in docs/protocol/membership.md.
 
 mod error;
 mod newcomers;

@@ -1,4 +1,5 @@
-//! Forced recovery: on an operator's order the cluster continues without a majority that is lost.
+//! Forced recovery (docs/protocol/configurations.md#forced-recovery): on an operator's order the
+//! cluster continues without a majority that is lost.
 
 use std::sync::Arc;
 use std::time::Duration;

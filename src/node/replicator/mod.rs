@@ -2,7 +2,8 @@
 //!
 //! Requests become inputs of the machine, and replies wake the callers' futures. The futures borrow
 //! nothing, so they can be spawned. A future may be dropped at any time without leaving state
-//! behind, and does nothing before its first poll. This module implements no protocol.
+//! behind, and does nothing before its first poll. The protocol is described in
+//! docs/protocol/replication.md.
 
 mod consistency;
 mod error;

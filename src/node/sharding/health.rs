@@ -1,7 +1,8 @@
 //! Readiness check: a node is ready once its regions have registered with their coordinators.
 //!
 //! A coordinator that fails later does not make the node unready, because the node continues to
-//! serve shards whose homes are known.
+//! serve shards whose homes are known
+//! (docs/protocol/sharding.md#known-homes-outlive-the-coordinator).
 
 use std::collections::BTreeSet;
 

@@ -2,7 +2,8 @@
 //!
 //! The machines of a type (coordinator and region) run on the thread of membership. Module
 //! `hostings` passes their orders to the code that runs the entities, which uses this node's lanes,
-//! lease, clock and runtime through module `world`.
+//! lease, clock and runtime through module `world`. The protocol is described in
+//! docs/protocol/sharding.md.
 
 mod balancing;
 mod error;

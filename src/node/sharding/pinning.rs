@@ -1,7 +1,8 @@
 //! Pins: the program chooses the nodes of shards, for types whose `allocation-strategy` is
 //! `external`.
 //!
-//! They correspond to Akka's external allocation client (`updateShardLocations`, `shardLocations`).
+//! They correspond to Akka's external allocation client (`updateShardLocations`, `shardLocations`);
+//! see docs/protocol/sharding.md#allocation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

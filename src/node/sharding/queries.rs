@@ -1,7 +1,8 @@
 //! Queries about entity types: homes of shards and the decisions behind them, live entities,
 //! counts.
 //!
-//! Some queries read this node's machines; cluster queries ask all regions of a type.
+//! Some queries read this node's machines; cluster queries ask all regions of a type
+//! (docs/protocol/sharding.md#queries-and-stops).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

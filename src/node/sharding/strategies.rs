@@ -1,9 +1,10 @@
 //! [`Strategies`]: runs allocation strategies of the program on the program's runtime.
 //!
-//! The machines never wait for an answer. For each type there is one request for a home and one for
-//! moves at a time; a newer request aborts an older one of its kind. If the older one blocks its
-//! thread and cannot be aborted, the newer one waits for it without occupying a thread, so a
-//! strategy never blocks more than two threads.
+//! The machines never wait for an answer, and a failing strategy changes nothing
+//! (docs/protocol/sharding.md#a-failing-strategy-changes-nothing). For each type there is one
+//! request for a home and one for moves at a time; a newer request aborts an older one of its kind.
+//! If the older one blocks its thread and cannot be aborted, the newer one waits for it without
+//! occupying a thread, so a strategy never blocks more than two threads.
 
 use std::any::Any;
 use std::collections::BTreeMap;

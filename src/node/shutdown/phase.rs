@@ -1,6 +1,7 @@
 //! Phases of the coordinated shutdown, their order and their timeouts.
 //!
-//! Names and order are those of Akka, so that documentation written for Akka applies here.
+//! Names and order are those of Akka, so that documentation written for Akka applies here
+//! (docs/protocol/membership.md#shutdown-phases).
 
 use std::collections::BTreeMap;
 use std::fmt;
