@@ -202,7 +202,7 @@ async fn each<E: Entity, S: DeserializeOwned + Send + 'static>(
             match region.entity(id).ask_within(ANSWER_WITHIN, question).await {
                 Ok(account) => return Some((id.clone(), account)),
                 Err(error) => {
-                    tracing::warn!(%error, "flights.no_answer: the entity is asked again")
+                    tracing::warn!(%error, "flights.no_answer: the entity is asked again");
                 }
             }
         }

@@ -97,7 +97,10 @@ impl<O: Outgoing> DataWorld<O> {
     fn tell(&self, event: Event) {
         log(&event);
         if let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(event) {
-            tracing::error!(?event, "node.event_lost: nobody reads the Replicator's events");
+            tracing::error!(
+                ?event,
+                "node.event_lost: the queue of the Replicator's events is full"
+            );
         }
     }
 }
@@ -161,9 +164,7 @@ fn log(event: &Event) {
             tracing::info!(%epoch, "ddata.excluded: this incarnation's data no longer takes part");
         }
         Event::StopServing => {
-            tracing::info!(
-                "ddata.stop_serving: the next configuration may be one without this node"
-            );
+            tracing::info!("ddata.stop_serving: the next configuration may exclude this node");
         }
         Event::Pending(epoch) => tracing::debug!(epoch = %epoch.id(), "ddata.pending"),
         Event::Alarm(alarm) => log_alarm(alarm),
@@ -191,7 +192,7 @@ fn log_alarm(alarm: &Alarm) {
             );
         }
         Alarm::LargeValue { key, bytes } => {
-            tracing::warn!(%key, bytes, "ddata.large_value: spread it over several keys");
+            tracing::warn!(%key, bytes, "ddata.large_value: spread the value over several keys");
         }
         Alarm::Undecodable { from, why } => {
             tracing::warn!(%from, why, "ddata.undecodable: does that node run another release?");
@@ -200,7 +201,7 @@ fn log_alarm(alarm: &Alarm) {
             tracing::warn!(%from, %key, "ddata.wrong_type: two programs use one key");
         }
         Alarm::Store(error) => {
-            tracing::error!(%error, "ddata.store: what was not written is not acknowledged");
+            tracing::error!(%error, "ddata.store: unwritten changes are not acknowledged");
         }
         other => tracing::warn!(?other, "ddata.alarm"),
     }

@@ -142,10 +142,10 @@ async fn ask(provider: &dyn DowningLease, lease: &LeaseName, within: Duration) -
     let acquired = guarded(async { provider.acquire(lease.clone()).await });
     match tokio::time::timeout(within, acquired).await {
         Ok(Ok(true)) => {
-            tracing::info!(name, "cluster.downing_lease: this side has it");
+            tracing::info!(name, "cluster.downing_lease: this side holds the lease");
             return LeaseAnswer::Granted;
         }
-        Ok(Ok(false)) => tracing::warn!(name, "cluster.downing_lease: another side has it"),
+        Ok(Ok(false)) => tracing::warn!(name, "cluster.downing_lease: another side holds it"),
         Ok(Err(error)) => {
             tracing::warn!(name, %error, "cluster.downing_lease: the provider failed");
             give_back(provider, lease, within).await; // the lease may be acquired nevertheless

@@ -95,7 +95,9 @@ impl RunningParts {
         match share(within, running.stop(), |left| net.stop_within(left)).await {
             Some(Ok(_)) => {}
             Some(Err(error)) => tracing::error!(%error, "node.stopped_late"),
-            None => tracing::error!(?within, "node.stopped_late: replicated data still end"),
+            None => {
+                tracing::error!(?within, "node.stopped_late: the Replicator has not ended in time");
+            }
         }
         listening.abort();
         drop((identity, runtime));
@@ -238,7 +240,9 @@ impl Node {
                 std::process::exit(IMPATIENT);
             }
             if shutdown.reason().is_some() {
-                tracing::warn!("node.stopping: it is about to end already; once more ends it now");
+                tracing::warn!(
+                    "node.stopping: already in progress; another signal ends it at once"
+                );
             }
             shutdown.begin(Reason::Signal);
         }

@@ -18,7 +18,7 @@ use crate::config::Config;
 #[non_exhaustive]
 pub enum FixedError {
     /// An address contains no peer id.
-    #[error("{address} names no peer: end it in /p2p/<peer id>, as `Node::addresses` gives it")]
+    #[error("{address} has no peer id: end it in /p2p/<peer id>, as in `Node::addresses`")]
     Unnamed {
         /// The address without a peer id.
         address: Multiaddr,

@@ -45,10 +45,10 @@ pub enum NotSent {
     #[error("the lane is full")]
     Full,
     /// The message exceeds the limit of the peer.
-    #[error("the message is longer than the peer takes")]
+    #[error("the message is longer than the peer accepts")]
     TooLong,
     /// There is no lane to this incarnation: it has ended, or is not known yet.
-    #[error("no lane leads there")]
+    #[error("there is no lane to that node")]
     NoLink,
 }
 

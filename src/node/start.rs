@@ -92,7 +92,7 @@ pub enum StartError {
         address: Multiaddr,
     },
     /// The operating system started no thread for membership or for replicated data.
-    #[error("the system gives no thread: raise the limit of this user or cgroup")]
+    #[error("the system started no thread: raise the limit of this user or cgroup")]
     Thread(#[source] io::Error),
 }
 

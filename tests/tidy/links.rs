@@ -81,14 +81,15 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
 }
 
 fn dead_links(page: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
-    let links = prose(text).enumerate().flat_map(|(at, line)| {
-        links(line).into_iter().map(move |target| (at + 1, target))
-    });
+    let links = prose(text)
+        .enumerate()
+        .flat_map(|(at, line)| links(line).into_iter().map(move |target| (at + 1, target)));
     let dead = links.filter(|(_, target)| {
         let elsewhere = target.contains("://") || target.starts_with("mailto:");
         !elsewhere && !exists(target)
     });
-    let complain = |(line, target)| format!("{page}:{line}: links to `{target}`, which does not exist");
+    let complain =
+        |(line, target)| format!("{page}:{line}: links to `{target}`, which does not exist");
     dead.map(complain).collect()
 }
 

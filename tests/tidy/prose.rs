@@ -5,11 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{read, sources};
 
+/// Counts a habit in one comment line.
+type Count = fn(&str) -> usize;
+
 /// A habit that makes comments hard to read: its name, how often one comment line has it, and how
 /// often 1,000 comment lines may have it.
 struct Habit {
     name: &'static str,
-    count: fn(&str) -> usize,
+    count: Count,
     limit: usize,
 }
 
@@ -124,15 +127,17 @@ fn words(line: &str) -> Vec<String> {
 }
 
 fn persons(line: &str) -> usize {
-    let is_person = |word: &&String| {
-        matches!(word.as_str(), "who" | "whom" | "whoever" | "whomever")
-    };
+    let is_person =
+        |word: &&String| matches!(word.as_str(), "who" | "whom" | "whoever" | "whomever");
     words(line).iter().filter(is_person).count()
 }
 
 fn what_clauses(line: &str) -> usize {
-    let begins = |at: usize| at == 0 || line[..at].ends_with([' ']) && {
-        line[..at].trim_end().ends_with(['.', ';', ':', '('])
+    let begins = |at: usize| {
+        at == 0
+            || line[..at].ends_with([' ']) && {
+                line[..at].trim_end().ends_with(['.', ';', ':', '('])
+            }
     };
     line.match_indices("What ").filter(|(at, _)| begins(*at)).count()
 }
@@ -224,7 +229,7 @@ fn names_a_person(name: &str) -> bool {
 
 #[test]
 fn each_habit_is_counted() {
-    let examples: [(fn(&str) -> usize, [&str; 2], &str); 5] = [
+    let examples: [(Count, [&str; 2], &str); 5] = [
         (persons, ["Who leaves waits.", "told to whoever asks"], "The whole node waits."),
         (what_clauses, ["What was held goes.", "It ends. What is left goes."], "Tells What ends."),
         (modals, ["It is to be seen.", "They were to answer."], "It is next to the others."),
@@ -237,10 +242,10 @@ fn each_habit_is_counted() {
         }
         assert_eq!(count(good), 0, "{good}");
     }
-    assert_eq!(comments("a.rs", "//! One\n\n///\nlet a = 1; // no\n  // Two"), [
-        ("a.rs:1".to_owned(), "One"),
-        ("a.rs:5".to_owned(), "Two"),
-    ]);
+    assert_eq!(
+        comments("a.rs", "//! One\n\n///\nlet a = 1; // no\n  // Two"),
+        [("a.rs:1".to_owned(), "One"), ("a.rs:5".to_owned(), "Two"),]
+    );
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub enum JoinError {
     #[error("this node has seeds and joins through them: wait for `up`, or start it without seeds")]
     HasSeeds,
     /// The node already belongs to a cluster.
-    #[error("this node is a member already; start it with cluster.wait-for-join to choose whom")]
+    #[error("this node is a member already; start it with cluster.wait-for-join to join by order")]
     Member,
     /// The address is longer than that of a member may be.
     #[error("the address has {len} bytes, at most {ADDRESS_BYTES_MAX} are allowed")]
@@ -76,8 +76,8 @@ pub enum RecoverError {
     Refused(#[from] NotRecovered),
     /// The recovery was ordered but not completed in time. It may still be completed.
     #[error(
-        "the forced configuration was not installed within {within:?}; ask `ostraca members` whether \
-         it is, and the log why not"
+        "the forced configuration was not installed within {within:?}; check with `ostraca \
+         members`, and see the log for the cause"
     )]
     Late {
         /// Time allowed for the recovery.

@@ -105,7 +105,8 @@ async fn write(dir: &Path, bytes: Vec<u8>, is_over: impl Fn() -> bool) {
         tracing::error!(
             ?dir,
             why,
-            "node.memory_not_written: membership waits for it; make room, or let this user write"
+            "node.memory_not_written: membership waits for this write; free disk space, or permit \
+             this user to write"
         );
         if is_over() {
             return;

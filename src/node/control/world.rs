@@ -131,9 +131,9 @@ impl ControlWorld {
         if self.complained.now(self.clock.mono()) {
             tracing::warn!(
                 %to, %entity_type, %shard, bytes,
-                "sharding.payload_too_long: the shard waits at its next home for messages that it \
-                 takes in shorter pieces only; set net.limits.message-bytes-max alike on all \
-                 nodes, or stop this node, which counts them as lost"
+                "sharding.payload_too_long: the next home of the shard waits for messages, and \
+                 accepts only shorter pieces; set net.limits.message-bytes-max equally on all \
+                 nodes, or stop this node, which counts the messages as lost"
             );
         }
     }
@@ -188,7 +188,7 @@ impl ControlWorld {
             Event::Cluster(event) => self.publish(event),
             Event::Notice(notice) => self.notice(&notice),
             Event::LeaseHeld(until) => self.lease.hold(until),
-            Event::LeaseLapsed => self.lapsed("nothing begins here until a quorum answers"),
+            Event::LeaseLapsed => self.lapsed("entities begin no message until a quorum answers"),
             Event::LeaseLost => {
                 self.lapsed(STOPS);
                 self.hostings.lapsed();
@@ -203,7 +203,9 @@ impl ControlWorld {
     fn ask_for_lease(&self, acquire: bool) {
         let is_asked = self.asking.as_ref().is_some_and(|asking| asking.order(acquire));
         if acquire && !is_asked {
-            tracing::warn!("cluster.downing_lease: not asked, since an earlier call still waits");
+            tracing::warn!(
+                "cluster.downing_lease: not requested, because an earlier call is pending"
+            );
             let denied = Input::DowningLease(Some(LeaseAnswer::Denied));
             let _ = self.inbox.fact(denied.into()); // fails only after the stop
         }

@@ -294,7 +294,7 @@ impl Drop for WorkerMonitor {
 /// Logs that workers are blocked. A panic of the tracing subscriber is caught, because the watch
 /// must continue its checks.
 fn say_held_up() {
-    let say = || tracing::debug!("sharding.workers_held_up: a handler or a task keeps its thread");
+    let say = || tracing::debug!("sharding.workers_held_up: a handler or a task blocks its thread");
     if let Err(panic) = catch_unwind(say) {
         forget_panic(panic);
     }

@@ -48,7 +48,7 @@ pub enum UpdateError {
         failed: usize,
     },
     /// The caller's function returned an error. Nothing was changed.
-    #[error("the update was given up and nothing was changed")]
+    #[error("the update's function failed and nothing was changed")]
     Modify(#[source] Arc<EditError>),
     /// The caller's function panicked. Nothing was changed, and other requests are not affected.
     #[error("the update's function panicked and nothing was changed: {message}")]
@@ -68,10 +68,10 @@ pub enum UpdateError {
         nowhere: bool,
     },
     /// Nothing was changed: the key holds a write with a higher stamp. Read it and try again.
-    #[error("a later write is there and nothing was changed: read again")]
+    #[error("the key holds a later write and nothing was changed: read it again")]
     Stale(#[source] Arc<EditError>),
     /// Nothing was changed: the key belongs to a guarded group.
-    #[error("the key is guarded by group `{group}` and nothing was changed: take a term for it")]
+    #[error("the key is guarded by group `{group}` and nothing was changed: acquire a term")]
     Guarded {
         /// The group of the key.
         group: Group,
@@ -99,7 +99,7 @@ pub enum UpdateError {
     #[error("this node is no member; nothing was changed: retry after it has joined")]
     NotJoined,
     /// Nothing was changed: the consistency level needs more replicas than exist.
-    #[error("{needed} replicas are asked for and there are {existing}; nothing was changed")]
+    #[error("the level needs {needed} replicas and {existing} exist; nothing was changed")]
     NotEnoughReplicas {
         /// Number of replicas that the level needs.
         needed: usize,
@@ -121,8 +121,8 @@ pub enum UpdateError {
     /// The Replicator did not begin or answer the request in time, because this node is overloaded.
     /// The change may have been made, or may be made later.
     #[error(
-        "no answer within {waited:?}; the change may be made, also later: this node is overloaded, \
-         see its log"
+        "no answer within {waited:?}; the change may be made, now or later: this node is \
+         overloaded, see its log"
     )]
     Unanswered {
         /// How long the caller waited.
@@ -185,7 +185,7 @@ pub enum GetError {
     #[error("{} of {} replicas answered in time: retry, or read fewer", .0.answered, .0.needed)]
     Timeout(Tally),
     /// The key holds data of another type.
-    #[error("the key holds `{found}`, not `{expected}`: read it as that")]
+    #[error("the key holds `{found}`, not `{expected}`: read it with that type")]
     WrongType {
         /// Type that the caller expected.
         expected: Shape,
@@ -196,7 +196,7 @@ pub enum GetError {
     #[error("this node is no member: retry after it has joined, or read locally")]
     NotJoined,
     /// The consistency level needs more replicas than exist.
-    #[error("{needed} replicas are asked for and there are {existing}")]
+    #[error("the level needs {needed} replicas and {existing} exist")]
     NotEnoughReplicas {
         /// Number of replicas that the level needs.
         needed: usize,
@@ -277,7 +277,7 @@ pub enum DeleteError {
     #[error("this node is no member; nothing was deleted: retry after it has joined")]
     NotJoined,
     /// Nothing was deleted: the consistency level needs more replicas than exist.
-    #[error("{needed} replicas are asked for and there are {existing}; nothing was deleted")]
+    #[error("the level needs {needed} replicas and {existing} exist; nothing was deleted")]
     NotEnoughReplicas {
         /// Number of replicas that the level needs.
         needed: usize,
@@ -300,7 +300,7 @@ pub enum DeleteError {
     /// The Replicator did not begin or answer the request in time, because this node is overloaded.
     /// The key may have been deleted, or may be deleted later.
     #[error(
-        "no answer within {waited:?}; the key may be deleted, also later: this node is \
+        "no answer within {waited:?}; the key may be deleted, now or later: this node is \
          overloaded, see its log"
     )]
     Unanswered {
@@ -344,7 +344,7 @@ impl From<RequestError> for DeleteError {
 #[non_exhaustive]
 pub enum FlushError {
     /// A replica still lacks a change. Nothing is lost: the change will be delivered.
-    #[error("not everything was delivered in time; it will be")]
+    #[error("not all changes were delivered in time; they will be delivered later")]
     Timeout,
     /// This node is in no configuration, so there are no replicas to deliver to.
     #[error("this node is no member: retry after it has joined")]

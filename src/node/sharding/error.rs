@@ -38,7 +38,7 @@ pub enum NotStarted {
     #[error(transparent)]
     Settings(#[from] ConfigError),
     /// This node has started as many entity types as a member can announce.
-    #[error("this node has started {ENTITY_TYPES_MAX} entity types, and no more are allowed")]
+    #[error("this node has started {ENTITY_TYPES_MAX} entity types, which is the maximum")]
     TooMany,
     /// The node has stopped, or was started without membership.
     #[error("the node has stopped, or was started without membership")]
@@ -55,7 +55,7 @@ pub struct Unanswered;
 #[non_exhaustive]
 pub enum NotReady {
     /// Regions of this node are not registered yet. Messages are buffered until homes are known.
-    #[error("no coordinator has known the region of {} here yet", list(.types))]
+    #[error("no coordinator has registered the region of {} on this node yet", list(.types))]
     Unregistered {
         /// The entity types of these regions.
         types: BTreeSet<EntityType>, // ≤ ENTITY_TYPES_MAX, and names in the settings

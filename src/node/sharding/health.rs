@@ -108,7 +108,8 @@ mod tests {
         let left = missing(&names, &progress);
         assert_eq!(left, BTreeSet::from([two.clone()]));
         let error = NotReady::Unregistered { types: left };
-        assert_eq!(error.to_string(), "no coordinator has known the region of two here yet");
+        let text = "no coordinator has registered the region of two on this node yet";
+        assert_eq!(error.to_string(), text);
         progress.registered.insert(two);
         assert_eq!(missing(&names, &progress), BTreeSet::new());
     }

@@ -266,8 +266,8 @@ impl Hostings {
             Event::StrategyFailed { entity_type, why } => {
                 tracing::warn!(
                     %entity_type, %why,
-                    "sharding.strategy_failed: the program's allocation strategy gives no answer \
-                     that helps; shards stay as they are, and it is asked again"
+                    "sharding.strategy_failed: the program's allocation strategy failed or gave no \
+                     usable answer; shards stay where they are, and it is asked again"
                 );
             }
             Event::PinsAbsent { entity_type, addresses } => {
@@ -284,8 +284,8 @@ impl Hostings {
                 let coordinator = coordinator.map(tracing::field::display);
                 tracing::warn!(
                     %entity_type, %here, coordinator, %there,
-                    "sharding.settings_differ: this node gets no shards of the type and learns \
-                     no homes; set it alike on all nodes and start the wrong ones anew"
+                    "sharding.settings_differ: this node gets no shards of the type and learns no \
+                     homes; set the type equally on all nodes and restart the wrong ones"
                 );
             }
             Event::SteppedDown { entity_type, why } => {
@@ -317,8 +317,8 @@ impl Hostings {
             tracing::warn!(
                 waiting,
                 within = ?CALM_WITHIN,
-                "sharding.not_calm: left all the same; so many messages still wait here, and \
-                 other nodes may not have heard yet where shards went"
+                "sharding.not_calm: this node leaves, although messages still wait here, or other \
+                 nodes may not know the new homes of its shards"
             );
         }
     }

@@ -36,9 +36,7 @@ pub enum QueryError {
         entity_type: EntityType,
     },
     /// The home of the shard did not answer in time, or the shard does not live there.
-    #[error(
-        "the node where shard {shard} lives, {home}, has not said within {waited:?}; ask again"
-    )]
+    #[error("{home}, the home of shard {shard}, did not answer within {waited:?}; ask again")]
     NoAnswer {
         /// Number of the shard.
         shard: ShardId,
@@ -60,7 +58,7 @@ pub enum QueryError {
     /// Shards did not stop in time. The stop is no longer requested, but some may still stop.
     #[error(
         "{left} shards have not stopped within {waited:?}: a handler may run long, or no \
-         coordinator is known; some may yet stop"
+         coordinator is known; some may still stop"
     )]
     NotStopped {
         /// Number of shards that have not stopped.

@@ -55,8 +55,8 @@ pub(super) fn warn(entity_type: &EntityType, slow: &Slow) {
         %entity_type, count, shards = names(some.iter(), ShardId::to_string),
         ?waited, ?limit, awaited = names(awaited.iter().take(NAMED_MAX), RegionId::to_string),
         of = awaited.len(),
-        "sharding.slow: shards wait far longer than nearly all did before; look at the nodes that \
-         are awaited"
+        "sharding.slow: shards wait far longer than nearly all did before; examine the awaited \
+         nodes"
     );
 }
 
@@ -67,14 +67,14 @@ pub(super) fn complain(entity_type: &EntityType, complaint: &Unregistered) {
     match coordinator {
         Some(coordinator) => tracing::warn!(
             %entity_type, ?waited, %coordinator,
-            "sharding.unregistered: the coordinator does not register this node; look at the log \
-             of the node where it runs"
+            "sharding.unregistered: the coordinator does not register this node; see the log of \
+             the coordinator's node"
         ),
         None => tracing::warn!(
             %entity_type, ?waited,
-            "sharding.unregistered: no member coordinates the type, so that its messages wait: is \
-             this node Up, and has a member with the type's coordinator-role started it, not as a \
-             proxy?"
+            "sharding.unregistered: no member coordinates the type, so its messages wait: check \
+             that this node is Up, and that a member with the type's coordinator-role has started \
+             the type, not as a proxy"
         ),
     }
 }
@@ -85,8 +85,8 @@ pub(super) fn absent(entity_type: &EntityType, addresses: &BTreeMap<Address, usi
     tracing::info!(
         %entity_type, shards, of = addresses.len(),
         addresses = names(addresses.keys().take(NAMED_MAX), |it| it.as_str().to_owned()),
-        "sharding.pins_wait: shards are pinned to addresses where no region may host, and live \
-         elsewhere until one may"
+        "sharding.pins_wait: shards are pinned to addresses where no region may host, and live on \
+         other nodes until one may"
     );
 }
 

@@ -26,10 +26,10 @@ use crate::cluster::membership::port::StopReason;
 #[non_exhaustive]
 pub enum Reason {
     /// The program requested the shutdown.
-    #[error("the program asked for it")]
+    #[error("the program requested the shutdown")]
     Asked,
     /// The process received SIGTERM or SIGINT.
-    #[error("a signal came")]
+    #[error("the process received a signal")]
     Signal,
     /// A member or a tool called `leave` for this node.
     #[error("this node was asked to leave the cluster")]
@@ -247,7 +247,7 @@ impl CoordinatedShutdown {
         let in_time = tokio::time::timeout(within, all).await.is_ok();
         if !in_time {
             let tasks: Vec<&String> = names.values().collect();
-            tracing::warn!(%phase, ?within, ?tasks, "node.shutdown_timed_out: going on");
+            tracing::warn!(%phase, ?within, ?tasks, "node.shutdown_timed_out: going to the next one");
         }
     }
 
