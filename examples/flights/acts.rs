@@ -24,7 +24,7 @@ pub(crate) enum Act {
     Crash,
 }
 
-/// A completed disturbance.
+/// A disturbance that has ended.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Played {
     pub(crate) act: Act,

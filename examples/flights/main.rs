@@ -96,7 +96,7 @@ enum Part {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Log {
-    /// Text for people.
+    /// Lines of text for people.
     Text,
     /// One JSON object per line.
     Json,

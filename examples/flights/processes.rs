@@ -18,7 +18,7 @@ use crate::member::{Arguments, NodeReport};
 /// Time limit for a node to start, to answer, or to leave.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A node process.
+/// A node process and its pipes.
 struct Process {
     name: String,
     report: NodeReport, // the last one
@@ -89,7 +89,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Kills a node.
+    /// Kills a node with SIGKILL.
     pub(crate) async fn kill(&mut self, node: u64) -> Result<(), Failed> {
         let mut process = self.take(node)?;
         process.signal(Signal::KILL)?;

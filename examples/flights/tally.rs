@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::records::{Flight, Record};
 
-/// Sums over flights.
+/// Sums over a set of flights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Tally {
     pub(crate) flights: u64,
@@ -47,7 +47,7 @@ impl<'a> std::iter::Sum<&'a Tally> for Tally {
 /// State of an airport.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Traffic {
-    /// Arriving flights.
+    /// Flights that arrive there.
     pub(crate) inbound: Tally,
     /// Departing flights, by destination.
     pub(crate) outbound: BTreeMap<String, Tally>, // ≤ airports of the file

@@ -1,4 +1,4 @@
-//! [`Disk`]: the task that writes to the durable store, in order, and reports each result.
+//! `Disk`: the task that writes to the durable store, in order, and reports each result.
 //!
 //! The task writes on a blocking thread and combines all waiting orders into one write (group
 //! commit). After a panic the store is never used again: every later write fails.

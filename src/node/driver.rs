@@ -227,8 +227,8 @@ enum Step<M: Machine, W> {
 }
 
 /// The machine, shared between the loop and callers that run turns of at most [`TURN_NOW_MAX`]
-/// inputs. No thread blocks on the lock: a caller that finds it held leaves its input to the
-/// present holder or the loop, and a loop that finds it held is woken by the holder.
+/// inputs. No thread blocks on the lock: a caller that finds it held wakes the loop instead, and a
+/// loop that finds it held is woken by the holder.
 struct SharedCore<M: Machine, W> {
     core: Mutex<Option<Core<M, W>>>, // `None` after the loop's end
     loop_waits: AtomicBool,          // the loop has found the lock held

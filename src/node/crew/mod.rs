@@ -3,15 +3,15 @@
 //!
 //! An activation ([`Burst`]) is one run of an entity's message loop, until no message is buffered.
 //! It mostly ends within a microsecond. With a tokio task for each activation, tokio's queues
-//! overflowed when a thousand entities were busy: one of a hundred concurrent asks took 40 ms. A
-//! worker is one task that polls one activation after the other. An activation that is pending
-//! after its first poll, because its code awaits something, becomes a tokio task of its own. A
-//! worker therefore never waits, and only the runtime handles wakers.
+//! overflowed when a thousand entities were busy: the 99th percentile of asks was 40 ms. A worker
+//! is one task that polls one activation after the other. An activation that is pending after its
+//! first poll, because its code awaits something, becomes a tokio task of its own. A worker
+//! therefore never waits, and only the runtime handles wakers.
 //!
 //! An activation may block its thread, and a new worker may be scheduled behind a task that does.
 //! There are as many workers as the runtime has threads. Each takes one activation at a time from a
-//! shared queue. A watch (stall detector) checks the queue periodically: if activations wait and
-//! some workers have not come to the queue since the last check, it writes these off and starts
+//! shared queue. A watch (`WorkerMonitor`) checks the queue periodically: if activations wait and
+//! some workers have not come to the queue since the last check, it writes them off and starts
 //! others.
 
 mod queue;

@@ -247,7 +247,7 @@ impl CoordinatedShutdown {
         let in_time = tokio::time::timeout(within, all).await.is_ok();
         if !in_time {
             let tasks: Vec<&String> = names.values().collect();
-            tracing::warn!(%phase, ?within, ?tasks, "node.shutdown_timed_out: going to the next one");
+            tracing::warn!(%phase, ?within, ?tasks, "node.shutdown_timed_out: continuing");
         }
     }
 
