@@ -29,14 +29,14 @@ pub(super) type Answer = Result<Reply, RequestError>;
 
 /// Handle to the control part of the same node: membership and the sharding machines.
 #[derive(Clone)]
-pub(super) struct Sibling {
+pub(super) struct ControlHandle {
     /// Incarnation of this node.
     pub(super) me: ReplicaId,
     /// Inbox of the control part.
     pub(super) inbox: ControlInbox,
 }
 
-impl Sibling {
+impl ControlHandle {
     fn tell(&self, input: impl Into<ControlInput>) {
         let _ = self.inbox.fact(input.into()); // fails only after membership's end
     }
@@ -50,7 +50,7 @@ pub(super) struct DataWorld<O> {
     pub(super) subscribers: Arc<Subscribers>,
     pub(super) disk: Disk,
     pub(super) events: mpsc::Sender<Event>,
-    pub(super) sibling: Option<Sibling>,
+    pub(super) sibling: Option<ControlHandle>,
     /// The last message with its encoding, because the same change goes to every peer.
     pub(super) last: Option<(Message, Vec<u8>)>,
     /// The transfer of which a part was refused by a full lane. Its further parts are not sent,

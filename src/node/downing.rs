@@ -98,11 +98,11 @@ pub struct LeaseName {
 
 /// Handle to the task that calls the provider. When the handle is dropped, the task ends after the
 /// present call; a lease that is acquired too late is released even then.
-pub(super) struct Asking {
+pub(super) struct LeaseRequester {
     orders: mpsc::Sender<bool>,
 }
 
-impl Asking {
+impl LeaseRequester {
     /// Starts the task on the current tokio runtime.
     pub(super) fn start(
         provider: Arc<dyn DowningLease>,
@@ -131,9 +131,9 @@ impl Asking {
     }
 }
 
-impl fmt::Debug for Asking {
+impl fmt::Debug for LeaseRequester {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Asking")
+        f.write_str("LeaseRequester")
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use libp2p::{Multiaddr, PeerId};
 use tokio::sync::{mpsc, watch};
 
-use super::control::dialling::{Dialling, bare};
+use super::control::dialling::{Dialler, bare};
 use super::control::machine::ControlInbox;
 use super::parts::Facts;
 use super::sharding::hostings::Hostings;
@@ -27,7 +27,7 @@ pub(super) type Up = BTreeMap<PeerId, NodeId>;
 /// Handles by which the pump reaches membership.
 pub(super) struct Membership {
     pub(super) inbox: ControlInbox,
-    pub(super) dialling: Dialling,
+    pub(super) dialling: Dialler,
 }
 
 /// Event pump of a node.

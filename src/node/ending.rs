@@ -44,10 +44,10 @@ pub(super) struct RunningParts {
 pub(super) struct Parts {
     pub(super) tools: Option<AdminServer>,
     pub(super) control: Option<ControlPart>,
-    pub(super) rest: Option<Rest>,
+    pub(super) rest: Option<DataParts>,
 }
 
-pub(super) struct Rest {
+pub(super) struct DataParts {
     pub(super) running: Running,
     pub(super) net: Net,
     pub(super) listening: JoinHandle<()>,
@@ -90,7 +90,7 @@ impl RunningParts {
     /// not taken by then are counted. The sockets are closed before the identity is released.
     async fn stop_rest(&self, within: Duration) {
         let Some(rest) = self.lock().rest.take() else { return };
-        let Rest { running, net, listening, identity, runtime } = rest;
+        let DataParts { running, net, listening, identity, runtime } = rest;
         let within = within - TO_COUNT.min(within / 2);
         match share(within, running.stop(), |left| net.stop_within(left)).await {
             Some(Ok(_)) => {}
@@ -323,7 +323,7 @@ mod tests {
         let running = parts::alone().await.running;
         let listening = tokio::spawn(std::future::ready(()));
         let runtime = OwnRuntime::start("data", 1).expect("a thread");
-        let rest = Rest { running, net, listening, identity: Arc::new(own), runtime };
+        let rest = DataParts { running, net, listening, identity: Arc::new(own), runtime };
         let ending = RunningParts::new(Parts { tools: None, control: None, rest: Some(rest) });
         let stopping = ending.stop_rest(Duration::from_secs(2));
         let stopped = tokio::time::timeout(PATIENCE / 2, stopping).await;

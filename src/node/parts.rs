@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 
 use super::clock::Clock;
 use super::control::Alive;
-use super::data::{Answer, DataWorld, Sibling};
+use super::data::{Answer, ControlHandle, DataWorld};
 use super::disk::{self, Disk, Store};
 use super::driver::Driver;
 use super::inbox::{Inbox, InboxLimits};
@@ -180,7 +180,7 @@ pub async fn start_replicator(
 /// Parts of a node that its Replicator uses.
 pub(super) struct InNode {
     /// The control part, if it runs.
-    pub(super) sibling: Option<Sibling>,
+    pub(super) sibling: Option<ControlHandle>,
     /// The hosted entity types.
     pub(super) hostings: Arc<Hostings>,
     /// The clock of all parts.

@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Why a request was not added to the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unopened {
+pub(crate) enum OpenError {
     /// The limit of pending requests was reached.
     Full,
     /// The machine has ended.
@@ -69,15 +69,15 @@ impl<R> Replies<R> {
     pub(crate) fn open(
         self: &Arc<Self>,
         patience: Option<Duration>,
-    ) -> Result<Pending<R>, Unopened> {
+    ) -> Result<Pending<R>, OpenError> {
         let until = patience.and_then(|span| Instant::now().checked_add(span));
         let (sender, receiver) = oneshot::channel();
         let mut table = self.lock();
         if table.ended {
-            return Err(Unopened::Ended);
+            return Err(OpenError::Ended);
         }
         if table.open.len() >= self.limit {
-            return Err(Unopened::Full);
+            return Err(OpenError::Full);
         }
         let id = table.next();
         let others = table.open.len();
@@ -247,7 +247,7 @@ mod tests {
     fn requests_beyond_the_limit_are_refused() {
         let replies = table(1);
         let first = replies.open(None).expect("room");
-        assert_eq!(replies.open(None).err(), Some(Unopened::Full));
+        assert_eq!(replies.open(None).err(), Some(OpenError::Full));
         drop(first);
         assert!(replies.open(None).is_ok());
     }
@@ -276,7 +276,7 @@ mod tests {
         let pending = replies.open(None).expect("room");
         replies.end();
         assert_eq!(pending.now_or_never(), Some(Err(NoReply::Ended)));
-        assert_eq!(replies.open(None).err(), Some(Unopened::Ended));
+        assert_eq!(replies.open(None).err(), Some(OpenError::Ended));
         assert_eq!(replies.len(), 0);
     }
 }

@@ -20,15 +20,15 @@ use super::builder::NodeBuilder;
 use super::clock::Clock;
 use super::cluster::watching::Watchers;
 use super::cluster::{Cluster, JoinsBy};
-use super::control::dialling::{Dialling, bare};
+use super::control::dialling::{Dialler, bare};
 use super::control::machine::{Control, ControlInbox};
-use super::control::memory::{self, Writing};
+use super::control::memory::{self, MemoryWriter};
 use super::control::world::{ControlWorld, WhenOut};
 use super::control::{ControlPart, MemoryError};
-use super::data::Sibling;
-use super::downing::{Asking, DowningLease, LeaseName};
+use super::data::ControlHandle;
+use super::downing::{DowningLease, LeaseName, LeaseRequester};
 use super::ears::{EventPump, Membership, Up};
-use super::ending::{self, Parts, Rest, RunningParts};
+use super::ending::{self, DataParts, Parts, RunningParts};
 use super::inbox::{Inbox, InboxLimits};
 use super::lanes::Lanes;
 use super::lease::Lease;
@@ -214,7 +214,7 @@ impl Base {
             canary: Canary::none(),
         };
         let (clock, inbox) = (Clock::start(), Inbox::new(InboxLimits::default()));
-        let sibling = Sibling { me: me.incarnation, inbox: inbox.clone() };
+        let sibling = ControlHandle { me: me.incarnation, inbox: inbox.clone() };
         let (hostings, lease) = (Arc::<Hostings>::default(), Lease::none(clock));
         let runtime = OwnRuntime::start("ostraca-data", 1).map_err(StartError::Thread)?;
         let net_cell = Arc::new(OnceLock::new());
@@ -283,7 +283,7 @@ impl Base {
         let setup =
             port::Setup { me, address, config: cluster, settings, memory, directory, seed, canary };
         let watchers = Watchers::new();
-        let dialling = Dialling::new(self.net.clone(), self.inbox.clone());
+        let dialling = Dialler::new(self.net.clone(), self.inbox.clone());
         let dir = config.net.data_dir.as_deref().map(Path::to_owned);
         let runtime = self.runtime.handle();
         let world = ControlWorld {
@@ -296,7 +296,7 @@ impl Base {
             watchers: watchers.clone(),
             lease: self.lease.clone(),
             asking,
-            memory: dir.map(|dir| Writing::start(dir, self.inbox.clone(), runtime).0),
+            memory: dir.map(|dir| MemoryWriter::start(dir, self.inbox.clone(), runtime).0),
             shutdown: self.shutdown.clone(),
             when_out: if stops { WhenOut::ShutDown } else { WhenOut::Stay },
             hostings: self.hostings.clone(),
@@ -314,18 +314,18 @@ impl Base {
     }
 
     /// Starts the task that acquires the lease of `lease-majority`.
-    fn ask(&self, config: &Config, provider: Arc<dyn DowningLease>) -> Asking {
+    fn ask(&self, config: &Config, provider: Arc<dyn DowningLease>) -> LeaseRequester {
         let settings = &config.cluster.downing.lease_majority;
         let usual = || format!("{}-downing", config.net.cluster_name);
         let name = settings.lease_name.clone().unwrap_or_else(usual);
         let lease = LeaseName { name, owner: self.identity.node_id().to_string() };
-        Asking::start(provider, lease, settings.acquire_within, self.inbox.clone())
+        LeaseRequester::start(provider, lease, settings.acquire_within, self.inbox.clone())
     }
 
     fn finish(
         self,
         control: Option<ControlPart>,
-        dialling: Option<Dialling>,
+        dialling: Option<Dialler>,
         watchers: Arc<Watchers>,
         joins_by: JoinsBy,
     ) -> Result<Node, StartError> {
@@ -354,7 +354,8 @@ impl Base {
         };
         let listening = tokio::spawn(pump.listen());
         let identity_too = identity.clone();
-        let rest = Rest { running, net: net.clone(), listening, identity: identity_too, runtime };
+        let rest =
+            DataParts { running, net: net.clone(), listening, identity: identity_too, runtime };
         let ending = RunningParts::new(Parts { tools: None, control, rest: Some(rest) });
         ending::end_parts(&shutdown, &ending);
         let (replicator, up) = (handle, ups);

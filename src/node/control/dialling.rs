@@ -1,4 +1,4 @@
-//! [`Dialling`]: carries out membership's orders to dial peers, and resolves host names.
+//! [`Dialler`]: carries out membership's orders to dial peers, and resolves host names.
 //!
 //! Addresses of members and seeds contain no peer id; the answering node proves its identity. If a
 //! name resolves to several addresses, each is dialled, and an answer is reported under the address
@@ -43,7 +43,7 @@ type ResolveFuture = BoxFuture<'static, Result<Vec<Multiaddr>, ResolveError>>;
 /// Tasks that wait for the resolver hold only weak references, because the transport ends when the
 /// last [`Net`] is dropped, and a name may never be resolved.
 #[derive(Clone)]
-pub(crate) struct Dialling(Arc<DialState>);
+pub(crate) struct Dialler(Arc<DialState>);
 
 struct DialState {
     net: Net,
@@ -55,7 +55,7 @@ struct DialState {
 
 /// A member whose link is kept up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Kept {
+struct KeptPeer {
     incarnation: ReplicaId,
     /// The address, if it contains a host name.
     name: Option<Multiaddr>,
@@ -65,12 +65,12 @@ struct Kept {
 
 #[derive(Default)]
 struct DialTable {
-    kept: BTreeMap<PeerId, Kept>,        // ≤ members
+    kept: BTreeMap<PeerId, KeptPeer>,    // ≤ members
     names: BTreeMap<Multiaddr, Address>, // ≤ NAMES_MAX
     refused_at: Option<Instant>,
 }
 
-impl Dialling {
+impl Dialler {
     /// Creates the dialler. It resolves names on the current runtime.
     pub(crate) fn new(net: Net, inbox: ControlInbox) -> Self {
         let resolve = |name: Multiaddr| async move { address::resolve(&name).await }.boxed();
@@ -144,10 +144,10 @@ impl Dialling {
             name => (None, name),
         };
         let mut table = self.lock();
-        let is_same = |kept: &&Kept| kept.incarnation == node.incarnation && kept.name == name;
+        let is_same = |kept: &&KeptPeer| kept.incarnation == node.incarnation && kept.name == name;
         let before = table.kept.get(&node.peer).filter(is_same);
         let is_asked = before.is_some_and(|kept| kept.is_asked);
-        table.kept.insert(node.peer, Kept { incarnation: node.incarnation, name, is_asked });
+        table.kept.insert(node.peer, KeptPeer { incarnation: node.incarnation, name, is_asked });
         self.0.net.keep(node.peer, at.into_iter().collect()); // for a name: at known addresses
         drop(table);
         self.ask(node.peer);
@@ -180,7 +180,7 @@ impl Dialling {
     ) -> bool {
         let mut table = self.lock();
         let kept = table.kept.get_mut(&node.peer);
-        let is_this = |kept: &&mut Kept| {
+        let is_this = |kept: &&mut KeptPeer| {
             kept.incarnation == node.incarnation && kept.name.as_ref() == Some(name)
         };
         let Some(kept) = kept.filter(is_this) else { return false };
@@ -237,7 +237,7 @@ async fn find(
     let (mut pause, longest) = ASKED_AGAIN;
     loop {
         let answer = resolve(name.clone()).await;
-        let dialling = rest.upgrade().map(Dialling);
+        let dialling = rest.upgrade().map(Dialler);
         if !dialling.is_some_and(|dialling| dialling.found(node, &name, answer)) {
             return;
         }
@@ -313,7 +313,7 @@ mod tests {
 
         /// Waits for the next node that is up. Failed dials of kept peers are reported to
         /// `dialling`.
-        async fn up(&mut self, dialling: &Dialling) -> crate::net::NodeId {
+        async fn up(&mut self, dialling: &Dialler) -> crate::net::NodeId {
             let up = async {
                 loop {
                     match self.events.recv().await.expect("the transport runs") {
@@ -331,7 +331,7 @@ mod tests {
         fn dialling(
             &self,
             answer: impl Fn(usize) -> Option<Multiaddr> + Send + Sync + 'static,
-        ) -> (Dialling, Arc<AtomicUsize>) {
+        ) -> (Dialler, Arc<AtomicUsize>) {
             let asked = Arc::<AtomicUsize>::default();
             let count = asked.clone();
             let resolve = move |name: Multiaddr| {
@@ -340,11 +340,11 @@ mod tests {
                 std::future::ready(answer.ok_or(ResolveError::Nothing { seed: name })).boxed()
             };
             let inbox = Inbox::new(InboxLimits::default());
-            (Dialling::resolving_by(Arc::new(resolve), self.net.clone(), inbox), asked)
+            (Dialler::resolving_by(Arc::new(resolve), self.net.clone(), inbox), asked)
         }
     }
 
-    impl Dialling {
+    impl Dialler {
         /// Number of running tasks that resolve a name.
         fn tasks(&self) -> usize {
             Arc::weak_count(&self.0)
@@ -422,7 +422,7 @@ mod tests {
     async fn unsupported_name_is_queried_once() {
         let (a, b) = (Host::start().await, Host::start().await);
         let inbox = Inbox::new(InboxLimits::default());
-        let dialling = Dialling::new(a.net.clone(), inbox);
+        let dialling = Dialler::new(a.net.clone(), inbox);
         dialling.keep(b.node(), &Address::new("/dnsaddr/b.example").expect("short"));
         until("no task queries the name", || dialling.tasks() == 0).await;
         dialling.not_reached(b.net.me().peer);

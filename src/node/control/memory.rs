@@ -65,11 +65,11 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Handle to the task that writes the file for membership, in order, and reports each write.
-pub(crate) struct Writing {
+pub(crate) struct MemoryWriter {
     orders: mpsc::UnboundedSender<Memory>, // a few at most: membership waits for each write
 }
 
-impl Writing {
+impl MemoryWriter {
     /// Starts the task. It ends after the last order once the handle is dropped.
     pub(crate) fn start(
         dir: PathBuf,

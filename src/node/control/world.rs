@@ -9,7 +9,7 @@ use ostraca_ddata::id::{NodeId, ReplicaId};
 
 use super::super::clock::Clock;
 use super::super::cluster::watching::Watchers;
-use super::super::downing::Asking;
+use super::super::downing::LeaseRequester;
 use super::super::driver::World;
 use super::super::lanes::Lanes;
 use super::super::lease::Lease;
@@ -21,9 +21,9 @@ use super::super::shutdown::{CoordinatedShutdown, Reason};
 use super::super::wiring::membership::{Dest, Event, Lease as HeardBy, Links};
 use super::super::wiring::sharding::{self, Dest as ShardingDest};
 use super::super::wiring::{self, Part};
-use super::dialling::Dialling;
+use super::dialling::Dialler;
 use super::machine::{Control, ControlInbox, ControlInput, ControlOutput};
-use super::memory::Writing;
+use super::memory::MemoryWriter;
 use crate::cluster::downing::LeaseAnswer;
 use crate::cluster::events::ClusterEvent;
 use crate::cluster::lease::{Beat, LeaseMessage};
@@ -56,12 +56,12 @@ pub(crate) struct ControlWorld {
     pub(crate) data: Facts,
     pub(crate) inbox: ControlInbox,
     pub(crate) net: Net,
-    pub(crate) dialling: Dialling,
+    pub(crate) dialling: Dialler,
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) lease: Lease,
     /// The task that acquires the lease of `lease-majority`, if the program provides one.
-    pub(crate) asking: Option<Asking>,
-    pub(crate) memory: Option<Writing>,
+    pub(crate) asking: Option<LeaseRequester>,
+    pub(crate) memory: Option<MemoryWriter>,
     pub(crate) shutdown: CoordinatedShutdown,
     pub(crate) when_out: WhenOut,
     /// The hosted entity types.

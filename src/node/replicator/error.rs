@@ -16,7 +16,7 @@ use ostraca_ddata::types::shape::Shape;
 
 /// Failures of a request that do not come from the Replicator's machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lost {
+pub(super) enum CallFailure {
     /// Not queued: too many requests wait.
     Overloaded { limit: usize },
     /// Not queued: the node has stopped.
@@ -138,13 +138,13 @@ pub enum UpdateError {
 #[error("{0}")]
 pub(super) struct Panicked(pub(super) String);
 
-impl From<Lost> for UpdateError {
-    fn from(lost: Lost) -> Self {
-        match lost {
-            Lost::Overloaded { limit } => Self::Overloaded { limit },
-            Lost::Stopped => Self::Stopped,
-            Lost::Interrupted => Self::Interrupted,
-            Lost::Unanswered { waited } => Self::Unanswered { waited },
+impl From<CallFailure> for UpdateError {
+    fn from(failure: CallFailure) -> Self {
+        match failure {
+            CallFailure::Overloaded { limit } => Self::Overloaded { limit },
+            CallFailure::Stopped => Self::Stopped,
+            CallFailure::Interrupted => Self::Interrupted,
+            CallFailure::Unanswered { waited } => Self::Unanswered { waited },
         }
     }
 }
@@ -223,12 +223,12 @@ pub enum GetError {
     Refused(RequestError),
 }
 
-impl From<Lost> for GetError {
-    fn from(lost: Lost) -> Self {
-        match lost {
-            Lost::Overloaded { limit } => Self::Overloaded { limit },
-            Lost::Stopped | Lost::Interrupted => Self::Stopped,
-            Lost::Unanswered { waited } => Self::Unanswered { waited },
+impl From<CallFailure> for GetError {
+    fn from(failure: CallFailure) -> Self {
+        match failure {
+            CallFailure::Overloaded { limit } => Self::Overloaded { limit },
+            CallFailure::Stopped | CallFailure::Interrupted => Self::Stopped,
+            CallFailure::Unanswered { waited } => Self::Unanswered { waited },
         }
     }
 }
@@ -312,13 +312,13 @@ pub enum DeleteError {
     Refused(RequestError),
 }
 
-impl From<Lost> for DeleteError {
-    fn from(lost: Lost) -> Self {
-        match lost {
-            Lost::Overloaded { limit } => Self::Overloaded { limit },
-            Lost::Stopped => Self::Stopped,
-            Lost::Interrupted => Self::Interrupted,
-            Lost::Unanswered { waited } => Self::Unanswered { waited },
+impl From<CallFailure> for DeleteError {
+    fn from(failure: CallFailure) -> Self {
+        match failure {
+            CallFailure::Overloaded { limit } => Self::Overloaded { limit },
+            CallFailure::Stopped => Self::Stopped,
+            CallFailure::Interrupted => Self::Interrupted,
+            CallFailure::Unanswered { waited } => Self::Unanswered { waited },
         }
     }
 }
@@ -363,12 +363,12 @@ pub enum FlushError {
     Refused(RequestError),
 }
 
-impl From<Lost> for FlushError {
-    fn from(lost: Lost) -> Self {
-        match lost {
-            Lost::Overloaded { limit } => Self::Overloaded { limit },
-            Lost::Stopped | Lost::Interrupted => Self::Stopped,
-            Lost::Unanswered { .. } => Self::Timeout,
+impl From<CallFailure> for FlushError {
+    fn from(failure: CallFailure) -> Self {
+        match failure {
+            CallFailure::Overloaded { limit } => Self::Overloaded { limit },
+            CallFailure::Stopped | CallFailure::Interrupted => Self::Stopped,
+            CallFailure::Unanswered { .. } => Self::Timeout,
         }
     }
 }
@@ -402,12 +402,14 @@ pub enum QueryError {
     Refused(RequestError),
 }
 
-impl From<Lost> for QueryError {
-    fn from(lost: Lost) -> Self {
-        match lost {
-            Lost::Overloaded { limit } => Self::Overloaded { limit },
-            Lost::Stopped | Lost::Interrupted => Self::Stopped,
-            Lost::Unanswered { .. } => unreachable!("a query about this node has no deadline"),
+impl From<CallFailure> for QueryError {
+    fn from(failure: CallFailure) -> Self {
+        match failure {
+            CallFailure::Overloaded { limit } => Self::Overloaded { limit },
+            CallFailure::Stopped | CallFailure::Interrupted => Self::Stopped,
+            CallFailure::Unanswered { .. } => {
+                unreachable!("a query about this node has no deadline")
+            }
         }
     }
 }

@@ -32,8 +32,8 @@ pub use self::consistency::{
     WriteMajority, WriteMajorityPlus, WriteTo, secs,
 };
 use self::consistency::{patience_of_read, patience_of_write};
+use self::error::{CallFailure, Panicked};
 pub use self::error::{DeleteError, FlushError, GetError, QueryError, UpdateError};
-use self::error::{Lost, Panicked};
 use self::subscription::Subscribers;
 pub use self::subscription::{Change, KeyChange, PrefixSubscription, Subscription};
 use super::data::Answer;
@@ -41,7 +41,7 @@ use super::driver::{Counters, Turns};
 use super::inbox::{Inbox, Place, Waiting};
 use super::outgoing::{Sending, Sent};
 use super::receiver::DataReceiver;
-use super::replies::{NoReply, Replies, Unopened};
+use super::replies::{NoReply, OpenError, Replies};
 use crate::cluster::lease::guard::{Guard as Machine, GuardInput};
 
 /// A caller runs its request on its own thread if fewer than this number of other requests are
@@ -411,7 +411,7 @@ impl Replicator {
         patience: Option<Duration>,
     ) -> impl Future<Output = Result<Reply, E>> + Send + use<E>
     where
-        E: From<Lost> + From<RequestError>,
+        E: From<CallFailure> + From<RequestError>,
     {
         let shared = self.shared.clone();
         async move { Ok(shared.ask(request, patience).await??) }
@@ -419,37 +419,41 @@ impl Replicator {
 }
 
 impl ReplicatorState {
-    async fn ask(&self, request: Request, patience: Option<Duration>) -> Result<Answer, Lost> {
+    async fn ask(
+        &self,
+        request: Request,
+        patience: Option<Duration>,
+    ) -> Result<Answer, CallFailure> {
         let place = match self.inbox.place_now() {
             Some(place) => place,
             None => Box::pin(self.place(patience)).await?,
         };
         let waited = patience.map(|span| span.saturating_add(GRACE));
         let pending = self.replies.open(waited).map_err(|why| match why {
-            Unopened::Full => Lost::Overloaded { limit: self.replies_limit },
-            Unopened::Ended => Lost::Stopped,
+            OpenError::Full => CallFailure::Overloaded { limit: self.replies_limit },
+            OpenError::Ended => CallFailure::Stopped,
         })?;
         let input = GuardInput::Data(Input::Request { id: pending.id(), request });
         let asked =
             if pending.others() < FEW { place.request_here(input) } else { place.request(input) };
-        asked.map_err(|_| Lost::Stopped)?;
+        asked.map_err(|_| CallFailure::Stopped)?;
         pending.await.map_err(|why| match (why, waited) {
-            (NoReply::Overdue, Some(waited)) => Lost::Unanswered { waited },
-            (NoReply::Overdue | NoReply::Ended, _) => Lost::Interrupted,
+            (NoReply::Overdue, Some(waited)) => CallFailure::Unanswered { waited },
+            (NoReply::Overdue | NoReply::Ended, _) => CallFailure::Interrupted,
         })
     }
 
     /// Waits for a place in the inbox.
-    async fn place(&self, patience: Option<Duration>) -> Result<Place<'_, Machine>, Lost> {
+    async fn place(&self, patience: Option<Duration>) -> Result<Place<'_, Machine>, CallFailure> {
         let place = match patience {
             None => self.inbox.place().await,
             Some(span) => {
                 let limit = self.inbox.limits().requests;
                 let place = tokio::time::timeout(span, self.inbox.place()).await;
-                place.map_err(|_| Lost::Overloaded { limit })?
+                place.map_err(|_| CallFailure::Overloaded { limit })?
             }
         };
-        place.map_err(|_| Lost::Stopped)
+        place.map_err(|_| CallFailure::Stopped)
     }
 }
 

@@ -89,7 +89,7 @@ pub(super) struct Setup<'a> {
 }
 
 /// Properties of a starting type beside its settings.
-struct Spec {
+struct TypeSpec {
     extractor: Arc<str>, // name of the extractor
     strategy: Option<Named>,
     hosts: Hosts,
@@ -132,7 +132,7 @@ impl Sharding {
         &self,
         entity_type: &EntityType,
         settings: Settings,
-        Spec { extractor, strategy, hosts }: Spec,
+        TypeSpec { extractor, strategy, hosts }: TypeSpec,
         make: impl FnOnce(Settings, Arc<dyn World>) -> (H, Arc<dyn Hosting>),
     ) -> Result<H, NotStarted> {
         let mut started = self.started();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{NotStarted, Sharding, Spec};
+use super::{NotStarted, Sharding, TypeSpec};
 use crate::sharding::allocation::ShardAllocationStrategy;
 use crate::sharding::bug::Canary;
 use crate::sharding::config::Sharding as Settings;
@@ -148,7 +148,7 @@ impl Sharding {
         let name = extractor.as_ref().map(|extractor| extractor.name().into_owned());
         let name = name.unwrap_or_else(|| settings.extractor.name().to_owned()).into();
         let strategy = strategy.map(|strategy| (strategy.name().into(), strategy));
-        let spec = Spec { extractor: name, strategy, hosts };
+        let spec = TypeSpec { extractor: name, strategy, hosts };
         let region = self.start_type(&entity_type, settings, spec, |settings, world| {
             let extractor = extractor.unwrap_or_else(|| {
                 let hash = HashExtractor::new(settings.extractor, settings.number_of_shards);
