@@ -1,5 +1,7 @@
-//! `[cluster.sharding]`: settings of sharding, with their defaults, what they cost, and which of
-//! them do not fit together.
+//! Settings of sharding, `[cluster.sharding]`: their defaults, bounds and contradictions.
+//!
+//! The doc comments of the fields are also the comments of the generated file of defaults. A node
+//! calls [`Sharding::check`] before it starts anything, and [`Sharding::of`] for each entity type.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,102 +15,104 @@ use super::extractor::ShardHash;
 use super::ids::{EntityType, SHARDS_MAX};
 use super::passivation::settings::{Passivation, Wrong};
 
-/// Most entity types with settings of their own.
+/// Most entity types with their own settings.
 pub const TYPES_MAX: usize = 1_024;
 
-/// `[cluster.sharding]`: for all entity types; `[cluster.sharding.types.<name>]` overrides what
-/// it names for one of them ([`Overrides`]).
+/// `[cluster.sharding]`: settings of all entity types. `[cluster.sharding.types.<name>]` overrides
+/// some of them for one type ([`Overrides`]).
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Sharding {
-    /// Hosts only on nodes with this role; on others a start gives a proxy. Unset: everywhere.
+    /// Role of the nodes that host entities; on other nodes a start gives a proxy. Unset: all nodes
+    /// host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// Role of nodes that the coordinator may run on. Unset: those that host the type.
+    /// Role of the nodes that may run the coordinator. Unset: nodes that host the type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coordinator_role: Option<String>,
-    /// Shards of a type: about ten per node of the largest cluster planned. All nodes must agree;
-    /// another number takes a stop of all of them.
+    /// Number of shards of a type: about ten per node of the largest cluster planned. All nodes
+    /// must agree; to change it, stop all of them.
     pub number_of_shards: u32,
-    /// How an entity's id becomes a shard. All nodes must agree.
+    /// Hash function from an entity id to a shard. All nodes must agree.
     pub extractor: ShardHash,
-    /// Where the coordinator keeps homes. `ddata`: as replicated data in the cluster itself.
+    /// Where the coordinator stores homes. `ddata`: as replicated data in the cluster itself.
     pub state_store_mode: StateStoreMode,
-    /// Starts entities again where their shard starts, without a message. Refused: this release
-    /// remembers no entities.
+    /// Starts the entities of a shard again when the shard starts, without a message. Refused: this
+    /// release remembers no entities.
     pub remember_entities: bool,
-    /// How fast remembered entities start. Refused: this release remembers no entities.
+    /// Rate at which remembered entities start. Refused: this release remembers no entities.
     pub entity_recovery_strategy: EntityRecovery,
     /// `[cluster.sharding.entity-recovery-constant-rate]`. Refused: this release remembers no
     /// entities.
     pub entity_recovery_constant_rate: ConstantRate,
-    /// The *first* allocation of a cluster's life waits for that many regions. Known homes never
-    /// wait.
+    /// Regions that must be registered before the *first* allocation of a cluster's life. Known
+    /// homes never wait.
     pub min_nr_of_members: usize,
-    /// Gives all shards their homes in one write as soon as the first regions are there.
+    /// Allocates all shards in one write as soon as the first regions have registered.
     pub preallocate: bool,
-    /// Answers beyond a majority that a read of homes waits for, or `all`. Another value than 0 is
+    /// Answers beyond a majority that a read of homes waits for, or `all`. Values other than 0 are
     /// refused: a plain majority sees every acknowledged write of homes.
     pub read_majority_plus: MajorityPlus,
     /// Answers beyond a majority that a write of homes waits for, or `all`.
     pub write_majority_plus: MajorityPlus,
-    /// A read of homes that a majority has not answered by then is repeated.
+    /// A read of homes is repeated if a majority has not answered within this time.
     #[serde(with = "humantime_serde")]
     pub waiting_for_state_timeout: Duration,
-    /// A write of homes that a majority has not answered by then is repeated.
+    /// A write of homes is repeated if a majority has not answered within this time.
     #[serde(with = "humantime_serde")]
     pub updating_state_timeout: Duration,
-    /// Registration and questions for homes are repeated this often. A safety net: what happens
-    /// drives progress.
+    /// Time between repetitions of registrations and requests for homes. A safety net: events drive
+    /// progress.
     #[serde(with = "humantime_serde")]
     pub retry_interval: Duration,
-    /// How often a region says what it hosts.
+    /// Time between reports of a region about the shards that it hosts.
     #[serde(with = "humantime_serde")]
     pub audit_interval: Duration,
-    /// The first repeat of a `Host` or `Release` that was not answered.
+    /// Time to the first repetition of a `Host` or `Release` that was not answered.
     #[serde(with = "humantime_serde")]
     pub move_retry_min: Duration,
-    /// Each repeat waits twice as long, at most this.
+    /// Longest time between repetitions; each one waits twice as long as the last.
     #[serde(with = "humantime_serde")]
     pub move_retry_max: Duration,
-    /// Handlers of a shard that moves have this long to end; then entities are aborted. Must be
-    /// shorter than the shutdown phase.
+    /// Time in which the handlers of a moving shard must end; then its entities are aborted. Must
+    /// be shorter than the shutdown phase.
     #[serde(with = "humantime_serde")]
     pub handoff_timeout: Duration,
-    /// A lane that is cut for this long while its end stays a member is given up for shards that
-    /// have moved; what it had not acknowledged is counted as lost.
+    /// A lane that is cut for this long while its node is still a member is given up for shards
+    /// that have moved; messages that it had not acknowledged are counted as lost.
     #[serde(with = "humantime_serde")]
     pub lane_broken_after: Duration,
-    /// A remembered entity that stopped by itself or failed comes back after this. Refused: this
-    /// release remembers no entities.
+    /// Pause before a remembered entity that stopped or failed starts again. Refused: this release
+    /// remembers no entities.
     #[serde(with = "humantime_serde")]
     pub entity_restart_backoff: Duration,
-    /// The first restart of an entity that failed waits this long.
+    /// Pause before the first restart of an entity that failed.
     #[serde(with = "humantime_serde")]
     pub restart_backoff_min: Duration,
-    /// Each further one twice as long, at most this.
+    /// Longest pause before a restart; each further restart waits twice as long as the last.
     #[serde(with = "humantime_serde")]
     pub restart_backoff_max: Duration,
-    /// Messages that a region buffers for shards without a known home; one shard at most a quarter.
+    /// Messages that a region buffers for shards without a known home; at most a quarter for one
+    /// shard.
     pub buffer_size: usize,
-    /// The same in bytes.
+    /// Bytes of the messages that a region buffers; at most a quarter for one shard.
     pub buffer_bytes_max: usize,
-    /// Messages, its own node's among them, that a region holds for shards that are to start there;
-    /// one shard at most a quarter. The first 100 of each shard, up to 64 KiB, are held even if this
-    /// is reached; those of other nodes that waited there for a home count, and are refused only
-    /// beyond several times what one of them may buffer.
+    /// Messages, also of its own node, that a region holds for shards that will start there; at
+    /// most a quarter for one shard. The first 100 of each shard, up to 64 KiB, are held beyond
+    /// this limit. Moved messages of other nodes count, and are refused only beyond several times
+    /// what one node may buffer.
     pub held_size: usize,
-    /// The same in bytes.
+    /// Bytes of the messages that a region holds; at most a quarter for one shard.
     pub held_bytes_max: usize,
     /// Messages that wait for one entity. Moved messages are exempt.
     pub mailbox_size: usize,
-    /// The same in bytes, encoded; a message that never left its node counts with what
-    /// `Entity::message_bytes` returns, by default the size of its type. One that is larger fits where
-    /// nothing waits.
+    /// Encoded bytes of the messages that wait for one entity; a message that never left its node
+    /// counts with the result of `Entity::message_bytes`, by default the size of its type. A larger
+    /// message fits into an empty mailbox.
     pub mailbox_bytes_max: usize,
-    /// How long an ask waits for its answer unless it says otherwise: longer than a failover (8.8 s
-    /// with the defaults), so that an ask of an entity whose node was lost is answered by its next
-    /// home. A second or more may be told up to 50 ms late.
+    /// Default timeout of an ask: longer than a failover (8.8 s with the defaults), so that an ask
+    /// of an entity whose node was lost is answered by its next home. A timeout of a second or more
+    /// may be reported up to 50 ms late.
     #[serde(with = "humantime_serde")]
     pub ask_timeout: Duration,
     /// A handler that has awaited for this long is counted and logged with its entity and the type
@@ -116,26 +120,26 @@ pub struct Sharding {
     /// 0: never.
     #[serde(with = "humantime_serde")]
     pub slow_handler_after: Duration,
-    /// Decisions that coordinator and regions remember for `explain`; about 100 bytes each.
+    /// Decisions that the coordinator and each region remember for `explain`; about 100 bytes each.
     pub remembered_decisions: usize,
-    /// Which region a shard goes to: `least-shard`, `least-shard-rounds`, `consistent-hashing`, or
-    /// `external`, where the program pins shards to nodes. A strategy of the program's own goes
-    /// before.
+    /// Strategy that allocates shards to regions: `least-shard`, `least-shard-rounds`,
+    /// `consistent-hashing`, or `external`, where the program pins shards to nodes. A strategy that
+    /// the program supplies takes precedence.
     pub allocation_strategy: StrategyName,
-    /// Balance is looked at this often at the latest.
+    /// Longest time between two looks at the balance.
     #[serde(with = "humantime_serde")]
     pub rebalance_interval: Duration,
-    /// `[cluster.sharding.least-shard]`
+    /// Settings of `least-shard`: `[cluster.sharding.least-shard]`
     pub least_shard: LeastShard,
-    /// `[cluster.sharding.least-shard-rounds]`
+    /// Settings of `least-shard-rounds`: `[cluster.sharding.least-shard-rounds]`
     pub least_shard_rounds: LeastShardRounds,
-    /// `[cluster.sharding.consistent-hashing]`
+    /// Settings of `consistent-hashing`: `[cluster.sharding.consistent-hashing]`
     pub consistent_hashing: ConsistentHashing,
-    /// `[cluster.sharding.passivation]`
+    /// When idle entities stop: `[cluster.sharding.passivation]`
     pub passivation: Passivation,
-    /// `[cluster.sharding.healthcheck]`
+    /// When the node is ready: `[cluster.sharding.healthcheck]`
     pub healthcheck: HealthCheck,
-    /// `[cluster.sharding.types.<name>]`
+    /// Settings of single entity types: `[cluster.sharding.types.<name>]`
     pub types: BTreeMap<EntityType, Overrides>, // ≤ TYPES_MAX
 }
 
@@ -186,90 +190,90 @@ impl Default for Sharding {
     }
 }
 
-/// `[cluster.sharding.types.<name>]`: what is different for one entity type. What is unset is as
-/// in `[cluster.sharding]`.
+/// `[cluster.sharding.types.<name>]`: settings of one entity type. Unset fields have the value of
+/// `[cluster.sharding]`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Overrides {
-    /// See [`Sharding::role`].
+    /// Overrides [`Sharding::role`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// See [`Sharding::coordinator_role`].
+    /// Overrides [`Sharding::coordinator_role`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coordinator_role: Option<String>,
-    /// See [`Sharding::number_of_shards`].
+    /// Overrides [`Sharding::number_of_shards`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number_of_shards: Option<u32>,
-    /// See [`Sharding::extractor`].
+    /// Overrides [`Sharding::extractor`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extractor: Option<ShardHash>,
-    /// See [`Sharding::remember_entities`].
+    /// Overrides [`Sharding::remember_entities`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remember_entities: Option<bool>,
-    /// See [`Sharding::min_nr_of_members`].
+    /// Overrides [`Sharding::min_nr_of_members`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_nr_of_members: Option<usize>,
-    /// See [`Sharding::preallocate`].
+    /// Overrides [`Sharding::preallocate`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preallocate: Option<bool>,
-    /// See [`Sharding::handoff_timeout`].
+    /// Overrides [`Sharding::handoff_timeout`] for this type.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub handoff_timeout: Option<Duration>,
-    /// See [`Sharding::buffer_size`].
+    /// Overrides [`Sharding::buffer_size`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub buffer_size: Option<usize>,
-    /// See [`Sharding::buffer_bytes_max`].
+    /// Overrides [`Sharding::buffer_bytes_max`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub buffer_bytes_max: Option<usize>,
-    /// See [`Sharding::held_size`].
+    /// Overrides [`Sharding::held_size`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_size: Option<usize>,
-    /// See [`Sharding::held_bytes_max`].
+    /// Overrides [`Sharding::held_bytes_max`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_bytes_max: Option<usize>,
-    /// See [`Sharding::mailbox_size`].
+    /// Overrides [`Sharding::mailbox_size`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mailbox_size: Option<usize>,
-    /// See [`Sharding::mailbox_bytes_max`].
+    /// Overrides [`Sharding::mailbox_bytes_max`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mailbox_bytes_max: Option<usize>,
-    /// See [`Sharding::ask_timeout`].
+    /// Overrides [`Sharding::ask_timeout`] for this type.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub ask_timeout: Option<Duration>,
-    /// See [`Sharding::slow_handler_after`].
+    /// Overrides [`Sharding::slow_handler_after`] for this type.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub slow_handler_after: Option<Duration>,
-    /// See [`Sharding::allocation_strategy`].
+    /// Overrides [`Sharding::allocation_strategy`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocation_strategy: Option<StrategyName>,
-    /// See [`Sharding::passivation`].
+    /// Overrides [`Sharding::passivation`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub passivation: Option<Passivation>,
 }
 
-/// Where the coordinator keeps homes.
+/// Store of the coordinator for the homes of shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StateStoreMode {
-    /// As replicated data in the cluster itself.
+    /// Replicated data in the cluster itself.
     #[default]
     Ddata,
-    /// Akka's and Pekko's other mode: understood, and refused at start.
+    /// The journal mode of Akka and Pekko: parsed, and refused at start.
     Persistence,
 }
 
-/// How fast remembered entities start.
+/// Rate at which remembered entities start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EntityRecovery {
-    /// All at once, those with messages first.
+    /// All at once, entities with messages first.
     #[default]
     All,
-    /// At the rate of `entity-recovery-constant-rate`, those with messages first.
+    /// At the rate of `entity-recovery-constant-rate`, entities with messages first.
     Constant,
 }
 
-/// `[cluster.sharding.entity-recovery-constant-rate]`
+/// Rate of starts: `[cluster.sharding.entity-recovery-constant-rate]`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ConstantRate {
@@ -286,51 +290,51 @@ impl Default for ConstantRate {
     }
 }
 
-/// How many answers more than a majority are waited for.
+/// Number of answers beyond a majority that a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum MajorityPlus {
-    /// That many; 0 is a plain majority, which is enough for safety.
+    /// This many more; 0 is a plain majority, which is enough for safety.
     Some(usize),
-    /// As many as there are: one silent node stops every allocation.
+    /// All replicas: one silent node stops every allocation.
     All(AllWord),
 }
 
-/// The word `all`.
+/// The value `all` of a setting that is otherwise a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AllWord {
-    /// Everybody.
+    /// All replicas must answer.
     All,
 }
 
-/// Which allocation strategy is asked.
+/// Name of an allocation strategy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum StrategyName {
-    /// Even numbers with the fewest moves, all the time.
+    /// Equal numbers of shards with the fewest moves, continuously.
     #[default]
     LeastShard,
-    /// Even numbers in rounds, as Pekko does it.
+    /// Equal numbers of shards in rounds, as in Pekko.
     LeastShardRounds,
-    /// By a hash of address and shard.
+    /// A hash of address and shard.
     ConsistentHashing,
-    /// Where somebody pins them: [`pin_shards`](crate::node::sharding::Sharding::pin_shards).
+    /// As the program pins them: [`pin_shards`](crate::node::sharding::Sharding::pin_shards).
     External,
 }
 
-/// `[cluster.sharding.healthcheck]`: a node is ready once its regions have registered; later
+/// `[cluster.sharding.healthcheck]`: a node is ready once its regions have registered. Later
 /// trouble of a coordinator does not make it unready.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct HealthCheck {
     /// Entity types whose regions must have registered.
     pub names: Vec<EntityType>,
-    /// How long a check waits.
+    /// Longest time that a check waits.
     #[serde(with = "humantime_serde")]
     pub timeout: Duration,
-    /// This long after the node was first seen Up a check always says ready.
+    /// A check always succeeds once this much time has passed since the node was first seen Up.
     #[serde(with = "humantime_serde")]
     pub disabled_after: Duration,
 }
@@ -345,46 +349,46 @@ impl Default for HealthCheck {
     }
 }
 
-/// Why a node does not start with these settings. Nothing was started.
+/// Reason why a node does not start with these settings. Nothing was started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The other mode of Akka and Pekko.
+    /// `state-store-mode` selects the journal mode of Akka and Pekko.
     #[error(
         "cluster.sharding.state-store-mode = \"persistence\" needs a journal, and Ostraca has \
          none: homes are replicated data in the memory of a majority of the nodes; take \"ddata\" \
          or leave it out"
     )]
     Persistence,
-    /// Nothing remembers them yet.
+    /// `remember-entities` is set, which this release does not support.
     #[error("{section}.remember-entities is set, and this release remembers none: unset it")]
     RememberEntities {
-        /// Where it is set.
+        /// Section of the setting.
         section: String,
     },
-    /// Entities would be cut although they have time left.
+    /// The shutdown phase ends before `handoff-timeout`, so entities would be aborted early.
     #[error(
         "{section}.handoff-timeout is {handoff:?}, and the shutdown phase that hands shards over \
          ends after {phase:?}: make the phase longer, or the timeout shorter"
     )]
     HandoffOutlastsPhase {
-        /// Where it is set.
+        /// Section of the setting.
         section: String,
-        /// What is set.
+        /// Value of `handoff-timeout`.
         handoff: Duration,
-        /// How long the phase lasts.
+        /// Length of the shutdown phase.
         phase: Duration,
     },
-    /// A value that makes no sense.
+    /// A value is outside its bounds.
     #[error("{section}.{setting} is {value}: {must}")]
     OutOfRange {
-        /// Where it is set.
+        /// Section of the setting.
         section: String,
-        /// Which setting.
+        /// Name of the setting.
         setting: &'static str,
-        /// What is set.
+        /// The value found.
         value: String,
-        /// What it must be.
+        /// The values allowed.
         must: &'static str,
     },
 }
@@ -392,7 +396,7 @@ pub enum ConfigError {
 const SECTION: &str = "cluster.sharding";
 
 impl Sharding {
-    /// The settings of one entity type.
+    /// Returns the settings of one entity type: its overrides, and otherwise these.
     #[must_use]
     pub fn of(&self, entity_type: &EntityType) -> Self {
         let mut own = Self { types: BTreeMap::new(), ..self.clone() };
@@ -418,7 +422,7 @@ impl Sharding {
         own
     }
 
-    /// The chosen allocation strategy with its settings.
+    /// Returns the chosen allocation strategy with its settings.
     #[must_use]
     pub fn strategy(&self) -> Strategy {
         match self.allocation_strategy {
@@ -434,17 +438,18 @@ impl Sharding {
         }
     }
 
-    /// Who is stopped to make room; nobody where entities are remembered.
+    /// Returns the passivation settings; `None` if entities are remembered, because they never
+    /// passivate.
     #[must_use]
     pub fn automatic_passivation(&self) -> Option<&Passivation> {
         (!self.remember_entities).then_some(&self.passivation)
     }
 
-    /// Checks the settings, of every type, against each other and against the length of the
-    /// shutdown phase in which shards are handed over.
+    /// Checks the settings of every type: their bounds, and `handoff-timeout` against the length of
+    /// the shutdown phase in which shards move away.
     ///
     /// # Errors
-    /// [`ConfigError`] names the first contradiction.
+    /// [`ConfigError`] describes the first contradiction.
     pub fn check(&self, shutdown_phase: Duration) -> Result<(), ConfigError> {
         if self.state_store_mode == StateStoreMode::Persistence {
             return Err(ConfigError::Persistence);

@@ -1,4 +1,4 @@
-//! What an entity sees of where it lives, while it handles a message.
+//! The environment of an entity while it handles a message: identity, timers, tasks and references.
 
 use std::fmt;
 use std::future::Future;
@@ -16,7 +16,7 @@ use super::shard_region::ShardRegion;
 use super::tenancy::Stage;
 use super::timers::Timer;
 
-/// The surroundings of an entity. Given to [`Entity::handle`] for one message.
+/// Access of an entity to its environment, passed to [`Entity::handle`] for one message.
 pub struct Context<'a, E: Entity> {
     runtime: &'a Arc<Runtime<E>>,
     shard: &'a Shard<E>,
@@ -38,88 +38,91 @@ impl<'a, E: Entity> Context<'a, E> {
         Self { runtime, shard, id, token, passivates, extras }
     }
 
-    /// The entity's id.
+    /// Returns the id of this entity.
     #[must_use]
     pub const fn id(&self) -> &EntityId {
         self.id
     }
 
-    /// Its type.
+    /// Returns the type of this entity.
     #[must_use]
     pub fn entity_type(&self) -> &EntityType {
         &self.runtime.entity_type
     }
 
-    /// Its shard.
+    /// Returns the shard of this entity.
     #[must_use]
     pub const fn shard(&self) -> ShardId {
         self.shard.id
     }
 
-    /// The node that it lives on now.
+    /// Returns the node on which this instance lives.
     #[must_use]
     pub fn node(&self) -> RegionId {
         self.runtime.me
     }
 
-    /// The decision by which its shard lives here. It orders what happens within one cluster: a
-    /// cluster that is founded anew may count from a lower one. What leaves the cluster takes the [`fencing_token`](Self::fencing_token).
+    /// Returns the generation of the decision by which the shard lives here. It orders events
+    /// within one cluster; a cluster that is founded anew may count from a lower generation. For
+    /// effects outside the cluster use the [`fencing_token`](Self::fencing_token).
     #[must_use]
     pub const fn generation(&self) -> Generation {
         self.token.generation()
     }
 
-    /// For systems outside of the cluster, to store with each effect and to compare: they must
-    /// refuse what comes with a lower one than they have seen of this entity. It never goes back for
-    /// an id, and may go up while an instance lives; see [`FencingToken`].
+    /// Returns the fencing token for systems outside the cluster. They must store it with each
+    /// effect and refuse an effect with a lower token than they have seen of this entity. The token
+    /// of an id never goes back, and may rise while an instance lives; see [`FencingToken`].
     #[must_use]
     pub const fn fencing_token(&self) -> FencingToken {
         self.token
     }
 
-    /// Whether its shard is about to leave this node: the sooner the handler ends, the shorter
-    /// the pause for everybody in the shard. At most `handoff-timeout` is left.
+    /// Returns whether the shard is about to leave this node. The sooner the handler ends, the
+    /// shorter the pause for all entities of the shard. At most `handoff-timeout` is left.
     #[must_use]
     pub fn moving(&self) -> bool {
         self.shard.phase.get() != Stage::Open
     }
 
-    /// This instance ends after this message, and its [stop message](Entity::stop_message) if its
-    /// type has one. Messages that wait, or come meanwhile, are handled by a new instance, in
-    /// order, which begins after the tasks and timers of this one are dropped.
+    /// Stops this instance after the current message and after the [stop
+    /// message](Entity::stop_message), if the type has one. Messages that wait or arrive meanwhile
+    /// are handled in order by a new instance, which begins after the tasks and timers of this one
+    /// are dropped.
     pub const fn passivate(&mut self) {
         *self.passivates = true;
     }
 
-    /// Another entity of this type, or this one.
+    /// Returns a reference to an entity of this type.
     #[must_use]
     pub fn entity(&self, id: &str) -> EntityRef<E> {
         self.region().entity(id)
     }
 
-    /// This entity: what it tells itself is handled after what waits already.
+    /// Returns a reference to this entity. A message sent to it is handled after those that already
+    /// wait.
     #[must_use]
     pub fn myself(&self) -> EntityRef<E> {
         self.entity(self.id.as_str())
     }
 
-    /// Sends this entity a message after `pause`: it comes like any other, after those that wait.
+    /// Sends this entity a message after `pause`. The message is queued after those that wait then.
     ///
     /// While the timer is pending, the instance does not stop for being idle, however short
     /// `idle-timeout` is. The timer ends with its instance: by [`passivate`](Self::passivate), by
-    /// supervision, by a move or a stop of the shard, and by an active-entity limit, which stops
-    /// also entities whose timers are pending; those are counted
+    /// supervision, by a move or a stop of the shard, and by an active-entity limit. The limit also
+    /// stops entities whose timers are pending; those timers are counted
     /// ([`lost_timers`](ShardRegion::lost_timers)) and logged. A due time that must outlive the
-    /// instance belongs into its state.
+    /// instance belongs in its state.
     pub fn after(&mut self, pause: Duration, message: E::Message) -> Timer {
         let (myself, world) = (self.myself(), &self.runtime.world);
         Extras::of(self.extras).after(world, myself, pause, message)
     }
 
-    /// Sends this entity what `message` makes, each time that it has had nothing to do for
-    /// `pause`, as long as this instance lives. Meanwhile the instance does not stop for being idle,
-    /// even if `idle-timeout` is shorter than `pause`: it ends as a pending timer's does
-    /// ([`after`](Self::after)).
+    /// Sends this entity the result of `message` each time that it has been idle for `pause`, as
+    /// long as this instance lives. Until then the instance does not stop for being idle, even if
+    /// `idle-timeout` is shorter than `pause`; it ends in the same cases as one with a pending
+    /// timer ([`after`](Self::after)).
     pub fn set_receive_timeout(
         &mut self,
         pause: Duration,
@@ -128,27 +131,27 @@ impl<'a, E: Entity> Context<'a, E> {
         Extras::of(self.extras).set_receive_timeout(pause, Arc::new(message));
     }
 
-    /// Ends [`set_receive_timeout`](Self::set_receive_timeout).
+    /// Cancels the timeout of [`set_receive_timeout`](Self::set_receive_timeout), if one is set.
     pub fn cancel_receive_timeout(&mut self) {
         Extras::of(self.extras).cancel_receive_timeout();
     }
 
-    /// Runs something beside the handlers, as long as this instance lives: then it is dropped at
-    /// its next await. Like a handler it runs only while the node has the hosting lease, and the
-    /// shard moves only when it has ended. It has no access to the instance; what it finds out it
-    /// tells [`myself`](Self::myself). A panic in it is counted, and concerns nobody else.
+    /// Runs a future beside the handlers. When this instance ends, the future is dropped at its
+    /// next await. Like a handler it runs only while the node has the hosting lease, and the shard
+    /// moves only after it has ended. It has no access to the instance, but may send its results to
+    /// [`myself`](Self::myself). A panic in it is counted and affects nothing else.
     ///
     /// A task does not keep an idle instance alive: after `idle-timeout` without a message the
-    /// instance stops and its tasks are dropped. If it must go on for longer, a timer
-    /// ([`after`](Self::after)) keeps the instance. However an instance ends, the entity's next one
-    /// begins after the futures of its tasks are dropped, so what they hold is free.
+    /// instance stops and its tasks are dropped. A pending timer ([`after`](Self::after)) keeps the
+    /// instance. In every case the entity's next instance begins after the futures of the tasks are
+    /// dropped, so that the resources that they hold are free.
     pub fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         let Self { runtime, shard, id, extras, .. } = self;
         let shard = runtime.shard(shard.id).expect("it lives there");
         Extras::of(extras).tracked.spawn((runtime, shard), id, task);
     }
 
-    /// All entities of this type.
+    /// Returns the region handle of this entity type on this node.
     #[must_use]
     pub fn region(&self) -> ShardRegion<E> {
         ShardRegion::of(Arc::clone(self.runtime))

@@ -1,4 +1,7 @@
-//! Messages that nobody handles, counted and logged by reason (invariant I6).
+//! Messages that no handler completed, counted and logged by reason.
+//!
+//! Every known loss is counted here, and an asker is told the reason
+//! (docs/protocol/message-order.md#every-known-loss-is-reported-to-the-asker).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,69 +9,71 @@ use ostraca_ddata::clock::Instant;
 
 use super::ids::{EntityType, ShardId};
 
-/// Nanoseconds between two lines of the log about one reason.
+/// Least time in nanoseconds between two log lines for one reason.
 const EVERY: u64 = 60_000_000_000;
 
-/// Why a message was not handled, or not to its end.
+/// Reason why a message was not handled, or not to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Lost {
-    /// The entity has as many messages waiting as it may.
+    /// The entity's mailbox has reached its limit.
     #[error("the entity's mailbox is full; not handled")]
     MailboxFull,
-    /// More messages came for a shard that is to start here than it may hold.
+    /// The shard has not started here, and its held messages have reached their limit.
     #[error("the shard has not started and holds as much as it may; not handled")]
     HeldFull,
-    /// The entity's handler, or its factory, panicked.
+    /// The entity's handler or factory panicked.
     #[error("the entity failed while handling it")]
     EntityFailed,
-    /// The entity was stopped by its type's supervision.
+    /// The type's supervision stopped the entity.
     #[error("the entity was stopped after a failure; not handled")]
     EntityStopped,
     /// The handler did not end within `handoff-timeout` when its shard moved.
     #[error("the handler was aborted, as its shard moved; it may have been handled in part")]
     Aborted,
-    /// The node is out of the configuration, or its lease is over for good. No handler had begun it.
+    /// The node left the configuration, or its lease ended for good, before a handler began the
+    /// message.
     #[error("the node stopped hosting; not handled")]
     NodeStopped,
-    /// The body is no message of this type: another release, or another program.
+    /// The body does not decode as a message of this type: another release, or another program.
     #[error("the message does not decode there; not handled")]
     Undecodable,
-    /// A message that the type's own `Serialize` refuses could not be carried along.
+    /// A message that should travel with a move was refused by the type's own `Serialize`.
     #[error("the message does not encode; not handled")]
     Unencodable,
-    /// The node that it was to go back to is out of the configuration.
+    /// The message should return to its sender, but that node left the configuration.
     #[error("its node left the cluster; not handled")]
     NodeGone,
-    /// It came back down a lane that had been given up, and was counted as lost then.
+    /// The message came back on a lane that had been given up; it was counted as lost then.
     #[error("its lane was cut for too long; it may have been handled")]
     LaneGivenUp,
-    /// It was carried along by a move, and a later home may have handled it.
+    /// The payload of a move carried the message, and a later home may have handled it.
     #[error("it was carried by a move that another one overtook; it may have been handled")]
     Discarded,
-    /// It was handled, and its handler dropped the address without an answer.
+    /// The message was handled, and its handler dropped the reply address without an answer.
     #[error("it was handled, and no answer was given")]
     NoAnswer,
-    /// It is longer than the lane to its entity's node takes: that node allows less.
+    /// The message is longer than the lane to the entity's node allows.
     #[error("no lane takes so long a message; not handled")]
     TooLong,
-    /// It was handled, and the answer is longer than a lane takes.
+    /// The message was handled, and the answer is longer than a lane allows.
     #[error("it was handled, and no lane takes so long an answer")]
     AnswerTooLong,
-    /// Its handler was dropped, for the node had no lease for long.
+    /// The handler was dropped because the node had no lease for long.
     #[error("its node heard from no quorum for long; it may have been handled in part")]
     NotLeased,
-    /// Its shard had moved, and the lane back to its sender keeps several times as much as it may.
+    /// The shard had moved, and the lane back to the sender had no room, even beyond its usual
+    /// limit.
     #[error("its shard had moved, and the lane back had no room; not handled")]
     LaneFull,
-    /// It was handled, and there is no lane to whoever asked, or one without room.
+    /// The message was handled, and the lane to the asker does not exist or has no room.
     #[error("it was handled, and no lane took the answer")]
     AnswerLost,
-    /// Its handler was dropped, for the node is out of the configuration, or its lease is over for
+    /// The handler was dropped because the node left the configuration, or its lease ended for
     /// good.
     #[error("the node stopped hosting during its handler; it may have been handled in part")]
     HandlerStopped,
-    /// It waited for its entity on the last node that hosts the type, which left in order.
+    /// The message waited for its entity on the last node that hosts the type, which left in order.
     #[error("the last node that hosts the type left the cluster; not handled")]
     LastHostLeft,
 }
@@ -96,7 +101,7 @@ const ALL: [Lost; 19] = [
 ];
 
 impl Lost {
-    /// As it stands in frames, from 1.
+    /// Returns the number of the reason in frames, from 1.
     pub(super) const fn code(self) -> u8 {
         self as u8 + 1
     }
@@ -105,7 +110,7 @@ impl Lost {
         ALL.get(usize::from(code).checked_sub(1)?).copied()
     }
 
-    /// As it stands in metrics and logs.
+    /// Returns the name of the reason in metrics and logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -132,15 +137,15 @@ impl Lost {
     }
 }
 
-/// The counters of one entity type on one node.
+/// Counters of the lost messages of one entity type on one node.
 #[derive(Debug, Default)]
 pub(super) struct DeadLetters {
     counts: [AtomicU64; ALL.len()],
-    logged: [AtomicU64; ALL.len()], // when; 0: never
+    logged: [AtomicU64; ALL.len()], // time of the last log line; 0: never
 }
 
 impl DeadLetters {
-    /// Counts `count` messages, and says so at most once a minute for each reason.
+    /// Counts `count` messages, and logs the reason at most once a minute.
     pub(super) fn add(
         &self,
         why: Lost,

@@ -1,4 +1,8 @@
-//! What a user writes: an entity, which handles one message at a time (spec/sharding.md §9).
+//! The trait that a user implements: an entity, which handles one message at a time.
+//!
+//! The runtime of a region (`runtime.rs`) creates an instance on the first message for an id, calls
+//! [`Entity::handle`] for each message, and applies [`Supervision`] after a panic. See
+//! docs/protocol/sharding.md#entities.
 
 use std::error::Error;
 use std::future::Future;
@@ -8,14 +12,14 @@ use serde::de::DeserializeOwned;
 
 use super::context::Context;
 
-/// Any error, for what a type of the user's may say.
+/// Boxed error of user code, for example of [`Entity::take_over`].
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// A stateful thing with an id, of which the cluster keeps at most one instance alive.
+/// A stateful object with an id. The cluster keeps at most one instance of it alive.
 ///
-/// Started by the first message for it. Its state is in memory: a new instance begins with what the
-/// type's factory makes and, after a planned move, with what the last one [handed
-/// over](Self::hand_over).
+/// The first message for an id starts the entity. Its state is in memory: a new instance begins
+/// with the value that the type's factory returns and, after a planned move, with the state that
+/// the last instance [exported](Self::hand_over).
 ///
 /// # Example
 /// ```
@@ -47,29 +51,32 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 /// }
 /// ```
 pub trait Entity: Sized + Send + 'static {
-    /// What it understands. Travels between nodes by its serde form, with the names of fields:
+    /// The messages of the entity. They travel between nodes as MessagePack with named fields, so
     /// variants and fields with a default may be added while nodes of two releases run.
     type Message: Serialize + DeserializeOwned + Send + 'static;
 
-    /// Handles a message; the next one begins after it has ended. May await: that delays nobody
-    /// but this entity, and a move of its shard, at most for `handoff-timeout`. A future that is
-    /// aborted then is dropped at an await.
+    /// Handles a message. The next message begins after the returned future has completed. The
+    /// future may await; meanwhile only this entity's other messages wait, and a move of its shard,
+    /// for at most `handoff-timeout`. A future that is aborted at that bound is dropped at an
+    /// await.
     ///
-    /// What blocks its thread takes that from all entities of the node, and may hold up those that
-    /// wait for some milliseconds: `tokio::task::block_in_place` or `spawn_blocking` is for that.
+    /// A handler that blocks its thread takes the thread from all entities of the node and may
+    /// delay waiting entities by some milliseconds. Use `tokio::task::block_in_place` or
+    /// `spawn_blocking` for blocking work.
     fn handle(
         &mut self,
         message: Self::Message,
         cx: &mut Context<'_, Self>,
     ) -> impl Future<Output = ()> + Send;
 
-    /// The bytes that a message counts with against `mailbox-bytes-max` if it is told on the entity's own
-    /// node. There it is not encoded, so its length is unknown; a message from another node counts with
-    /// its encoded length.
+    /// Returns the bytes that a message counts against `mailbox-bytes-max` if it is sent on the
+    /// entity's own node. There the message is not encoded, so its length is unknown. A message
+    /// from another node counts with its encoded length.
     ///
-    /// Default: the size of the type, without what that points to. Types that own large buffers should
-    /// add those, or a mailbox holds up to `mailbox-size` of them. At most 4 GiB count. Called by the
-    /// sender for each message: it should be cheap, and the same for equal messages.
+    /// Default: the size of the type, without memory that it points to. A type that owns large
+    /// buffers should add their length; otherwise a mailbox holds up to `mailbox-size` of them. At
+    /// most 4 GiB count. The sender calls this for each message, so it should be cheap, and return
+    /// the same for equal messages.
     ///
     /// # Example
     /// ```
@@ -93,63 +100,66 @@ pub trait Entity: Sized + Send + 'static {
         size_of_val(message)
     }
 
-    /// The last message of an instance that is to stop, because it is passivated or its shard
-    /// moves. `None`: it stops after the message that it is handling.
+    /// Returns the stop message: the last message of an instance that is stopped because of
+    /// passivation or a move of its shard. `None`: the instance stops after the message that it is
+    /// handling.
     #[must_use]
     fn stop_message() -> Option<Self::Message> {
         None
     }
 
-    /// What the entity's next instance is to go on with. Called once, when a planned move takes the
-    /// shard to another node (a drain of this one is such a move): after the last handler, and
-    /// after the [stop message](Self::stop_message). `None`: the next one begins as new.
+    /// Returns the state with which the entity's next instance continues, or `None` if the next
+    /// instance begins as new. Called once, after the last handler and after the [stop
+    /// message](Self::stop_message), when a planned move (also a drain of this node) takes the
+    /// shard to another node.
     ///
-    /// It goes ahead of the messages that wait, and is [taken over](Self::take_over) at most once.
-    /// Until the entity gets a message it waits, through further moves if there are any, and is
-    /// passivated as an idle instance would be. A shard starts when all that moves with it has
-    /// come, so keep it small; a state has at most about `net.limits.message-bytes-max` bytes.
+    /// The state travels ahead of the waiting messages and is [imported](Self::take_over) at most
+    /// once. It waits until the entity gets a message, through further moves if there are any, and
+    /// is passivated as an idle instance would be. A shard starts only after its whole payload has
+    /// arrived, so the state should be small; at most about `net.limits.message-bytes-max` bytes.
     ///
-    /// Only planned moves ask for it: whoever is passivated, restarted by supervision, aborted
-    /// after `handoff-timeout`, or lives on a node that crashes, is removed, or has no hosting lease
-    /// for long, hands nothing over.
-    /// So does an instance that an abort finds before its stop message.
-    /// What was handed over and is lost is counted:
-    /// [`lost_states`](super::shard_region::ShardRegion::lost_states). How many states a payload
-    /// held behind the place where it is cut short is not known: that counts as one dead letter,
+    /// Only planned moves call this method. No state is exported by an entity that is passivated,
+    /// restarted by supervision, or aborted after `handoff-timeout` (also before its stop message),
+    /// or that lives on a node that crashes, is removed, or has no hosting lease for long. Exported
+    /// states that are lost are counted in
+    /// [`lost_states`](super::shard_region::ShardRegion::lost_states). If a payload is cut short,
+    /// the number of states behind the cut is unknown; that counts as one dead letter,
     /// [`Lost::Undecodable`](super::dead_letters::Lost::Undecodable).
     ///
-    /// If it panics, there is no state. It holds up the move of its shard, and may run without the
-    /// hosting lease: no place for effects outside.
+    /// A panic in this method counts as `None`. The method delays the move of its shard and may run
+    /// without the hosting lease, so it must have no effects outside the entity.
     #[must_use]
     fn hand_over(&mut self) -> Option<Vec<u8>> {
         None
     }
 
-    /// Goes on with what the entity's last instance [handed over](Self::hand_over). Called on a fresh
-    /// instance of the factory, before its first message.
+    /// Continues with the state that the entity's last instance [exported](Self::hand_over). Called
+    /// on a fresh instance of the factory, before its first message.
     ///
-    /// As it stands here it refuses: that is for nodes of two releases.
+    /// The default implementation rejects the state, so that a cluster of two releases fails
+    /// visibly instead of losing it silently.
     ///
     /// # Errors
-    /// Whatever keeps it from that, a panic included: the state is lost and counted, and
-    /// [`Supervision`] decides how the entity goes on, as after a handler that panicked.
+    /// Any error, also a panic, means that the state was not imported: it is lost and counted, and
+    /// [`Supervision`] decides how the entity continues, as after a handler that panicked.
     fn take_over(&mut self, state: &[u8]) -> Result<(), BoxError> {
         Err(format!("this release of the type takes no state over ({} bytes)", state.len()).into())
     }
 }
 
-/// What happens to an entity whose handler panicked. The message is lost and counted, and an ask
-/// in it fails at once; nobody else is concerned.
+/// Decides how an entity continues after its handler panicked. In every case the message is lost
+/// and counted, and an ask in it fails at once; other entities are not affected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Supervision {
-    /// A fresh instance goes on with the mailbox, after a pause: `restart-backoff-min`, twice as
-    /// long each time in a row, at most `restart-backoff-max`.
+    /// Creates a fresh instance, which continues with the mailbox after a pause of
+    /// `restart-backoff-min`. The pause doubles with each consecutive failure, up to
+    /// `restart-backoff-max`.
     #[default]
     Restart,
-    /// The same instance goes on with the next message. Its state may be half changed.
+    /// Continues with the same instance and the next message. Its state may be half changed.
     Resume,
-    /// The instance stops. What waited for it is lost and counted; a later message starts
-    /// another one.
+    /// Stops the instance. Its waiting messages are lost and counted; a later message starts a new
+    /// instance.
     Stop,
 }

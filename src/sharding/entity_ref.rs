@@ -1,4 +1,9 @@
-//! The handle of one entity, wherever it lives now: tell and ask.
+//! The handle of one entity, independent of its current home: tell, ask and start.
+//!
+//! [`EntityRef`] is the public sending side of sharding. A call passes the message to the runtime
+//! of the type on this node, which puts it into a local mailbox or onto the lane to the home.
+//! [`Asked`] is the future of an answer; [`TellError`] and [`AskError`] say what became of the
+//! message.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -30,72 +35,72 @@ use super::shard::Floor;
 use super::timeouts::Timer;
 use super::types::{Missing, Types};
 
-/// Why a message was not sent. It will not be handled.
+/// Reason why a message was not sent. It will not be handled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TellError {
-    /// No entity has such an id.
+    /// The entity id is empty or too long.
     #[error("{0}; not sent")]
     InvalidId(#[from] InvalidName),
-    /// The shard has no lane to go by now, and the buffer is full.
+    /// The message has to wait for a home or a lane, and the buffer for that is full.
     #[error(transparent)]
     BufferFull(#[from] Full),
-    /// The entity lives here and is slower than its senders.
+    /// The entity lives here and its mailbox is full.
     #[error(
         "{waiting} {of} wait for the entity, at most {limit} may; not sent: wait for room \
          (tell_wait), or raise cluster.sharding.mailbox-size or mailbox-bytes-max"
     )]
     MailboxFull {
-        /// What waits.
+        /// Messages or bytes that wait.
         waiting: usize,
-        /// How much may.
+        /// Most messages or bytes that may wait.
         limit: usize,
-        /// Of what.
+        /// The limit that was reached.
         of: Measure,
     },
-    /// The entity lives on another node, is slower than its senders, and that node has said so when
-    /// it refused an earlier message.
+    /// The entity lives on another node. That node refused an earlier message because the mailbox
+    /// was full, and has not reported room since.
     #[error(
         "the entity's mailbox on {home} is full; not sent: wait for room (tell_wait), or raise \
          cluster.sharding.mailbox-size or mailbox-bytes-max there"
     )]
     Busy {
-        /// Its node.
+        /// The entity's home node.
         home: RegionId,
     },
-    /// No lane takes it.
+    /// The message is longer than a lane allows.
     #[error(
         "the message has {bytes} bytes, at most {limit} are allowed; not sent: split it, or \
              raise the transport's message-bytes-max"
     )]
     TooLong {
-        /// Its length, encoded.
+        /// Encoded length in bytes.
         bytes: usize,
-        /// The limit.
+        /// Most bytes allowed.
         limit: usize,
     },
-    /// The type's own `Serialize` refuses it.
+    /// The type's own `Serialize` returned an error.
     #[error("the message does not encode: {0}; not sent")]
     Encode(String),
-    /// This node is out of the cluster, or its lease is over for good.
+    /// This node is out of the cluster, or its lease has ended for good.
     #[error("this node stopped hosting and routing; not sent: restart it")]
     Stopped,
-    /// The extractor finds no entity in it.
+    /// The extractor finds no entity for the message.
     #[error("the type's extractor names no entity for the message; not sent")]
     NoEntity,
-    /// The reference came in a message, and leads nowhere from here yet.
+    /// The reference came in a message, and this node has not started its type.
     #[error(
         "this node has not started {entity_type} (or started it as another type); not sent: start \
          it, be it as a proxy"
     )]
     NotStarted {
-        /// Which type.
+        /// The type to start here.
         entity_type: EntityType,
     },
 }
 
 impl TellError {
-    /// Whether waiting helps.
+    /// Returns whether the call may succeed later, once messages have been taken out.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         matches!(self, Self::BufferFull(_) | Self::MailboxFull { .. } | Self::Busy { .. })
@@ -108,20 +113,20 @@ impl From<MailboxFull> for TellError {
     }
 }
 
-/// What kept an answer, as far as the asking node knows.
+/// Cause of a missing answer, as far as the asking node knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kept {
-    /// Nothing is known to be wrong: the entity may be slow, or its node dead.
+    /// No cause is known: the entity may be slow, or its node dead.
     Unknown,
     /// The shard has no home yet: its coordinator is being replaced, or has no quorum.
     NoHome,
-    /// The shard is moving.
+    /// The shard is moving to another node.
     Moving,
-    /// The shard lives on this node, which has no lease now: it hears from no quorum.
+    /// The shard lives on this node, which has no lease now because no quorum answers it.
     NotLeased,
-    /// The entity lives on this node, and has handled another message since before the ask: this
-    /// one has not begun.
+    /// The entity lives on this node and its current handler began before the ask, so the message
+    /// has not begun.
     NotBegun,
 }
 
@@ -140,122 +145,126 @@ impl fmt::Display for Kept {
     }
 }
 
-/// Why an ask has no answer. Every variant says whether the message may have been handled.
+/// Reason why an ask has no answer. Every variant says whether the message may have been handled.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// It was not sent.
+    /// The message was not sent.
     #[error(transparent)]
     NotSent(#[from] TellError),
-    /// It was sent, and where it went it was refused, or handled without an answer.
+    /// The message was sent, and it was refused or handled without an answer.
     #[error("{entity_type}/{entity} gave no answer to {question} after {waited:?}: {why}")]
     Refused {
-        /// Asked whom.
+        /// Type of the entity that was asked.
         entity_type: EntityType,
-        /// Asked whom.
+        /// Id of the entity that was asked.
         entity: EntityId,
         /// The type of the message.
         question: &'static str,
-        /// How long it took to learn that.
+        /// Time from the ask to this error.
         waited: Duration,
-        /// What became of the message.
+        /// What happened to the message.
         why: Lost,
     },
-    /// Handled, but the answer is not what was asked for: mixed releases.
+    /// The message was handled, but the answer does not decode: the nodes run different releases.
     #[error(
         "{entity_type}/{entity} answered {question} after {waited:?} with {bytes} bytes that do \
          not decode"
     )]
     Decode {
-        /// Asked whom.
+        /// Type of the entity that was asked.
         entity_type: EntityType,
-        /// Asked whom.
+        /// Id of the entity that was asked.
         entity: EntityId,
         /// The type of the message.
         question: &'static str,
-        /// When the answer came.
+        /// Time from the ask to the answer.
         waited: Duration,
-        /// The answer's length.
+        /// Length of the answer in bytes.
         bytes: usize,
-        /// What is wrong with them.
+        /// Error of the decoder.
         source: rmp_serde::decode::Error,
     },
-    /// May have been handled: repeat only what is idempotent.
+    /// No answer came in time. The message may have been handled, so repeat only idempotent
+    /// messages.
     #[error("no answer from {entity_type}/{entity} to {question} within {waited:?}; {kept}")]
     Timeout {
-        /// Asked whom.
+        /// Type of the entity that was asked.
         entity_type: EntityType,
-        /// Asked whom.
+        /// Id of the entity that was asked.
         entity: EntityId,
         /// The type of the message.
         question: &'static str,
-        /// How long.
+        /// Time that the ask waited.
         waited: Duration,
-        /// Why, as far as it is known.
+        /// Cause, as far as it is known.
         kept: Kept,
     },
     /// The entity's handler awaits an answer of the entity itself, which handles one message at a
-    /// time: it would never come. The message was sent and may be handled after that handler. Await
-    /// the answer in a task ([`Context::spawn`](super::context::Context::spawn)), or call a method.
+    /// time, so the answer would never come. The message was sent and may be handled after that
+    /// handler. Await the answer in a task ([`Context::spawn`](super::context::Context::spawn)), or
+    /// call a method.
     #[error(
         "{entity_type}/{entity} asks itself {question} in a handler, which would wait for ever: it \
          handles one message at a time; the message was sent and may be handled after this \
          handler: await the answer in a task (Context::spawn), or call a method instead"
     )]
     AsksItself {
-        /// The entity.
+        /// Type of the entity that asks itself.
         entity_type: EntityType,
-        /// The entity.
+        /// Id of the entity that asks itself.
         entity: EntityId,
         /// The type of the message.
         question: &'static str,
     },
-    /// Entities of this node wait in their handlers for each other's answers. May have been
-    /// handled: repeat only what is idempotent. A cycle through other nodes is a
-    /// [`Timeout`](Self::Timeout).
+    /// Entities of this node wait in their handlers for each other's answers. The message may have
+    /// been handled, so repeat only idempotent messages. A cycle through other nodes is not
+    /// detected and ends as a [`Timeout`](Self::Timeout).
     #[error(
         "no answer from {entity_type}/{entity} to {question} within {waited:?}: handlers wait for \
          each other ({cycle}); the message may have been handled in part: let one of them tell, or \
          ask in a task (Context::spawn)"
     )]
     Cycle {
-        /// The entity that was asked.
+        /// Type of the entity that was asked.
         entity_type: EntityType,
-        /// The entity that was asked.
+        /// Id of the entity that was asked.
         entity: EntityId,
         /// The type of the message.
         question: &'static str,
-        /// How long.
+        /// Time that the ask waited.
         waited: Duration,
-        /// The entities as `type/id -> type/id -> ..`, from the asking one back to it.
+        /// The entities of the cycle as `type/id -> type/id -> ..`, from the asking one back to it.
         cycle: String,
     },
-    /// A timeout of nothing.
+    /// The timeout of the ask is zero.
     #[error("an ask with a timeout of zero can't be answered; not sent: give it some time")]
     NoTime,
 }
 
-/// An entity, by type and id. Cheap to clone; equal if type and id are. It need not live yet.
+/// Reference to an entity by type and id. Cheap to clone; equal if type and id are equal. The
+/// entity need not be alive.
 ///
-/// May stand in messages and in answers, which is where it is read. Elsewhere (a file, an outside
-/// system) keep type and id.
+/// A reference may be part of messages and answers, the only places where it can be deserialized.
+/// Elsewhere (a file, an outside system) store type and id.
 ///
-/// What it is told goes its way where the node has started its type, be it as a proxy. Until then
-/// (a node that joins starts its types one after the other, and the first messages may come in
-/// between) it can be kept and passed on, and sending says [`TellError::NotStarted`].
+/// Sending works on a node that has started the type, also as a proxy. A node that joins starts its
+/// types one after the other, and messages may arrive before that. Until then a reference can be
+/// kept and passed on, and sending fails with [`TellError::NotStarted`].
 pub struct EntityRef<E: Entity>(To<E>);
 
-/// How a reference finds its entity.
+/// How a reference finds the runtime of its type.
 enum To<E: Entity> {
     Here(Arc<Target<E>>),
-    /// Its node had not started the type when it was read: looked for at each use.
+    /// The node had not started the type when the reference was deserialized; every use looks it
+    /// up.
     NotYet(Arc<Absent>),
 }
 
 /// An entity of a type that this node has started.
 ///
-/// Who asks counts here that somebody does, so that not all who ask on the node write to the one cache
-/// line of their type.
+/// Each ask clones this `Arc` and not the runtime's: otherwise all asks of the node would write to
+/// the one cache line that holds the runtime's reference count.
 struct Target<E: Entity> {
     runtime: Arc<Runtime<E>>,
     shard: ShardId,
@@ -263,7 +272,7 @@ struct Target<E: Entity> {
     hash: u64,
 }
 
-/// An entity of a type that its node did not know.
+/// An entity of a type that the node had not started.
 struct Absent {
     entity_type: EntityType,
     types: Arc<Types>,
@@ -303,7 +312,7 @@ impl<E: Entity> Target<E> {
         Some(ask_cycles::Asked { phase, entity_type, id })
     }
 
-    /// Why a message that was sent at `asked_at` has no answer.
+    /// Returns why a message that was sent at `asked_at` has no answer, as far as this node knows.
     fn kept(&self, asked_at: Instant) -> Kept {
         let runtime = &self.runtime;
         let Some(shard) = runtime.shard(self.shard) else { return Kept::Unknown };
@@ -321,8 +330,8 @@ impl<E: Entity> Target<E> {
         }
     }
 
-    /// Whether the entity runs here a handler that began to await before `asked_at`: it handles one
-    /// message at a time, so what was sent then has not begun.
+    /// Returns whether the entity runs a handler here that began to await before `asked_at`. It
+    /// handles one message at a time, so a message that was sent then has not begun.
     fn is_behind(&self, floor: &Floor<E>, asked_at: Instant) -> bool {
         let Ok(id) = &self.id else { return false };
         let row = floor.tenants.find(self.hash, id.as_bytes());
@@ -374,10 +383,10 @@ impl<E: Entity> EntityRef<E> {
         }
     }
 
-    /// Its id, if it is one.
+    /// Returns the entity's id.
     ///
     /// # Errors
-    /// [`InvalidName`] if it is empty or too long; messages to it are refused with the same.
+    /// [`InvalidName`] if it is empty or too long; sending fails with the same error.
     pub fn id(&self) -> Result<&EntityId, InvalidName> {
         match &self.0 {
             To::Here(target) => target.id.as_ref().map_err(|why| *why),
@@ -385,20 +394,21 @@ impl<E: Entity> EntityRef<E> {
         }
     }
 
-    /// Its shard; the first one, as long as this node has not started its type.
+    /// Returns the entity's shard, or the first shard while this node has not started the type.
     #[must_use]
     pub fn shard(&self) -> ShardId {
         self.target().map_or_else(|_| ShardId::default(), |target| target.shard)
     }
 
-    /// Sends a message, and does not wait. What one node tells an entity is handled in the order
-    /// of the calls, as far as they have one, also across moves.
+    /// Sends a message without waiting. Messages from one node to one entity are handled in the
+    /// order of the calls, as far as the calls are ordered, also across moves.
     ///
     /// # Errors
-    /// [`TellError`]: it was not sent. Without one it is on its way: lost only with a node, or
-    /// where that is counted. A [`Reply`] in a message that was not sent may be gone without a word,
-    /// and whoever asked waits for the timeout: the message may have been encoded before it was
-    /// refused. Who must not lose one hands it on with [`tell_wait`](Self::tell_wait).
+    /// [`TellError`]: the message was not sent. Without an error it is on its way, and is lost only
+    /// with a node or where the loss is counted. A [`Reply`] in a message that was not sent may
+    /// vanish without a report, because the message may have been encoded before it was refused;
+    /// its asker then waits for the timeout. Pass on such messages with
+    /// [`tell_wait`](Self::tell_wait).
     pub fn tell(&self, message: E::Message) -> Result<(), TellError> {
         self.target()?.offer(Parcel::Typed(message), None).map_err(|(why, parcel)| {
             drop_unsent(parcel);
@@ -406,16 +416,16 @@ impl<E: Entity> EntityRef<E> {
         })
     }
 
-    /// Sends a message, and waits as long as there is no room for it. Nothing was sent if the
-    /// future is dropped. Takes part in tokio's cooperative budget: a task that calls it in a loop lets
+    /// Sends a message and waits until there is room for it. Nothing was sent if the future is
+    /// dropped. Takes part in tokio's cooperative budget, so a task that calls it in a loop lets
     /// others run.
     ///
-    /// Not without a timeout inside a handler: two entities that wait so for each other's full
-    /// mailbox, on one node or on two, wait for ever. There use [`tell`](Self::tell), and decide what
-    /// [`MailboxFull`](TellError::MailboxFull) and [`Busy`](TellError::Busy) mean.
+    /// Inside a handler use a timeout: two entities that wait for room in each other's full
+    /// mailbox, on one node or on two, wait for ever. Or use [`tell`](Self::tell) there and react
+    /// to [`MailboxFull`](TellError::MailboxFull) and [`Busy`](TellError::Busy).
     ///
     /// # Errors
-    /// [`TellError`], but for those that waiting helps against.
+    /// Any [`TellError`] for which waiting does not help ([`TellError::is_full`] is false).
     pub async fn tell_wait(&self, message: E::Message) -> Result<(), TellError> {
         let target = self.target()?;
         let mut parcel = Some(Parcel::Typed(message));
@@ -448,11 +458,12 @@ impl<E: Entity> EntityRef<E> {
         coop::cooperative(sent).await
     }
 
-    /// Asks, and waits for `ask-timeout` at most: up to 50 ms more if that is a second or longer.
-    /// The message is sent by the call, not by the first poll, and the time begins with it; who polls
-    /// first when it is over learns that within 50 ms.
+    /// Sends a message and returns a future of its answer, with a timeout of `ask-timeout`. The
+    /// call itself sends the message, and the timeout begins with the call, not with the first
+    /// poll. A timeout of a second or more, or a first poll after the timeout, may be reported up
+    /// to 50 ms late.
     ///
-    /// `question` makes the message around the answer's address: `ask(Command::Get)`.
+    /// `question` makes the message from the answer's address: `ask(Command::Get)`.
     pub fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> E::Message) -> Asked<E, T>
     where
         T: DeserializeOwned + Send + 'static,
@@ -460,7 +471,8 @@ impl<E: Entity> EntityRef<E> {
         self.ask_for(None, question)
     }
 
-    /// Asks, and waits for `timeout` at most: up to 50 ms more if that is a second or longer.
+    /// Like [`ask`](Self::ask), with the given timeout. A zero timeout fails with
+    /// [`AskError::NoTime`].
     pub fn ask_within<T>(
         &self,
         timeout: Duration,
@@ -472,7 +484,7 @@ impl<E: Entity> EntityRef<E> {
         self.ask_for(Some(timeout), question)
     }
 
-    /// `None`: for as long as its type's asks wait.
+    /// `None`: the timeout is the type's `ask-timeout`.
     fn ask_for<T>(
         &self,
         timeout: Option<Duration>,
@@ -504,10 +516,10 @@ impl<E: Entity> EntityRef<E> {
         asked
     }
 
-    /// Starts the entity if it does not live, and waits, for `ask-timeout` at most, until it does:
-    /// it comes after what waits for it. Sent by the call, not by the first poll.
+    /// Starts the entity if it is not alive, and waits until it is, for at most `ask-timeout`. The
+    /// start is queued after the entity's waiting messages. The call sends it, not the first poll.
     ///
-    /// An entity that fails to start is tried again as its type's supervision says, and this waits.
+    /// If the start fails, supervision decides about further tries, and the future goes on waiting.
     pub fn start(&self) -> Asked<E, ()> {
         let target = match self.target() {
             Ok(target) => target,
@@ -528,8 +540,8 @@ impl<E: Entity> EntityRef<E> {
     }
 }
 
-/// Refused tries of one `tell_wait` after which its message waits in the shard's buffer, however long
-/// it is: so that others that are told meanwhile cannot keep it from its turn.
+/// Refused tries of one `tell_wait` after which its message waits in the shard's buffer, whatever
+/// its length. Otherwise messages that others send meanwhile could delay it without bound.
 const REFUSED_MAX: u32 = 256;
 
 fn drop_unsent<M>(parcel: Parcel<M>) {
@@ -602,10 +614,10 @@ impl<E: Entity> fmt::Debug for EntityRef<E> {
     }
 }
 
-/// What an error calls the question whether an entity lives.
+/// Name of a start request in errors.
 const START: &str = "a start";
 
-/// An answer that is on its way, perhaps. Dropped, it waits no longer; the message was sent.
+/// Future returned by `ask` and `start`. Dropping it cancels the wait, not the message.
 #[must_use = "the answer is lost if nobody waits for it; tell() sends without one"]
 pub struct Asked<E: Entity, T> {
     question: &'static str,
@@ -614,18 +626,18 @@ pub struct Asked<E: Entity, T> {
 
 enum How<E: Entity, T> {
     Waits(Waits<E, T>),
-    /// It was not sent: why, until that is said; and whom it was for.
+    /// The message was not sent: the error, taken by the first poll, and the receiver.
     Unsent(Option<Box<AskError>>, Option<Arc<Target<E>>>),
 }
 
-/// Who waits, for what, and until when.
+/// State of an ask that waits for its answer.
 struct Waits<E: Entity, T> {
     slot: Arc<Slot<T>>,
     target: Arc<Target<E>>,
     asked_at: Instant,
     timeout: Duration,
     timer: Timer,
-    /// Set while a handler of an entity waits for it.
+    /// Set while an entity's handler awaits this answer; used to detect cycles.
     edge: Option<AskEdge>,
 }
 
@@ -642,7 +654,7 @@ impl<E: Entity, T> Asked<E, T> {
         Self { question, how: How::Waits(waits) }
     }
 
-    /// Nothing was sent, and nothing is waited for.
+    /// Makes a future whose message was not sent; its first poll returns the error.
     fn unsent(question: &'static str, why: AskError, target: Option<Arc<Target<E>>>) -> Self {
         Self { question, how: How::Unsent(Some(Box::new(why)), target) }
     }

@@ -1,13 +1,13 @@
-//! From a message to its entity, and from an entity to its shard (spec/sharding.md §1).
+//! Maps messages to entity ids, and entity ids to shards.
 //!
-//! A shard is a function of the entity's id alone: were it also one of the message, one entity
+//! A shard is a function of the entity id alone. If it also depended on the message, one entity
 //! could live in two shards.
 //!
-//! The hashes here have no key, so whoever chooses ids can choose their shard: one shard, and the node
-//! that hosts it, may get all the load. The cluster's id is no key for them: a reference to an entity
-//! knows its shard before its node has joined a cluster, and remembered entities are stored by shard and
-//! outlive the cluster. An extractor with a secret of the application is a few lines, and needs no other
-//! wire format: nodes compare extractors by name.
+//! The hashes here have no key, so a client that chooses ids can choose their shard and direct all
+//! load to one shard and its node. The cluster's id cannot serve as a key: a reference to an entity
+//! knows its shard before its node has joined a cluster, and stored entity ids would outlive the
+//! cluster. An application may write an extractor with a secret of its own; the wire format does
+//! not change, because nodes compare extractors by name.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,23 +17,23 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::ids::{EntityId, SHARDS_MAX, ShardId};
 
-/// How an id becomes a number. All nodes must agree.
+/// Hash function from an entity id to a number. All nodes must agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ShardHash {
-    /// 64 bits of xxh3 over the id's UTF-8.
+    /// 64 bits of XXH3 over the id's UTF-8.
     #[default]
     Xxh3,
-    /// Java's `String.hashCode`, as Akka and Pekko hash by default: shards keep their entities
-    /// when a service moves from there. Spreads worse over similar ids.
+    /// Java's `String.hashCode`, the default of Akka and Pekko. Entities keep their shards when a
+    /// service migrates from there. Distributes similar ids less evenly.
     Java,
-    /// Kafka's Murmur2, for a shard per partition of a topic.
+    /// Kafka's Murmur2: one shard per partition of a topic.
     Murmur2,
 }
 
 impl ShardHash {
-    /// As it stands in settings.
+    /// Returns the name used in the settings.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -50,12 +50,12 @@ impl fmt::Display for ShardHash {
     }
 }
 
-/// A number of shards that can't be.
+/// Error: the number of shards is 0 or above [`SHARDS_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("number-of-shards is {0}: must be 1 to {SHARDS_MAX}, about ten per node")]
 pub struct InvalidShards(pub u32);
 
-/// Shards by the hash of the id.
+/// Maps an entity to a shard by the hash of its id, modulo the number of shards.
 ///
 /// # Example
 /// ```
@@ -73,10 +73,10 @@ pub struct HashExtractor {
 }
 
 impl HashExtractor {
-    /// `shards` shards by `hash`.
+    /// Makes an extractor for `shards` shards with the given hash.
     ///
     /// # Errors
-    /// [`InvalidShards`] unless there are 1 to [`SHARDS_MAX`].
+    /// [`InvalidShards`] unless `shards` is 1 to [`SHARDS_MAX`].
     pub const fn new(hash: ShardHash, shards: u32) -> Result<Self, InvalidShards> {
         match shards {
             1..=SHARDS_MAX => Ok(Self { hash, shards }),
@@ -84,25 +84,25 @@ impl HashExtractor {
         }
     }
 
-    /// The hash.
+    /// Returns the hash function in use.
     #[must_use]
     pub const fn hash(&self) -> ShardHash {
         self.hash
     }
 
-    /// How many shards there are.
+    /// Returns the number of shards.
     #[must_use]
     pub const fn shards(&self) -> u32 {
         self.shards
     }
 
-    /// The shard of an entity.
+    /// Returns the shard of an entity.
     #[must_use]
     pub fn shard(&self, entity: &EntityId) -> ShardId {
         let id = entity.as_str();
         let number = match self.hash {
             ShardHash::Xxh3 => xxh3_64(id.as_bytes()) % u64::from(self.shards),
-            // The absolute value of the smallest one stays negative in Java; here it is 2³¹.
+            // The absolute value of `i32::MIN` stays negative in Java; here it is 2³¹.
             ShardHash::Java => u64::from(java_hash(id).unsigned_abs() % self.shards),
             ShardHash::Murmur2 => u64::from((murmur2(id.as_bytes()) & 0x7fff_ffff) % self.shards),
         };
@@ -110,25 +110,27 @@ impl HashExtractor {
     }
 }
 
-/// How messages of an entity type find their entities.
+/// Finds the entity of a message and the shard of an entity.
 ///
-/// Must be pure: the same answers everywhere and always. Called from many threads at once.
+/// Implementations must be pure: the same result on all nodes at all times. Called from many
+/// threads at once.
 pub trait Extractor<M>: Send + Sync + 'static {
-    /// What has to be equal on all nodes, with a version: `"orders-by-region/2"`.
+    /// Returns a name with a version, which must be equal on all nodes: `"orders-by-region/2"`.
     fn name(&self) -> Cow<'_, str>;
 
-    /// How many shards there are; 1 to [`SHARDS_MAX`].
+    /// Returns the number of shards, 1 to [`SHARDS_MAX`].
     fn shards(&self) -> u32;
 
-    /// The id of the entity that `message` is for. `None`: the message is for none, and is
-    /// counted as unhandled. An empty or overlong id is refused like one given by the caller.
+    /// Returns the id of the entity that `message` is for. `None`: the message has no entity, and
+    /// the call that sends it fails. An empty or overlong id is refused like one given by the
+    /// caller.
     fn entity_id<'m>(&self, message: &'m M) -> Option<Cow<'m, str>>;
 
-    /// The shard of an entity, below [`shards`](Self::shards).
+    /// Returns the shard of an entity, below [`shards`](Self::shards).
     fn shard(&self, entity: &EntityId) -> ShardId;
 }
 
-/// Ids by a function of the message, shards by a hash of the id.
+/// Extractor that takes the id from the message by a function, and the shard by a hash of the id.
 #[derive(Clone, Copy, Debug)]
 pub struct ByMessage<F> {
     hash: HashExtractor,
@@ -136,7 +138,7 @@ pub struct ByMessage<F> {
 }
 
 impl<F> ByMessage<F> {
-    /// Ids by `id`.
+    /// Makes an extractor with the function `id`.
     #[must_use]
     pub fn new<M>(hash: HashExtractor, id: F) -> Self
     where
@@ -167,12 +169,12 @@ where
     }
 }
 
-/// `String.hashCode`: a polynomial in 31 over UTF-16, modulo 2³².
+/// Java's `String.hashCode`: a polynomial in 31 over UTF-16 units, modulo 2³².
 fn java_hash(id: &str) -> i32 {
     id.encode_utf16().fold(0, |hash: i32, unit| hash.wrapping_mul(31).wrapping_add(unit.into()))
 }
 
-/// Murmur2 of Austin Appleby, with the seed of Kafka's default partitioner.
+/// Murmur2 by Austin Appleby, with the seed of Kafka's default partitioner.
 fn murmur2(bytes: &[u8]) -> u32 {
     const FACTOR: u32 = 0x5bd1_e995;
     const SEED: u32 = 0x9747_b28c;
@@ -217,7 +219,7 @@ mod tests {
 
     #[test]
     fn java_gives_the_hashes_of_the_jvm() {
-        // The last one is the smallest number, whose absolute value is itself on the JVM.
+        // The last one is the smallest number, which is its own absolute value on the JVM.
         let vectors = [
             ("", 0),
             ("a", 97),

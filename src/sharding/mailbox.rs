@@ -1,9 +1,11 @@
-//! The messages that wait for one entity, against its limits in messages and in bytes; and which
-//! other nodes were told that there is no room (spec/sharding.md §8).
+//! The mailbox of one entity: its waiting messages, limited in number and bytes, and the nodes that
+//! were told that it is full.
 //!
-//! A message from another node, or one that was encoded for a lane, counts with its bytes. One that
-//! never left its node counts with what [`Entity::message_bytes`](super::entity::Entity::message_bytes)
-//! says: unless the entity weighs its messages, the size of their type. Under the shard's lock.
+//! A message from another node, or one that was encoded for a lane, counts with its encoded length.
+//! A message that never left its node counts with the result of
+//! [`Entity::message_bytes`](super::entity::Entity::message_bytes), by default the size of its
+//! type. The lock of the shard protects the mailbox. Busy notices:
+//! docs/protocol/message-order.md#mailbox-limits-and-busy-notices.
 
 use std::collections::VecDeque;
 
@@ -11,20 +13,21 @@ use super::batch::{Batch, Entry, Passing, Weighed};
 use super::gate::Waits;
 use super::ids::RegionId;
 
-/// A node that goes on sending is told again, for a notice may be lost: after two of its messages,
-/// after four, and so on, and whenever it is so many.
+/// A busy notice may be lost, so a node that goes on sending is told again: after 2, 4, 8, ...
+/// refused messages, and after every multiple of this number.
 const NOTICE_EVERY: u32 = 64;
 
-/// Nodes that wait for one mailbox and hear of room; those beyond get no notice. A node that starts
-/// anew is another region, and nobody says here that the former one went.
+/// Most nodes that are remembered as told and get a notice of room; further nodes get none. Bounded
+/// because a restarted node is another region, and the mailbox is not told that the former one
+/// ended.
 const TOLD_MAX: usize = 64;
 
-/// What a mailbox has too much of.
+/// Limit of a mailbox that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// Messages: `mailbox-size`.
+    /// Number of messages: `mailbox-size`.
     Messages,
-    /// Their bytes: `mailbox-bytes-max`.
+    /// Bytes of the messages: `mailbox-bytes-max`.
     Bytes,
 }
 
@@ -37,14 +40,14 @@ impl std::fmt::Display for Measure {
     }
 }
 
-/// How much may wait for one entity.
+/// Most messages and bytes that may wait for one entity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
     pub(super) messages: usize,
     pub(super) bytes: usize,
 }
 
-/// There is no room: what waits, how much may, of what.
+/// The mailbox is full: the amount that waits, the limit, and its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MailboxFull {
     pub(super) waiting: usize,
@@ -53,8 +56,8 @@ pub(super) struct MailboxFull {
 }
 
 impl Room {
-    /// Whether a message of `bytes` bytes fits. One that is larger than all the room fits where
-    /// nothing waits: else it could never be sent.
+    /// Checks whether a message of `bytes` bytes fits. A message larger than the byte limit fits
+    /// into an empty mailbox; otherwise it could never be sent.
     #[inline]
     pub(super) const fn check(self, waits: Waits, bytes: usize) -> Result<(), MailboxFull> {
         if waits.messages >= self.messages {
@@ -71,27 +74,28 @@ impl Room {
         Ok(())
     }
 
-    /// Whether so little waits that other nodes may send again: who began at the first free place
-    /// would be refused after a few messages.
+    /// Returns whether other nodes may send again. Half of the mailbox must be free, because a node
+    /// that resumed at the first free place would be refused again after a few messages.
     const fn is_ample(self, waits: Waits) -> bool {
         waits.messages <= self.messages / 2 && waits.bytes <= self.bytes / 2
     }
 }
 
-/// See the module's page.
+/// Mailbox of one entity; see the module documentation.
 pub(super) struct Mailbox<M> {
-    front: Batch<M>,            // empty only if there is nothing behind it
-    more: Option<Box<More<M>>>, // once more than one batch has waited
-    count: usize,               // of all messages; ≤ `Room` for direct ones
-    weighed: Weighed,           // of all messages
-    refused: bool,              // somebody was, since room was made last
+    front: Batch<M>,            // empty only if nothing waits behind it
+    more: Option<Box<More<M>>>, // allocated once more than one batch has waited
+    count: usize,               // all messages; ≤ `Room` without moved ones
+    weighed: Weighed,           // those of the messages that count with their own bytes
+    refused: bool,              // a local caller was refused since the last `make_room`
     told: Vec<Busied>,          // ≤ TOLD_MAX
 }
 
-/// Apart from what few messages need: of many mailboxes each line of a cache counts.
+/// Kept apart because a mailbox with few messages does not need it: with many mailboxes, each cache
+/// line counts.
 struct More<M> {
     behind: VecDeque<Batch<M>>, // none is empty
-    spare: Option<Batch<M>>,    // empty: memory for what comes
+    spare: Option<Batch<M>>,    // empty: memory for later messages
 }
 
 impl<M> Default for More<M> {
@@ -100,11 +104,11 @@ impl<M> Default for More<M> {
     }
 }
 
-/// A node that was told that there is no room.
+/// A node that was told that the mailbox is full.
 struct Busied {
     region: RegionId,
-    refused: u32, // of its messages since
-    bytes: usize, // of the last one
+    refused: u32, // messages refused since then
+    bytes: usize, // length of the last one
 }
 
 impl<M> Default for Mailbox<M> {
@@ -121,7 +125,7 @@ impl<M> Default for Mailbox<M> {
 }
 
 impl<M> Mailbox<M> {
-    /// Messages that wait.
+    /// Returns the number of waiting messages.
     pub(super) const fn len(&self) -> usize {
         self.count
     }
@@ -130,13 +134,14 @@ impl<M> Mailbox<M> {
         self.count == 0
     }
 
-    /// Messages that wait, and their bytes.
+    /// Returns the number of waiting messages and their bytes.
     pub(super) const fn waits(&self) -> Waits {
         let (messages, Weighed { count, bytes }) = (self.count, self.weighed);
         Waits { messages, bytes: bytes + (messages - count) * size_of::<M>() }
     }
 
-    /// Whether a message fits. Who is refused is told by [`make_room`](Self::make_room).
+    /// Checks whether a message fits. Refused local callers are woken after
+    /// [`make_room`](Self::make_room).
     #[inline]
     pub(super) fn check(&mut self, room: Room, bytes: usize) -> Result<(), MailboxFull> {
         let checked = room.check(self.waits(), bytes);
@@ -161,7 +166,8 @@ impl<M> Mailbox<M> {
         behind.push_back(next);
     }
 
-    /// Moves the first messages into a batch that is empty, at most so many: how many.
+    /// Moves at most `most` messages from the front into `batch`, which must be empty. Returns how
+    /// many.
     pub(super) fn take(&mut self, most: usize, batch: &mut Batch<M>) -> usize {
         assert!(batch.is_empty(), "what was taken before was handled, or came back");
         batch.clear();
@@ -179,13 +185,15 @@ impl<M> Mailbox<M> {
         batch.len()
     }
 
-    /// The first batch was taken.
+    /// Makes the next batch the front one after the front batch was taken.
     fn advance(&mut self) {
         let Some(More { behind, spare }) = self.more.as_deref_mut() else { return };
         *spare = behind.pop_front().map(|next| std::mem::replace(&mut self.front, next));
     }
 
-    /// What was taken comes back, ahead of what came since.
+    /// Puts taken messages back in front of all that arrived since. Unbegun messages go back first
+    /// (docs/protocol/message-order.md#unbegun-messages-go-back-first), because they are the
+    /// oldest.
     pub(super) fn give_back(&mut self, batch: &mut Batch<M>) {
         if batch.is_empty() {
             return;
@@ -198,12 +206,12 @@ impl<M> Mailbox<M> {
         }
     }
 
-    /// The same, behind what came since: wrong, for a canary.
+    /// Puts taken messages back behind those that arrived since. This is wrong and injects a fault.
     pub(super) fn give_back_behind(&mut self, batch: &mut Batch<M>) {
         batch.drain(|message| self.push(message));
     }
 
-    /// Memory for messages to come: a batch that is empty may have some.
+    /// Takes over the memory of an empty batch for later messages.
     pub(super) fn adopt(&mut self, batch: &mut Batch<M>) {
         if self.front.is_fresh() && batch.is_empty() {
             batch.clear();
@@ -211,14 +219,14 @@ impl<M> Mailbox<M> {
         }
     }
 
-    /// Nothing waits, and nothing comes for a while: only a little memory stays.
+    /// Frees all but a little memory. Called when nothing waits and no message is expected soon.
     pub(super) fn rest(&mut self) {
         assert!(self.is_empty(), "nothing waits");
         self.front.rest();
         self.more = None;
     }
 
-    /// Takes all, in order.
+    /// Removes all messages, in order.
     pub(super) fn drain(&mut self, mut each: impl FnMut(Passing<'_, M>)) {
         self.front.drain(&mut each);
         if let Some(more) = &mut self.more {
@@ -227,14 +235,15 @@ impl<M> Mailbox<M> {
         (self.count, self.weighed) = (0, Weighed::default());
     }
 
-    /// The same, each by itself.
+    /// Removes all messages, in order, each as an entry of its own.
     pub(super) fn entries(&mut self) -> Vec<Entry<M>> {
         let mut entries = Vec::with_capacity(self.count);
         self.drain(|message| entries.push(message.entry()));
         entries
     }
 
-    /// A message of another node was refused: whether that node is to be told.
+    /// Records that a message of another node was refused. Returns whether that node must be told
+    /// now.
     pub(super) fn turn_away(&mut self, region: RegionId, bytes: usize) -> bool {
         let Some(known) = self.told.iter_mut().find(|known| known.region == region) else {
             return self.remember(Busied { region, refused: 1, bytes });
@@ -244,9 +253,10 @@ impl<M> Mailbox<M> {
         known.refused.is_power_of_two() || known.refused.is_multiple_of(NOTICE_EVERY)
     }
 
-    /// Whether another node that asks has to wait on; if so it hears when it need not any more. If a
-    /// message fits it does not, be there ample room or not: callers of this node may take each place
-    /// that comes free, and so it gets one try for each question.
+    /// Answers the question of another node whether the mailbox is still busy. Returns `true` if it
+    /// must wait on; then it is remembered and gets a notice of room. A node whose message fits may
+    /// send even if less than half is free: local callers may take each place that becomes free, so
+    /// this gives the node one try per question.
     pub(super) fn puts_off(&mut self, region: RegionId, room: Room) -> bool {
         let known = self.told.iter().position(|known| known.region == region);
         let bytes = known.map_or(1, |known| self.told[known].bytes);
@@ -263,7 +273,7 @@ impl<M> Mailbox<M> {
         !fits
     }
 
-    /// Whether there is a place for it.
+    /// Remembers a node as told, if fewer than `TOLD_MAX` are.
     fn remember(&mut self, busied: Busied) -> bool {
         let may = self.told.len() < TOLD_MAX;
         if may {
@@ -272,17 +282,18 @@ impl<M> Mailbox<M> {
         may
     }
 
-    /// After some were taken: whether callers of this node were refused, who may try again.
+    /// Called after messages were taken. Returns whether local callers were refused and may try
+    /// again.
     pub(super) const fn make_room(&mut self) -> bool {
         std::mem::replace(&mut self.refused, false)
     }
 
-    /// Whether other nodes wait.
+    /// Returns whether any other node was told that the mailbox is full.
     pub(super) const fn puts_somebody_off(&self) -> bool {
         !self.told.is_empty()
     }
 
-    /// Other nodes that may send again, if there is ample room.
+    /// Returns the other nodes that may send again, if enough room is free.
     pub(super) fn freed(&mut self, room: Room) -> Option<Vec<RegionId>> {
         if self.told.is_empty() || !room.is_ample(self.waits()) {
             return None;
@@ -290,7 +301,7 @@ impl<M> Mailbox<M> {
         Some(self.all_told())
     }
 
-    /// All other nodes that wait: nothing waits here any more.
+    /// Returns all nodes that were told, because nothing waits here any longer.
     pub(super) fn all_told(&mut self) -> Vec<RegionId> {
         std::mem::take(&mut self.told).into_iter().map(|known| known.region).collect()
     }
@@ -313,7 +324,7 @@ mod tests {
         RegionId::new(ReplicaId::new(number))
     }
 
-    /// A letter of so many bytes comes.
+    /// Pushes an encoded message of `bytes` bytes.
     fn letter<M>(mailbox: &mut Mailbox<M>, bytes: usize) {
         mailbox.push(Passing::Letter(of(0, bytes).view()));
     }
@@ -328,7 +339,7 @@ mod tests {
         assert_eq!((mailbox.waits().bytes, batch.len()), (78, 2));
         mailbox.give_back(&mut batch);
         assert_eq!((mailbox.waits().bytes, batch.len()), (108, 0));
-        assert_eq!(mailbox.take(5, &mut batch), 2, "those that were taken together");
+        assert_eq!(mailbox.take(5, &mut batch), 2, "one batch at most");
         assert_eq!(mailbox.waits(), Waits { messages: 3, bytes: 78 });
         mailbox.give_back(&mut batch);
         assert_eq!(mailbox.entries().len(), 5);
@@ -363,7 +374,7 @@ mod tests {
         mailbox.take(2, &mut batch);
         assert_eq!(mailbox.freed(ROOM), Some(vec![region(1), region(2), region(3)]));
         assert_eq!((mailbox.freed(ROOM), mailbox.puts_off(region(3), ROOM)), (None, false));
-        assert!(mailbox.turn_away(region(1), 10), "it was told otherwise since");
+        assert!(mailbox.turn_away(region(1), 10), "it was told of room since, so it is told again");
     }
 
     #[test]
@@ -375,8 +386,8 @@ mod tests {
         mailbox.take(1, &mut batch);
         assert_eq!(mailbox.freed(ROOM), None);
         assert!(!mailbox.puts_off(region(1), ROOM) && mailbox.puts_off(region(2), ROOM));
-        letter(&mut mailbox, 12); // somebody was faster
-        assert!(mailbox.turn_away(region(1), 16), "it was told otherwise since");
+        letter(&mut mailbox, 12); // a local caller was faster
+        assert!(mailbox.turn_away(region(1), 16), "it was told of room since, so it is told again");
         assert_eq!(mailbox.all_told(), [region(2), region(1)]);
     }
 
@@ -389,13 +400,13 @@ mod tests {
         assert_eq!((told, mailbox.all_told().len()), (TOLD_MAX, TOLD_MAX));
     }
 
-    /// What is done to a mailbox, and to a batch out of it.
+    /// Operation on a mailbox and a batch taken out of it.
     #[derive(Clone, Copy, Debug)]
     enum Step {
-        /// So many letters of so many bytes come; none: typed messages.
+        /// Pushes `.0` messages of `.1` encoded bytes; with 0 bytes, typed messages.
         Push(usize, usize),
         Take(usize),
-        /// So many are begun.
+        /// Begins this many messages of the batch.
         Pop(usize),
         GiveBack,
         Adopt,
@@ -438,7 +449,7 @@ mod tests {
                     Step::Take(most) if batch.is_empty() => {
                         let count = mailbox.take(most, &mut batch);
                         prop_assert!(count <= most && count <= BATCH);
-                        prop_assert!(count > 0 || most == 0 || inside.is_empty(), "it stands still");
+                        prop_assert!(count > 0 || most == 0 || inside.is_empty(), "no message was taken");
                         taken.extend(inside.drain(..count));
                     }
                     Step::Pop(count) => for _ in 0..count {

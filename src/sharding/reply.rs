@@ -1,7 +1,8 @@
-//! The address of an answer: which node asked, and which of its questions.
+//! The reply address of an ask: the asking node and the number of the ask.
 //!
-//! Travels in messages like any other value. It is read only where a message is decoded for its
-//! entity, which knows the node's way back.
+//! A [`Reply`] travels in messages like any other value. It can be deserialized only while a
+//! message is decoded for its entity, because the decoder supplies the node's path for answers
+//! (`scope.rs`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use super::ids::RegionId;
 use super::{frame, scope};
 
 enum Kind<T> {
-    /// The question was asked on this node.
+    /// The ask was made on this node.
     Here {
         slot: Arc<Slot<T>>,
         asks: Arc<Door>,
@@ -29,15 +30,15 @@ enum Kind<T> {
     Used,
 }
 
-/// Where the answer to an ask goes, from whichever node. Good for one answer.
+/// Address for the answer to an ask, usable from any node for one answer.
 ///
-/// May be kept, or passed on in a message to another entity. Dropped unused, it tells whoever
-/// asked that there will be no answer; so nobody waits for a timeout, as long as the nodes live.
-/// Passed on, it is where the message is, and lost with it: also if that is refused where it is
-/// told, or counted as lost on its way.
+/// It may be kept, or passed on in a message to another entity. If it is dropped unused, the asker
+/// is told that there will be no answer, so it does not wait for its timeout as long as the nodes
+/// live. Once passed on, it is lost with the message that contains it, also if that message is
+/// refused at the call or counted as lost on its way.
 pub struct Reply<T> {
     kind: Kind<T>,
-    passed_on: AtomicBool, // it left as bytes: those count
+    passed_on: AtomicBool, // it was serialized: dropping it sends nothing
 }
 
 impl<T> Reply<T> {
@@ -47,10 +48,10 @@ impl<T> Reply<T> {
 }
 
 impl<T: Serialize> Reply<T> {
-    /// Answers. Whether somebody still waits is not known here: late answers are counted where
-    /// the question was asked.
+    /// Sends the answer. The sender does not learn whether the ask still waits; late answers are
+    /// counted at the asking node.
     ///
-    /// A value that its own `Serialize` refuses is as good as no answer: whoever asked learns it.
+    /// A value that its own `Serialize` refuses counts as no answer, and the asker is told so.
     pub fn send(mut self, value: T) {
         match std::mem::replace(&mut self.kind, Kind::Used) {
             Kind::Here { slot, asks, .. } => slot.fill(value, &asks),

@@ -1,5 +1,8 @@
-//! The handle of one entity type on one node: its entities by id, and what is known about them
-//! here.
+//! The handle of one entity type on one node: references to its entities, and its counters here.
+//!
+//! The program gets a [`ShardRegion`] when it starts a type. The node drives the same object
+//! through the [`Hosting`] trait: it passes frames, decisions of the region's machine and lane
+//! events.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,25 +22,25 @@ use super::polls::LongPoll;
 use super::region::RegionOutput;
 use super::runtime::{Parcel, Runtime, WaitingPlace};
 
-/// What an entity type needs on a node.
+/// Parameters of an entity type on one node.
 pub struct Setup<E: Entity> {
-    /// Its name, equal on all nodes.
+    /// Name of the type, equal on all nodes.
     pub entity_type: EntityType,
-    /// This node's region.
+    /// Region (incarnation) of this node.
     pub me: RegionId,
-    /// Its settings: of [`Sharding::of`].
+    /// Settings of the type, as returned by [`Sharding::of`].
     pub settings: Sharding,
     /// Most bytes of a message with its id, as the node's lanes allow.
     pub message_bytes_max: usize,
-    /// What happens to an entity that panics.
+    /// Reaction to a panic of an entity.
     pub supervision: Supervision,
-    /// From ids to shards, and from messages to ids.
+    /// Maps ids to shards, and messages to ids.
     pub extractor: Arc<dyn Extractor<E::Message>>,
-    /// Makes a new instance.
+    /// Makes a new instance for an id.
     pub factory: Box<dyn Fn(&EntityId) -> E + Send + Sync>,
-    /// The node's table of asks: one for all its types.
+    /// The node's table of pending asks, shared by all its types.
     pub asks: Arc<Asks>,
-    /// [`Canary::none`] but in the suites.
+    /// Injected faults; [`Canary::none`] outside test suites.
     pub canary: Canary,
 }
 
@@ -48,7 +51,7 @@ impl<E: Entity> fmt::Debug for Setup<E> {
     }
 }
 
-/// One entity type, seen from one node. Cheap to clone.
+/// One entity type as seen from one node. Cheap to clone.
 ///
 /// The node drives it as a [`Hosting`].
 pub struct ShardRegion<E: Entity> {
@@ -56,15 +59,15 @@ pub struct ShardRegion<E: Entity> {
 }
 
 impl<E: Entity> ShardRegion<E> {
-    /// Hosts a type, or routes to it, by what the region's machine orders. References that come in
-    /// messages do not find it before it is [published](Self::publish).
+    /// Hosts a type, or only routes to it, as the region's machine decides. References in received
+    /// messages find it only after it is [published](Self::publish).
     #[must_use]
     pub fn new(setup: Setup<E>, world: Arc<dyn World>) -> Self {
         Self { runtime: Runtime::new(setup, world) }
     }
 
-    /// References to its entities that come in messages lead here from now on. To be called once
-    /// the machines know the type: what they are told of one that they do not know is lost.
+    /// Lets references in received messages lead here from now on. Call it once the machines know
+    /// the type, because they drop requests about an unknown type.
     pub fn publish(&self) {
         self.runtime.publish();
     }
@@ -73,19 +76,19 @@ impl<E: Entity> ShardRegion<E> {
         Self { runtime }
     }
 
-    /// What the node drives.
+    /// Returns the interface through which the node drives this region.
     #[must_use]
     pub fn hosting(&self) -> Arc<dyn Hosting> {
         Arc::new(self.clone())
     }
 
-    /// The entity with this id. An id that none can have is refused by the first call.
+    /// Returns a reference to an entity. An invalid id is refused by the first call.
     #[must_use]
     pub fn entity(&self, id: &str) -> EntityRef<E> {
         EntityRef::new(&self.runtime, id)
     }
 
-    /// Starts an entity, and waits until it lives: [`EntityRef::start`].
+    /// Starts an entity and waits until it is alive: [`EntityRef::start`].
     pub fn start_entity(&self, id: &str) -> Asked<E, ()> {
         self.entity(id).start()
     }
@@ -93,7 +96,7 @@ impl<E: Entity> ShardRegion<E> {
     /// Sends a message to the entity that the type's extractor finds in it.
     ///
     /// # Errors
-    /// [`TellError::NoEntity`] if it finds none; else as [`EntityRef::tell`].
+    /// [`TellError::NoEntity`] if the extractor finds none; otherwise as [`EntityRef::tell`].
     pub fn tell(&self, message: E::Message) -> Result<(), TellError> {
         let id = self.runtime.extractor.entity_id(&message).ok_or(TellError::NoEntity)?;
         let id = EntityId::new(&id)?;
@@ -103,76 +106,79 @@ impl<E: Entity> ShardRegion<E> {
             .map_err(|(why, _)| why)
     }
 
-    /// Sets how many entities may be active on this node, at least 1: for strategies of
-    /// passivation that have a limit.
+    /// Sets the number of entities that may be active on this node, at least 1. Has an effect with
+    /// passivation strategies that have a limit.
     pub fn set_active_entity_limit(&self, limit: usize) {
         self.runtime.set_limit(limit);
     }
 
-    /// The type's name.
+    /// Returns the name of the type.
     #[must_use]
     pub fn entity_type(&self) -> &EntityType {
         &self.runtime.entity_type
     }
 
-    /// Entities that live on this node, with those that only have messages waiting, or a state
-    /// that a move has brought.
+    /// Returns the number of entities on this node, including those without an instance that have
+    /// waiting messages or a state brought by a move.
     #[must_use]
     pub fn entities(&self) -> usize {
         self.runtime.entities().map(|(_, entities)| entities).sum()
     }
 
-    /// Where a shard lives, by the newest acknowledged decision that this node has heard of;
-    /// [`EntityRef::shard`] names that of an entity. `None`: it has no home yet, or the home is lost, or this node has not registered.
+    /// Returns the home of a shard by the newest acknowledged decision known here. Use
+    /// [`EntityRef::shard`] for the shard of an entity. `None`: the shard has no home yet, its home
+    /// was lost, or this node has not registered.
     #[must_use]
     pub fn shard_home(&self, shard: ShardId) -> Option<RegionId> {
         self.runtime.home(shard)
     }
 
-    /// Messages of this node that wait for a lane.
+    /// Returns the number of messages of this node that wait for a home or a lane.
     #[must_use]
     pub fn buffered(&self) -> usize {
         self.runtime.at_gates().0
     }
 
-    /// Messages from lanes, this node's own among them, that wait for a shard to start here.
+    /// Returns the number of messages from lanes, also from this node, that wait for a shard to
+    /// start here.
     #[must_use]
     pub fn held(&self) -> usize {
         self.runtime.at_gates().1
     }
 
-    /// Callers of [`EntityRef::tell_wait`] that wait for room.
+    /// Returns the number of [`EntityRef::tell_wait`] calls that wait for room.
     #[must_use]
     pub fn callers(&self) -> usize {
         self.runtime.callers()
     }
 
-    /// Messages that nobody handled, by reason, since the start.
+    /// Returns the number of messages that were not handled since the start, by reason.
     pub fn dead_letters(&self) -> impl Iterator<Item = (Lost, u64)> + '_ {
         self.runtime.dead_letters().all()
     }
 
-    /// States that entities [handed over](Entity::hand_over) and none will take, since the start.
-    /// They may have been taken where a later move overtook the one that carried them.
+    /// Returns the number of [exported](Entity::hand_over) states that were lost since the start. A
+    /// state may be counted although it was imported, if a later move overtook the one that carried
+    /// it.
     #[must_use]
     pub fn lost_states(&self) -> u64 {
         self.runtime.lost_states.count()
     }
 
-    /// Timers ([`Context::after`](super::context::Context::after)) that an active-entity limit has
-    /// stopped before they sent their message, since the start.
+    /// Returns the number of timers ([`Context::after`](super::context::Context::after)) that an
+    /// active-entity limit stopped before they fired, since the start.
     #[must_use]
     pub fn lost_timers(&self) -> u64 {
         self.runtime.lost_timers.count()
     }
 
-    /// Handlers that ran for `slow-handler-after` or longer, since the start; each counts once.
+    /// Returns the number of handlers that ran for `slow-handler-after` or longer since the start.
     #[must_use]
     pub fn slow_handlers(&self) -> u64 {
         self.runtime.slow_handlers.count()
     }
 
-    /// Panics of handlers and factories, since the start.
+    /// Returns the number of panics of handlers and factories since the start.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.runtime.failures.load(Ordering::Relaxed)
@@ -181,12 +187,12 @@ impl<E: Entity> ShardRegion<E> {
 
 #[cfg(feature = "canaries")]
 impl<E: Entity> ShardRegion<E> {
-    /// Other limits of what each sender may move here.
+    /// Sets other limits for the moved messages that are held per sender.
     pub fn limit_moved(&self, limits: super::gate::Limits) {
         self.runtime.held().limit_moved(limits);
     }
 
-    /// Asks that are waited for without a timer of their own.
+    /// Returns the number of pending asks without a timer of their own.
     #[must_use]
     pub fn swept_asks(&self) -> usize {
         self.runtime.timeouts.len()

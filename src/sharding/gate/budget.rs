@@ -1,34 +1,39 @@
-//! What a region's gates may buffer together, in messages and in bytes, and what they may hold; one
-//! shard at most a quarter of either (spec/sharding.md §8).
+//! Limits of the messages that a region's gates buffer and hold, in number and bytes; one shard may
+//! use at most a quarter of either (docs/protocol/message-order.md#limits).
 //!
-//! Asked only for messages that have to wait: one lock for all gates of a region is no burden.
+//! [`Budget`] counts buffered messages, [`HeldBudget`] held ones, also per sending lane. A gate
+//! asks only for messages that have to wait, so one lock for all gates of a region does not limit
+//! throughput.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::sharding::ids::RegionId;
 
-/// What may be held of each shard whatever its region holds of others: a few shards that start late
-/// take no room from all the rest. Beyond the region's limit by at most so much per shard.
+/// Messages that may be held of each shard whatever the region holds of others, so that a few
+/// shards that start late do not take the room of all the rest. The region's limit may be exceeded
+/// by this much per shard.
 pub const HELD_FLOOR: Waits = Waits { messages: 100, bytes: 64 << 10 };
 
-/// What a lane of the largest settings and the smallest messages may bring back to its sender.
+/// Most messages and bytes that may return to a sender from one lane, with the largest settings and
+/// the smallest messages.
 const BROUGHT_BACK: Limits = Limits { messages: 1 << 20, bytes: 64 << 20 };
 
-/// Limits of what a region's gates keep.
+/// Limits of the messages that a region's gates keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Messages of all shards; at least 1.
+    /// Most messages of all shards; at least 1.
     pub messages: usize,
-    /// Their bytes.
+    /// Most bytes of these messages.
     pub bytes: usize,
 }
 
 impl Limits {
-    /// Where so much is buffered at each sender, most of what one of them sends on, of all shards,
-    /// after it had waited for a home or came back: what it buffers, as much that came back from a
-    /// home that was overtaken, and twice that, for settings that differ. No other limit refuses it,
-    /// and nobody but its sender says what is so.
+    /// Returns how much one sender may send here as moved, over all shards, if its own buffer has
+    /// the limit `self`: its buffer, as much again that came back from an overtaken home, and twice
+    /// that for nodes with other settings. No other limit applies to moved messages, and only the
+    /// sender marks them, so this bounds what one peer can occupy
+    /// (docs/protocol/message-order.md#moved-messages-are-exempt).
     #[must_use]
     pub fn of_moved(self) -> Self {
         let of = |own: usize, back: usize| own.max(back).saturating_mul(4);
@@ -41,7 +46,7 @@ impl Limits {
         Self { messages, bytes: self.bytes.saturating_add(other.bytes) }
     }
 
-    /// A message that is larger than the limit fits where nothing else is.
+    /// Checks whether a message fits. One larger than the byte limit fits if nothing else is kept.
     const fn check(self, bytes: usize, own: Waits) -> Result<(), Full> {
         let Self { messages, bytes: bytes_max } = self;
         if own.messages >= messages {
@@ -56,25 +61,25 @@ impl Limits {
     }
 }
 
-/// Messages that wait, and their bytes.
+/// Number and bytes of the messages that wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Waits {
-    /// How many.
+    /// Number of messages.
     pub messages: usize,
-    /// How large together.
+    /// Total bytes of the messages.
     pub bytes: usize,
 }
 
-/// Which limit is reached.
+/// The limit that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reached {
-    /// Messages of this shard.
+    /// The number of messages of this shard.
     ShardMessages,
-    /// Bytes of this shard.
+    /// The bytes of this shard.
     ShardBytes,
-    /// Messages of the region.
+    /// The number of messages of the region.
     RegionMessages,
-    /// Bytes of the region.
+    /// The bytes of the region.
     RegionBytes,
 }
 
@@ -89,48 +94,49 @@ impl fmt::Display for Reached {
     }
 }
 
-/// A buffer's limit is reached; the message was not sent.
+/// Error: a limit of the buffer is reached. The message was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{buffered} {why} wait for a home, at most {limit} may; not sent: wait for room, or raise \
      cluster.sharding.buffer-size or buffer-bytes-max"
 )]
 pub struct Full {
-    /// What waits already.
+    /// Messages or bytes that wait already.
     pub buffered: usize,
-    /// How much may.
+    /// Most messages or bytes that may wait.
     pub limit: usize,
-    /// Of what.
+    /// Unit and scope of the limit.
     pub why: Reached,
 }
 
-/// What is kept, against its limits.
+/// The messages that are kept, counted against their limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
     limits: Limits,
-    floor: Waits, // of each shard
-    waits: Waits, // ≤ limits, a floor per shard, and what was only counted
+    floor: Waits, // for each shard
+    waits: Waits, // ≤ limits, plus one floor per shard, plus messages that were only counted
 }
 
 impl Budget {
-    /// Nothing is kept.
+    /// Makes a budget without any messages.
     #[must_use]
     pub const fn new(limits: Limits) -> Self {
         const NOTHING: Waits = Waits { messages: 0, bytes: 0 };
         Self { limits, floor: NOTHING, waits: NOTHING }
     }
 
-    /// With so much for each shard that the region's limits do not concern; the shard's own do.
+    /// Exempts this much of each shard from the region's limits; the shard's own limits still
+    /// apply.
     #[must_use]
     pub const fn with_floor(mut self, floor: Waits) -> Self {
         self.floor = floor;
         self
     }
 
-    /// Room for one more message in a gate where `own` wait.
+    /// Reserves room for one more message in a gate where `own` wait.
     ///
-    /// A message larger than a limit in bytes fits if nothing else counts against that limit:
-    /// else it could never be sent.
+    /// A message larger than a byte limit fits if nothing else counts against that limit; otherwise
+    /// it could never be sent.
     ///
     /// # Errors
     /// [`Full`] names the limit that is reached; nothing was reserved.
@@ -147,7 +153,7 @@ impl Budget {
             (all.messages >= messages_max, all.messages, messages_max, Reached::RegionMessages),
             (too_large(all, bytes_max), all.bytes, bytes_max, Reached::RegionBytes),
         ];
-        let asked = if below_floor { &checks[..2] } else { &checks[..] }; // the shard's own come first
+        let asked = if below_floor { &checks[..2] } else { &checks[..] }; // the shard's limits come first
         if let Some(&(_, buffered, limit, why)) = asked.iter().find(|(full, ..)| *full) {
             return Err(Full { buffered, limit, why });
         }
@@ -155,67 +161,67 @@ impl Budget {
         Ok(())
     }
 
-    /// A message that may be kept whatever these limits say: it counts against those that may not.
+    /// Counts a message that these limits do not refuse; it reduces the room of those that they do.
     pub const fn count(&mut self, bytes: usize) {
         self.waits.messages += 1;
         self.waits.bytes = self.waits.bytes.saturating_add(bytes);
     }
 
-    /// A message that had reserved its room has left.
+    /// Releases the room of one message.
     pub const fn release(&mut self, bytes: usize) {
         self.release_all(Waits { messages: 1, bytes });
     }
 
-    /// Messages that had reserved their room have left together.
+    /// Releases the room of several messages together.
     pub const fn release_all(&mut self, what: Waits) {
-        assert!(self.waits.messages >= what.messages, "messages leave that never came");
+        assert!(self.waits.messages >= what.messages, "released more messages than were reserved");
         self.waits.messages -= what.messages;
         self.waits.bytes = self.waits.bytes.saturating_sub(what.bytes);
     }
 
-    /// What is kept.
+    /// Returns the messages that are kept.
     #[must_use]
     pub const fn waits(&self) -> Waits {
         self.waits
     }
 }
 
-/// What a region's gates hold for shards that are to start here, together and of each lane.
+/// The messages that a region's gates hold for shards that will start here, in total and per lane.
 ///
-/// Who sends says itself of which messages no limit may lose any: so much as a sender can honestly
-/// have of them is held of each, whatever is held of others.
+/// The sender itself marks the messages that no limit may refuse (moved messages). Of each sender
+/// as many are held as an honest sender can have, whatever is held of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldBudget {
     all: Budget,
     limits: Limits,
     moved: Limits,                 // of one lane
-    of: BTreeMap<RegionId, Waits>, // ≤ lanes of which something is held
+    of: BTreeMap<RegionId, Waits>, // ≤ lanes with held messages
     movers: BTreeSet<RegionId>,    // ≤ members
 }
 
 impl HeldBudget {
-    /// Nothing is held. Beside what `limits` allow so much may be [moved](Limits::of_moved) by each
-    /// sender.
+    /// Makes a budget without any messages. Beyond `limits`, each sender may have `moved`
+    /// [moved](Limits::of_moved) messages held.
     #[must_use]
     pub const fn new(limits: Limits, moved: Limits) -> Self {
         let all = Budget::new(limits).with_floor(HELD_FLOOR);
         Self { all, limits, moved, of: BTreeMap::new(), movers: BTreeSet::new() }
     }
 
-    /// Room for a message that came directly, see [`Budget::reserve`].
+    /// Reserves room for a message that came directly, see [`Budget::reserve`].
     ///
     /// # Errors
-    /// [`Full`]; nothing was reserved.
+    /// [`Full`] if a limit is reached; nothing was reserved.
     pub fn reserve(&mut self, from: RegionId, bytes: usize, own: Waits) -> Result<(), Full> {
         self.all.reserve(bytes, own)?;
         self.count(from, bytes);
         Ok(())
     }
 
-    /// Room for a message that had waited for a home elsewhere, or came back.
+    /// Reserves room for a moved message: one that had waited for a home elsewhere, or came back.
     ///
     /// # Errors
-    /// [`Full`]: more is held of this lane than an honest sender has.
+    /// [`Full`] if more is held of this lane than an honest sender can have.
     pub fn reserve_moved(&mut self, from: RegionId, bytes: usize) -> Result<(), Full> {
         let own = self.of.get(&from).copied().unwrap_or_default();
         self.moved.and(self.limits).check(bytes, own)?;
@@ -230,11 +236,11 @@ impl HeldBudget {
         of.bytes = of.bytes.saturating_add(bytes);
     }
 
-    /// Messages of a lane that had reserved their room are held no longer.
+    /// Releases the room of messages of a lane.
     pub fn release(&mut self, from: RegionId, what: Waits) {
         self.all.release_all(what);
         let of = self.of.entry(from).or_default();
-        assert!(of.messages >= what.messages, "messages leave that never came");
+        assert!(of.messages >= what.messages, "released more messages than were reserved");
         of.messages -= what.messages;
         of.bytes = of.bytes.saturating_sub(what.bytes);
         if of.messages == 0 {
@@ -242,7 +248,8 @@ impl HeldBudget {
         }
     }
 
-    /// A sender has moved a message here: what all who have together may have of one entity.
+    /// Records that a sender moved a message here. Returns how much all senders that did so may
+    /// together have in the mailbox of one entity.
     pub fn moved_by(&mut self, from: RegionId) -> Limits {
         self.movers.insert(from);
         let Limits { messages, bytes } = self.moved;
@@ -250,17 +257,17 @@ impl HeldBudget {
         Limits { messages: all(messages), bytes: all(bytes) }
     }
 
-    /// A sender is out: it moves nothing any more.
+    /// Forgets a sender that left the configuration; it moves no further messages.
     pub fn ended(&mut self, from: RegionId) {
         self.movers.remove(&from);
     }
 
-    /// Other limits of what is moved.
+    /// Sets the limits of moved messages.
     pub const fn limit_moved(&mut self, limits: Limits) {
         self.moved = limits;
     }
 
-    /// What is held.
+    /// Returns the messages that are held.
     #[must_use]
     pub const fn waits(&self) -> Waits {
         self.all.waits()
@@ -313,7 +320,7 @@ mod tests {
         let limits = Limits { messages: 16, bytes: 100 };
         let mut budget = Budget::new(limits).with_floor(waits(2, 10));
         (0..20).for_each(|_| budget.count(6));
-        assert_eq!(budget.waits(), waits(20, 120), "counted, and not refused");
+        assert_eq!(budget.waits(), waits(20, 120), "counted but not refused");
         assert_eq!(full(&mut budget, 11, waits(0, 0)), Some(Reached::RegionMessages));
         assert_eq!(full(&mut budget, 5, waits(0, 0)), None);
         assert_eq!(full(&mut budget, 5, waits(1, 5)), None);
@@ -327,7 +334,7 @@ mod tests {
         RegionId::new(ReplicaId::new(number))
     }
 
-    /// One peer that claims that all it sends was moved takes no room from anybody else.
+    /// A peer that marks all its messages as moved takes no room from other peers.
     #[test]
     fn what_no_other_limit_refuses_has_one_of_each_lane_and_of_all_shards_together() {
         let limits = Limits { messages: 2, bytes: 20 };
@@ -339,7 +346,11 @@ mod tests {
         assert_eq!(why(&mut held, 1, 41), Some(Reached::RegionBytes));
         assert_eq!(why(&mut held, 1, 40), None);
         assert_eq!(why(&mut held, 1, 0), Some(Reached::RegionMessages));
-        assert_eq!(why(&mut held, 2, 1_000), None, "another one; a single one may be longer");
+        assert_eq!(
+            why(&mut held, 2, 1_000),
+            None,
+            "another lane; a single message may exceed the limit"
+        );
         assert_eq!(why(&mut held, 2, 1), Some(Reached::RegionBytes));
         assert_eq!(held.waits(), waits(6, 1_320));
         held.release(region(1), waits(5, 320));

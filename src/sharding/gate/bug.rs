@@ -1,37 +1,38 @@
-//! Canaries of the gate: rules that it leaves out on purpose, chosen at run time, which the
-//! exploration must catch. Names follow spec/reference/order.md §7.
+//! Faults of the gate: each one leaves out or breaks a rule, chosen at run time. The exploration in
+//! `tests/` must find each of them; otherwise it would not find a real mistake in that rule. See
+//! docs/protocol/message-order.md#exploration.
 
-/// A rule that is left out.
+/// A rule that the gate leaves out or breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Bug {
     /// A sender changes lanes without a barrier.
     FlushWithoutEcho,
-    /// A barrier is answered though earlier messages of its lane are held.
+    /// A barrier is acknowledged although earlier messages of its lane are held.
     EchoPastHeld,
-    /// A message for a decision that has not arrived yet is sent back.
+    /// A message stamped with a decision that has not arrived yet is bounced.
     BounceAhead,
-    /// A message for a start or an adoption that waits is sent back.
+    /// A message for a pending start or adoption is bounced.
     BouncePending,
-    /// A release leaves held messages where they are.
+    /// A release leaves held messages in place.
     HeldStays,
-    /// A release sends back held messages of later decisions too.
+    /// A release also bounces held messages of later decisions.
     AllHeldBounced,
-    /// What came back goes behind what was buffered.
+    /// Returned messages are placed behind buffered ones.
     ReturnedAtBack,
-    /// What came back goes ahead, the last one first.
+    /// Returned messages are placed in front in reverse order.
     ReturnedReversed,
-    /// A message is sent though earlier ones still wait for room.
+    /// A message is sent although earlier ones still wait for room.
     TellPastFlush,
-    /// A second announcement sends a second barrier and waits for that one's lane.
+    /// A second announcement sends a second barrier and waits for the echo of that lane.
     BarrierReplaced,
     /// A message stamped below the hosted generation is accepted.
     LowStampAccepted,
-    /// What a move carried goes behind what came directly.
+    /// The payload of a move is placed behind messages that came directly.
     PayloadBehind,
-    /// What is held of a lane is forgotten when its sender is out.
+    /// The held messages of a lane are dropped when its sender leaves the configuration.
     HeldForgotten,
 }
 
-/// The bug to run with, if any.
+/// The injected fault, if any.
 pub type Canary = ostraca_ddata::bug::Canary<Bug>;

@@ -1,5 +1,8 @@
-//! The half of a gate that messages from lanes come to: accepts, holds, or sends back
-//! (spec/safety.md §5; H1 to H3 of spec/reference/order.md).
+//! The receiving half of a gate: it accepts, holds or bounces each message that comes from a lane,
+//! and holds barriers behind held messages. Rules:
+//! docs/protocol/message-order.md#accept-hold-or-bounce.
+//!
+//! [`Host`] only decides: it returns a [`Verdict`], which the gate carries out.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,28 +11,28 @@ use super::bug::{Bug, Canary};
 use super::route::Item;
 use crate::sharding::ids::{Generation, RegionId};
 
-/// What a shard does here.
+/// State of a shard in the region of this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Run {
-    /// Nothing.
+    /// No entity of the shard runs here.
     #[default]
     Idle,
-    /// Lives here at a generation.
+    /// The shard lives here at this generation.
     Hosting(Generation),
-    /// Ends here; lived at a generation.
+    /// The shard stops here; it lived here at this generation.
     Draining(Generation),
 }
 
-/// Where a shard stands with its region, as the region's machine says.
+/// State of a shard in its region, as the region's machine reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Standing {
-    /// What it does here.
+    /// Whether the shard runs here.
     pub run: Run,
-    /// The highest decision that a `Host` or `Release` has told of.
+    /// The highest decision that a `Host` or `Release` named.
     pub newest: Generation,
-    /// The home by that decision.
+    /// The home according to that decision.
     pub home: Option<RegionId>,
-    /// Whether a start or an adoption at `newest` waits for earlier homes.
+    /// Whether a start or adoption at `newest` waits for earlier homes to end.
     pub pending: bool,
 }
 
@@ -39,13 +42,13 @@ enum Kept<M> {
     Barrier { stamp: Generation },
 }
 
-/// What becomes of something that arrived, or was held.
+/// Decision about a message or barrier that arrived or was held.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Verdict<M> {
     Accept(Item<M>),
-    /// Held: nothing to do.
+    /// The message is held; nothing to do.
     Hold,
-    /// Back to its sender, with the newest decision known here.
+    /// Return the message to its sender, with the newest decision known here.
     Bounce {
         stamp: Generation,
         item: Item<M>,
@@ -53,7 +56,7 @@ pub(super) enum Verdict<M> {
     Echo {
         stamp: Generation,
     },
-    /// Too much is held.
+    /// The message should be held, and the limit of held messages is reached.
     Refuse(Item<M>),
 }
 
@@ -63,13 +66,13 @@ enum Kind {
     Bounce,
 }
 
-/// The host half.
+/// State of the receiving half.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Host<M> {
     pub(super) standing: Standing,
     held: BTreeMap<RegionId, VecDeque<Kept<M>>>, // by lane; ≤ the limit of `Post::reserve_held`
-    waits: Waits,                                // of all lanes
-    left: Vec<(RegionId, Waits)>,                // held no longer; empty between two steps
+    waits: Waits,                                // held messages of all lanes
+    left: Vec<(RegionId, Waits)>, // released since `take_left`; empty between two steps of the gate
 }
 
 impl<M> Host<M> {
@@ -80,7 +83,7 @@ impl<M> Host<M> {
         Self { standing, held: BTreeMap::new(), waits, left: Vec::new() }
     }
 
-    /// What is held, of all lanes.
+    /// Returns the number and bytes of the held messages of all lanes.
     pub(super) const fn held(&self) -> Waits {
         self.waits
     }
@@ -99,7 +102,10 @@ impl<M> Host<M> {
         held.into_iter().any(|held| matches!(held, Kept::Barrier { .. }))
     }
 
-    /// H1.
+    /// Accept, hold or bounce (docs/protocol/message-order.md#accept-hold-or-bounce): a message is
+    /// accepted only at the generation by which the shard lives here, held while its decision is
+    /// unknown or pending here, and bounced otherwise. The own lane is also accepted while
+    /// draining.
     fn kind(&self, lane: Lane, stamp: Generation, canary: Canary) -> Kind {
         let Standing { run, newest, pending, .. } = self.standing;
         match (run, lane) {
@@ -115,7 +121,7 @@ impl<M> Host<M> {
         if ahead || waits { Kind::Hold } else { Kind::Bounce }
     }
 
-    /// Whether a message from a lane is accepted at once.
+    /// Returns whether a message from a lane is accepted at once.
     pub(super) fn accepts(
         &self,
         from: RegionId,
@@ -126,8 +132,8 @@ impl<M> Host<M> {
         !self.is_holding(from) && matches!(self.kind(lane, stamp, canary), Kind::Accept)
     }
 
-    /// A message from a lane. `reserve` says whether one of so many bytes may be held where so much
-    /// is already.
+    /// Decides about a message from a lane. `reserve(bytes, waits)` returns whether a message of
+    /// `bytes` bytes may be held beside the `waits` that are held already.
     pub(super) fn arrive(
         &mut self,
         from: RegionId,
@@ -152,7 +158,9 @@ impl<M> Host<M> {
         Verdict::Hold
     }
 
-    /// A barrier from a lane: whether it is echoed now (H3).
+    /// Decides whether a barrier is acknowledged now. A barrier waits behind held messages of its
+    /// lane (docs/protocol/message-order.md#a-barrier-waits-behind-held-messages): its echo says
+    /// that every earlier message was accepted or returned.
     pub(super) fn barrier(
         &mut self,
         from: RegionId,
@@ -162,7 +170,8 @@ impl<M> Host<M> {
         if self.is_holding(from) && !canary.has(Bug::EchoPastHeld) {
             let queue = self.held.entry(from).or_default();
             match queue.back_mut() {
-                // Its sender waits for the newest only, and no peer may grow the queue by asking.
+                // The sender waits only for its newest barrier, and repeated barriers must not grow
+                // the queue.
                 Some(Kept::Barrier { stamp: last }) => *last = stamp,
                 _ => queue.push_back(Kept::Barrier { stamp }),
             }
@@ -171,7 +180,8 @@ impl<M> Host<M> {
         Verdict::Echo { stamp }
     }
 
-    /// Everything held goes through the rules again, lane by lane in order (H2).
+    /// Decides again about everything held, lane by lane in order, up to the first message of a
+    /// lane that is still held (docs/protocol/message-order.md#held-messages-are-judged-again).
     pub(super) fn settle(&mut self, me: RegionId, canary: Canary) -> Vec<(RegionId, Verdict<M>)> {
         let mut settled = Vec::new();
         if canary.has(Bug::HeldStays) && !matches!(self.standing.run, Run::Hosting(_)) {
@@ -208,8 +218,8 @@ impl<M> Host<M> {
         settled
     }
 
-    /// A lane has ended, for its sender is out: nobody waits for an echo any more. Its messages were
-    /// acknowledged, and wait for their decision as before.
+    /// Ends a lane whose sender left the configuration. Its barriers are dropped because no sender
+    /// waits for the echo. Its messages were acknowledged, and wait for their decision as before.
     pub(super) fn ended(&mut self, lane: RegionId, canary: Canary) {
         let Some(mut queue) = self.held.remove(&lane) else { return };
         queue.retain(|held| matches!(held, Kept::Message { .. }));
@@ -221,14 +231,14 @@ impl<M> Host<M> {
         }
     }
 
-    /// Lanes whose first message waits for a decision that is not known here.
+    /// Returns the lanes whose first held message waits for a decision that is not known here.
     pub(super) fn ahead(&self) -> impl Iterator<Item = RegionId> + '_ {
         let newest = self.standing.newest;
         let is_ahead = move |queue: &VecDeque<Kept<M>>| matches!(queue.front(), Some(Kept::Message { stamp, .. }) if *stamp > newest);
         self.held.iter().filter(move |(_, queue)| is_ahead(queue)).map(|(lane, _)| *lane)
     }
 
-    /// All that is held of a lane.
+    /// Removes and returns the held messages of a lane.
     pub(super) fn forget(&mut self, lane: RegionId) -> Vec<Item<M>> {
         let Some(queue) = self.held.remove(&lane) else { return Vec::new() };
         self.left(lane, waits(&queue));
@@ -239,13 +249,13 @@ impl<M> Host<M> {
         messages.collect()
     }
 
-    /// All that is held.
+    /// Removes and returns all held messages.
     pub(super) fn empty(&mut self) -> Vec<Item<M>> {
         let lanes: Vec<RegionId> = self.held.keys().copied().collect();
         lanes.into_iter().flat_map(|lane| self.forget(lane)).collect()
     }
 
-    /// What was held and is no longer, by lane, since this was asked last.
+    /// Returns the messages released since the last call, by lane.
     pub(super) fn take_left(&mut self) -> Vec<(RegionId, Waits)> {
         std::mem::take(&mut self.left)
     }
@@ -279,10 +289,10 @@ fn waits<M>(queue: &VecDeque<Kept<M>>) -> Waits {
     waits
 }
 
-/// Which lane something came down.
+/// Origin of a message or barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// The one of length zero, from this node itself.
+    /// The lane of length zero from this node to itself.
     Own,
     Remote,
 }

@@ -1,14 +1,14 @@
-//! The gate of one shard on one node: every message for the shard passes it, in either direction
-//! (spec/safety.md §5, model-checked in spec/reference/order.md).
+//! The gate of one shard on one node. Every message for the shard passes it, in both directions; it
+//! keeps the order of messages while the home changes (docs/protocol/message-order.md).
 //!
-//! It has two halves. The *route* half sends messages of this node down the lane to the shard's
-//! home, and buffers while it has none or is changing lanes. The *host* half takes messages that
-//! came down lanes to this node: accepts them, holds them until a decision arrives, or sends them
-//! back. A node's own region is a home like any other, with a lane of length zero.
+//! The sending half (*route*) sends messages of this node down the lane to the shard's home, and
+//! buffers them while there is no home or the lane changes. The receiving half (*host*) accepts,
+//! holds or bounces messages that came down lanes to this node. The node's own region is a home
+//! like any other, with a lane of length zero.
 //!
-//! Synchronous and under one lock per shard: whoever owns it calls one method at a time, and what
-//! that does to lanes and mailboxes (through [`Post`]) happens inside. So nothing overtakes a
-//! flush. Knows no runtime, no socket, no clock, and nothing of what a message is.
+//! A gate is synchronous and protected by one lock per shard. The holder calls one method at a
+//! time, and the effects on lanes and mailboxes (through [`Post`]) happen within the call, so
+//! nothing overtakes a flush. It knows no runtime, socket, clock or message type.
 
 mod budget;
 pub mod bug;
@@ -27,16 +27,16 @@ pub use route::{Decision, Fit, Item};
 
 use super::ids::{Generation, RegionId};
 
-/// What a gate needs of its node. Lock order: gate, lane, mailbox.
+/// Effects of a gate on its node: lanes, mailboxes and limits. Lock order: gate, lane, mailbox.
 ///
-/// A stamp is the generation by which its sender believes the receiver to be the home.
+/// A stamp is the generation by which the sender believes the receiver to be the home.
 pub trait Post<M> {
     /// Appends a message to the lane to a region.
     ///
     /// # Errors
-    /// Gives the message back if the lane is full ([`Gate::room`] then says that it no longer is)
-    /// or not there yet, or if there is none, because the region is out of the installed
-    /// configuration: a newer decision will come.
+    /// Returns the message if the lane is full or not connected yet ([`Gate::room`] is called when
+    /// there is room), or if there is no lane because the region left the installed configuration;
+    /// a newer decision will follow then.
     fn send(
         &mut self,
         to: RegionId,
@@ -45,111 +45,112 @@ pub trait Post<M> {
         fit: Fit,
     ) -> Result<(), NotSent<M>>;
 
-    /// Appends a barrier to the lane to a region, full or not.
+    /// Appends a barrier to the lane to a region, also if the lane is full.
     ///
     /// # Errors
-    /// [`Gone`] if there is none, because the region is out of the installed configuration.
+    /// [`Gone`] if there is no lane, because the region left the installed configuration.
     fn barrier(&mut self, to: RegionId, stamp: Generation) -> Result<(), Gone>;
 
-    /// Sends a message back to the node that it came from, full or not, with its stamp and the
+    /// Returns a message to its sending node, also if the lane is full, with its stamp and the
     /// newest decision known here.
     fn bounce(&mut self, to: RegionId, back: Bounce<M>);
 
-    /// Answers a barrier, behind every bounce before it.
+    /// Acknowledges a barrier with an echo, behind all bounces before it.
     fn echo(&mut self, to: RegionId, stamp: Generation);
 
-    /// Into the mailbox of its entity.
+    /// Puts a message into the mailbox of its entity.
     fn accept(&mut self, from: RegionId, item: Item<M>, origin: Origin);
 
-    /// More is held than may be: a counted dead letter, an answer at once for an ask.
+    /// Refuses a message because the limit of held messages is reached: a dead letter is counted,
+    /// and an asker is told at once.
     fn refuse(&mut self, from: RegionId, item: Item<M>);
 
-    /// A message that came back down a lane that was given up: it was counted as lost then.
+    /// Drops a message that came back on a lane that was given up; it was counted as lost then.
     fn ignore(&mut self, from: RegionId, item: Item<M>);
 
-    /// Room in the buffer, for a message of `bytes` bytes in a gate where `own` wait; see
+    /// Reserves room in the buffer for a message of `bytes` bytes in a gate where `own` wait; see
     /// [`Budget::reserve`].
     ///
     /// # Errors
     /// [`Full`] if the region's or the shard's limit is reached.
     fn reserve(&mut self, bytes: usize, own: Waits) -> Result<(), Full>;
 
-    /// A message that had reserved its room has left the buffer.
+    /// Releases the room of a message that left the buffer.
     fn release(&mut self, bytes: usize);
 
-    /// Room for a message of `bytes` bytes from a lane that is held, in a gate where `own` are; see
-    /// [`Budget::reserve`]. A node's own lane may be refused at no loss, another only at that of the
-    /// message.
+    /// Reserves room for a held message of `bytes` bytes in a gate where `own` are held; see
+    /// [`Budget::reserve`]. A refusal on the node's own lane loses nothing because the message
+    /// stays in the buffer; on another lane the message is lost.
     ///
     /// # Errors
     /// [`Full`] if a limit is reached.
     fn reserve_held(&mut self, from: RegionId, bytes: usize, own: Waits) -> Result<(), Full>;
 
-    /// Messages of a lane that had reserved their room are held no longer.
+    /// Releases the room of held messages of a lane.
     fn release_held(&mut self, from: RegionId, what: Waits);
 }
 
-/// Why a message is not on a lane.
+/// Reason why a message was not put on a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotSent<M> {
     /// The lane has no room now.
     Full(Item<M>),
-    /// There is no such lane any more.
+    /// The lane no longer exists.
     Gone(Item<M>),
 }
 
-/// A region is out of the installed configuration, and its lane has ended.
+/// Error: the region left the installed configuration, and its lane has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone;
 
-/// A message on its way back.
+/// A message that returns to its sender.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Bounce<M> {
-    /// As it was stamped.
+    /// The stamp that the sender gave it.
     pub stamp: Generation,
-    /// The message.
+    /// The returned message.
     pub item: Item<M>,
     /// The newest decision that its receiver knows; above the stamp.
     pub newest: Decision,
 }
 
-/// Who tells.
+/// Origin of a message of this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Origin {
-    /// Anybody.
+    /// Any caller except the other variant.
     #[default]
     Anybody,
-    /// A handler of an entity that drains on this node: what it tells a shard that drains here
-    /// too is handled here, before that shard's mailboxes are sealed.
+    /// The handler of an entity that drains on this node. Its messages to a shard that also drains
+    /// here are handled here, before that shard's mailboxes are sealed.
     DrainingHandler,
 }
 
-/// What became of a message that was told.
+/// Result of sending a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// On its lane, or in its mailbox.
+    /// It is on its lane, or in its mailbox.
     Sent,
-    /// In the buffer.
+    /// It waits in the gate's buffer.
     Buffered,
-    /// In the buffer, as the first one: somebody should ask for the shard's home.
+    /// It waits as the first one without a home: the caller must ask for the shard's home.
     FirstWithoutHome,
 }
 
-/// The way on which nothing waits and nothing has to be asked.
+/// Fast path for a message, valid while no message waits before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Clear {
     Not,
-    /// Down a lane.
+    /// Down this lane.
     Lane(Current),
     /// Into a mailbox of this node.
     Here,
 }
 
-/// The gate of a shard.
+/// The gate of a shard; see the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[repr(C)] // a message on a clear way touches only what stands first
+#[repr(C)] // the fast path touches only the first fields
 pub struct Gate<M> {
-    clear: Clear, // follows from the rest; set anew by whatever changes it
+    clear: Clear, // cache derived from the other fields; `look` recomputes it after each change
     me: RegionId,
     route: Route<M>,
     host: Host<M>,
@@ -157,7 +158,7 @@ pub struct Gate<M> {
 }
 
 impl<M> Gate<M> {
-    /// The gate on the node of region `me`, which knows of no home.
+    /// Makes the gate of the node of region `me`, without a known home.
     #[must_use]
     pub const fn new(me: RegionId) -> Self {
         Self {
@@ -169,10 +170,10 @@ impl<M> Gate<M> {
         }
     }
 
-    /// A message of this node.
+    /// Sends a message of this node.
     ///
     /// # Errors
-    /// [`Full`], with the message, if it would have to wait and there is no room.
+    /// [`Full`] with the message, if it would have to wait and there is no room.
     pub fn tell(
         &mut self,
         item: Item<M>,
@@ -197,20 +198,20 @@ impl<M> Gate<M> {
         told
     }
 
-    /// An acked decision: from an announcement or the coordinator's answer.
+    /// Takes in an acknowledged decision, from an announcement or the coordinator's answer.
     pub fn learn(&mut self, decision: Decision, post: &mut impl Post<M>) {
         self.learnt(decision, post);
         self.flush(post);
     }
 
-    /// Whether all that [`arrived`](Self::arrived) does with a message is to have it
-    /// [accepted](Post::accept): then whoever has its bytes elsewhere need not make a message of it.
+    /// Returns whether [`arrived`](Self::arrived) would only [accept](Post::accept) such a message.
+    /// Then a caller that has its bytes elsewhere need not build a message.
     #[must_use]
     pub fn accepts(&self, from: RegionId, stamp: Generation) -> bool {
         self.host.accepts(from, Lane::Remote, stamp, self.canary)
     }
 
-    /// A message from the lane of another node.
+    /// Takes in a message from the lane of another node.
     pub fn arrived(
         &mut self,
         from: RegionId,
@@ -224,13 +225,13 @@ impl<M> Gate<M> {
         self.carry_out(from, verdict, Origin::Anybody, post);
     }
 
-    /// A barrier from the lane of another node.
+    /// Takes in a barrier from the lane of another node.
     pub fn barrier_arrived(&mut self, from: RegionId, stamp: Generation, post: &mut impl Post<M>) {
         let verdict = self.host.barrier(from, stamp, self.canary);
         self.carry_out(from, verdict, Origin::Anybody, post);
     }
 
-    /// A message came back from another node.
+    /// Takes in a message that another node bounced.
     pub fn bounced(&mut self, from: RegionId, back: Bounce<M>, post: &mut impl Post<M>) {
         if self.is_current(from, back.stamp) {
             self.came_back(back, post);
@@ -240,18 +241,21 @@ impl<M> Gate<M> {
         }
     }
 
-    /// The echo of a barrier came from another node.
+    /// Takes in the echo of a barrier from another node.
     pub fn echoed(&mut self, from: RegionId, stamp: Generation, post: &mut impl Post<M>) {
         self.echo_came(from, stamp);
         self.flush(post);
     }
 
-    /// The shard stands differently with the region of this node.
+    /// Sets the state of the shard in the region of this node.
     ///
-    /// `payload` is what a start takes along, to go ahead of everything. Whoever seals the
-    /// mailboxes of a shard that has drained says so in the same step, under the same lock, with
-    /// `Standing { run: Run::Idle, ..gate.standing() }`; what the region's machine had said before
-    /// it heard of that does not undo it.
+    /// `payload` holds the messages that a start took from the previous home; they go into the
+    /// mailboxes first, because the previous home accepted them before anything that arrives here
+    /// (docs/protocol/message-order.md#payload-before-direct-messages). The end of a drain calls
+    /// this in the same step, under the same lock, in which it seals the mailboxes, with `Standing
+    /// { run: Run::Idle, ..gate.standing() }`
+    /// (docs/protocol/message-order.md#seal-and-gate-change-in-one-step). A report that the
+    /// region's machine made before it heard of that end does not undo it.
     pub fn stand(
         &mut self,
         mut standing: Standing,
@@ -260,7 +264,7 @@ impl<M> Gate<M> {
     ) {
         let sealed = self.host.standing.run == Run::Idle;
         if sealed && matches!(standing.run, Run::Draining(_)) {
-            standing.run = Run::Idle; // only what lives here can drain
+            standing.run = Run::Idle; // after the seal no entity is left that could drain
         }
         let stayed = self.stays_here();
         self.host.standing = standing;
@@ -269,7 +273,8 @@ impl<M> Gate<M> {
         }
         let newest = Decision { generation: standing.newest, home: standing.home };
         if stayed && !self.stays_here() {
-            // The own lane is empty: nothing has to be waited for (S9).
+            // The own lane is empty, so no echo has to be awaited
+            // (docs/protocol/message-order.md#the-own-region-keeps-its-gate).
             self.route.learn(newest);
             self.route.complete(self.canary);
         } else {
@@ -284,9 +289,10 @@ impl<M> Gate<M> {
         self.flush(post);
     }
 
-    /// A region is out of the installed configuration: its lane has ended, and with it what was
-    /// on it and was not acknowledged. What was, and is held here, stays: its node may have left
-    /// in order, for none of its messages waited with it.
+    /// Ends the lane of a region that left the installed configuration; unacknowledged messages on
+    /// it are lost. Acknowledged messages of it that are held here stay
+    /// (docs/protocol/message-order.md#a-lane-ends-with-its-incarnation): its node may have left in
+    /// order because none of its messages waited with it.
     pub fn removed(&mut self, region: RegionId, post: &mut impl Post<M>) {
         let current = self.route.mode.current();
         if self.route.known.home == Some(region) {
@@ -300,22 +306,23 @@ impl<M> Gate<M> {
         self.flush(post);
     }
 
-    /// Lanes of which messages are held for a decision that nobody has told of here.
+    /// Returns the lanes with held messages for a decision that is unknown here.
     pub fn ahead(&self) -> impl Iterator<Item = RegionId> + '_ {
         self.host.ahead()
     }
 
-    /// Takes out what is held of a lane: its sender is out, and nobody tells of the decision that it
-    /// waits for.
+    /// Removes the held messages of a lane whose sender left the configuration and whose decision
+    /// nobody announces (docs/protocol/message-order.md#orphaned-held-messages-expire).
     pub fn give_up_held(&mut self, lane: RegionId, post: &mut impl Post<M>) -> Vec<Item<M>> {
         let taken = self.host.forget(lane);
         self.release_held(post);
         taken
     }
 
-    /// A region's lane is cut for long while its node stays a member. If the shard has moved on,
-    /// whatever was on that lane is given up, and true is returned: count what it had not
-    /// acknowledged.
+    /// Called when a region's lane was cut for long while its node stays a member. If the shard has
+    /// moved to another region and the gate waits for an echo of this lane, the lane is given up
+    /// and the result is true: the caller must count its unacknowledged messages as lost
+    /// (docs/protocol/message-order.md#a-cut-lane-is-given-up-only-after-a-move).
     pub fn give_up(&mut self, region: RegionId, post: &mut impl Post<M>) -> bool {
         let elsewhere = self.route.known.home.is_some_and(|home| home != region);
         let waits = matches!(self.route.mode, Mode::Wait(current) if current.home == region);
@@ -327,8 +334,9 @@ impl<M> Gate<M> {
         true
     }
 
-    /// While a change of lanes is under way: says the barrier again. It, or its echo, may be lost
-    /// with a lane that one of its ends has given up; a second echo is of nothing any more.
+    /// Repeats the barrier while a change of lanes is under way, because the barrier or its echo
+    /// may be lost with a lane that one of its ends gave up
+    /// (docs/protocol/message-order.md#barriers-are-repeated). A second echo is ignored.
     pub fn remind(&mut self, post: &mut impl Post<M>) {
         if let Mode::Wait(current) = self.route.mode
             && current.home != self.me
@@ -339,15 +347,15 @@ impl<M> Gate<M> {
         self.flush(post);
     }
 
-    /// The lane in use has room again: sends what waits, until about so many bytes are sent. Whether
-    /// more waits and the lane has not refused it.
+    /// Sends waiting messages after the lane in use got room, up to about `bytes` bytes. Returns
+    /// whether more wait and the lane has not refused one.
     pub fn room(&mut self, bytes: usize, post: &mut impl Post<M>) -> bool {
         let more = self.send_waiting(bytes, post);
         self.look();
         more
     }
 
-    /// Takes out whatever waits or is held: this node is over, and nobody will handle it.
+    /// Removes all waiting and held messages, because this node has stopped hosting and routing.
     pub fn empty(&mut self, post: &mut impl Post<M>) -> Vec<Item<M>> {
         let mut taken = Vec::with_capacity(self.waiting() + self.held());
         for (item, counts) in self.route.empty() {
@@ -362,39 +370,39 @@ impl<M> Gate<M> {
         taken
     }
 
-    /// Messages of this node that wait here.
+    /// Returns the number of waiting messages of this node.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.route.waiting()
     }
 
-    /// Bytes of those of them that count against the buffer's limits.
+    /// Returns the bytes of the waiting messages that count against the buffer's limits.
     #[must_use]
     pub const fn buffered_bytes(&self) -> usize {
         self.route.counted().bytes
     }
 
-    /// Those of them that wait for a lane, not for a home to be known.
+    /// Returns the number of waiting messages whose home is known and that wait for its lane.
     #[must_use]
     pub fn behind_a_lane(&self) -> usize {
         if self.route.mode == Mode::Parked { 0 } else { self.route.waiting() }
     }
 
-    /// Messages from lanes that are held here.
+    /// Returns the number of held messages from lanes.
     #[must_use]
     pub const fn held(&self) -> usize {
         self.host.held().messages
     }
 
-    /// Whether a message of this node goes straight to its mailbox here: exactly then
-    /// [`tell`](Self::tell) would [accept](Post::accept) it, and do nothing else.
+    /// Returns whether a message of this node goes straight into its mailbox here, that is, whether
+    /// [`tell`](Self::tell) would only [accept](Post::accept) it.
     #[must_use]
     pub const fn leads_here(&self) -> bool {
         matches!(self.clear, Clear::Here)
     }
 
-    /// The lane down which a message of this node goes at once, and its stamp: exactly then
-    /// [`tell`](Self::tell) would [send](Post::send) it there, and do nothing else if the lane takes it.
+    /// Returns the lane and stamp with which a message of this node goes out at once, that is, with
+    /// which [`tell`](Self::tell) would only [send](Post::send) it, if the lane takes it.
     #[must_use]
     pub const fn lane(&self) -> Option<(RegionId, Generation)> {
         match self.clear {
@@ -403,32 +411,33 @@ impl<M> Gate<M> {
         }
     }
 
-    /// Whether messages wait and no decision says where to: somebody has to ask for the shard's
-    /// home. Look after every call: a lane may end by any of them.
+    /// Returns whether messages wait and no home is known, so that the caller must ask for the
+    /// home. Check after every call, because any call may end a lane.
     #[must_use]
     pub fn wants_home(&self) -> bool {
         self.route.mode == Mode::Parked && self.route.waiting() > 0
     }
 
-    /// Whether messages of this node go down a lane to another node, or wait for room in it.
+    /// Returns whether messages of this node go down a lane to another node, or wait for room in
+    /// it.
     #[must_use]
     pub fn uses_lane(&self) -> bool {
         matches!(self.route.mode, Mode::Open(current) if current.home != self.me)
     }
 
-    /// Whether a change of lanes is under way.
+    /// Returns whether a change of lanes is under way.
     #[must_use]
     pub const fn is_moving(&self) -> bool {
         matches!(self.route.mode, Mode::Wait(_))
     }
 
-    /// The newest acked decision that this gate has heard of.
+    /// Returns the newest acknowledged decision that this gate knows.
     #[must_use]
     pub const fn newest(&self) -> Decision {
         self.route.known
     }
 
-    /// How the shard stands with the region of this node.
+    /// Returns the state of the shard in the region of this node.
     #[must_use]
     pub const fn standing(&self) -> Standing {
         self.host.standing
@@ -446,7 +455,7 @@ impl<M> Gate<M> {
     }
 }
 
-/// The steps of both halves, and how they meet on the own lane.
+/// The steps of both halves, and their connection by the own lane.
 impl<M> Gate<M> {
     fn tell_unclear(
         &mut self,
@@ -465,7 +474,7 @@ impl<M> Gate<M> {
         }
     }
 
-    /// Sets `clear` by the rest.
+    /// Recomputes the fast path.
     fn look(&mut self) {
         self.clear = match self.route.open(Canary::none()) {
             Some(_) if self.stays_here() => Clear::Here,
@@ -483,14 +492,16 @@ impl<M> Gate<M> {
         Ok(if first { Told::FirstWithoutHome } else { Told::Buffered })
     }
 
-    /// Sends what can be sent. Whatever changed the gate ends with it.
+    /// Sends all messages that can be sent. Every operation that changes the gate ends with this
+    /// call.
     fn flush(&mut self, post: &mut impl Post<M>) {
         self.send_waiting(usize::MAX, post);
         self.look();
     }
 
-    /// As many as the lane has room for (S2), until so many bytes are sent. The lane may change on the
-    /// way. Whether more waits and the lane has not refused it.
+    /// Sends waiting messages from the head of the buffer, in order, as far as the lane has room
+    /// and up to about `most` bytes (docs/protocol/message-order.md#flush-from-the-head). The lane
+    /// may change meanwhile. Returns whether more wait and the lane has not refused one.
     fn send_waiting(&mut self, most: usize, post: &mut impl Post<M>) -> bool {
         let mut sent = 0_usize;
         while sent < most
@@ -532,7 +543,7 @@ impl<M> Gate<M> {
         let (canary, me, word) = (self.canary, self.me, (generation, item));
         let reserve = |bytes, own| post.reserve_held(me, bytes, own).is_ok();
         match self.host.arrive(self.me, Lane::Own, word, canary, reserve) {
-            // Until the shard stands otherwise here: as a lane that is full.
+            // Treated as a full lane until the shard's state here changes.
             Verdict::Refuse(item) => Err(NotSent::Full(item)),
             verdict => {
                 self.carry_out(self.me, verdict, origin, post);
@@ -541,7 +552,7 @@ impl<M> Gate<M> {
         }
     }
 
-    /// What was held before, and is not any more.
+    /// Releases the room of messages that were held and no longer are.
     fn release_held(&mut self, post: &mut impl Post<M>) {
         for (lane, what) in self.host.take_left() {
             post.release_held(lane, what);
@@ -576,7 +587,9 @@ impl<M> Gate<M> {
         }
     }
 
-    /// S3.
+    /// One barrier at a time (docs/protocol/message-order.md#one-barrier-at-a-time): a newer
+    /// decision changes the lane only if no change is under way, because one barrier covers
+    /// everything on the lane.
     fn learnt(&mut self, decision: Decision, post: &mut impl Post<M>) {
         if !self.route.learn(decision) {
             return;
@@ -593,7 +606,9 @@ impl<M> Gate<M> {
         }
     }
 
-    /// S4.
+    /// A bounce returns the message and teaches
+    /// (docs/protocol/message-order.md#a-bounce-returns-the-message-and-teaches): it proves that
+    /// this lane is no longer the right one.
     fn came_back(&mut self, back: Bounce<M>, post: &mut impl Post<M>) {
         self.route.returned(back.item);
         self.learnt(back.newest, post);
@@ -604,7 +619,8 @@ impl<M> Gate<M> {
         }
     }
 
-    /// Waits for everything on the lane to be accepted or to come back.
+    /// Leaves the lane: sends a barrier and waits until everything on the lane was accepted or came
+    /// back.
     fn change(&mut self, current: Current, post: &mut impl Post<M>) {
         self.route.mode = Mode::Wait(current);
         if self.canary.has(Bug::FlushWithoutEcho) {
@@ -620,7 +636,8 @@ impl<M> Gate<M> {
         self.carry_out(self.me, verdict, Origin::Anybody, post);
     }
 
-    /// S6.
+    /// A removed home ends its lane (docs/protocol/message-order.md#a-removed-home-ends-its-lane):
+    /// no echo will come.
     fn lane_ended(&mut self, current: Current) {
         if self.route.known.generation > current.generation {
             self.route.complete(self.canary);
@@ -629,7 +646,8 @@ impl<M> Gate<M> {
         }
     }
 
-    /// S5.
+    /// Echo completes the change (docs/protocol/message-order.md#echo-completes-the-change):
+    /// everything before the barrier was accepted or returned.
     fn echo_came(&mut self, from: RegionId, stamp: Generation) {
         let waits = matches!(self.route.mode, Mode::Wait(_));
         if waits && self.is_current(from, stamp) {
@@ -637,15 +655,16 @@ impl<M> Gate<M> {
         }
     }
 
-    /// Whether something from a lane belongs to what is on it now. If not, the lane was given up,
-    /// or its end removed.
+    /// Returns whether a bounce or echo belongs to the lane in use. If not, that lane was given up,
+    /// or its region left the configuration.
     fn is_current(&self, from: RegionId, stamp: Generation) -> bool {
         let current = self.route.mode.current();
         current.is_some_and(|current| current.home == from && current.generation == stamp)
     }
 
-    /// While the shard lives or drains here by the decision that messages go by, they go on
-    /// coming here: announcements only raise what is known (S9).
+    /// Returns whether messages of this node stay here: the shard lives or drains here by the
+    /// decision in use. Then a newer announcement is only remembered
+    /// (docs/protocol/message-order.md#the-own-region-keeps-its-gate).
     fn stays_here(&self) -> bool {
         let (Run::Hosting(at) | Run::Draining(at)) = self.host.standing.run else { return false };
         self.is_current(self.me, at)
@@ -654,7 +673,7 @@ impl<M> Gate<M> {
 
 #[cfg(feature = "canaries")]
 impl<M> Gate<M> {
-    /// The same with a rule left out.
+    /// Returns the same gate with an injected fault.
     #[must_use]
     pub const fn with_canary(mut self, canary: Canary) -> Self {
         self.canary = canary;

@@ -1,5 +1,7 @@
-//! The half of a gate that messages of this node leave by: down a lane, or into a buffer
-//! (spec/safety.md §5; S1 to S9 of spec/reference/order.md).
+//! The sending half of a gate: messages of this node go down the lane to the home, or into a
+//! buffer. Rules: docs/protocol/message-order.md#rules-of-the-sender.
+//!
+//! [`Route`] holds the queues and the [`Mode`]; the gate sends, and calls it.
 
 use std::collections::VecDeque;
 
@@ -10,40 +12,41 @@ use crate::sharding::ids::{Generation, RegionId};
 /// A message with its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Item<M> {
-    /// The message.
+    /// The message itself, opaque to the gate.
     pub message: M,
-    /// What it counts against limits, in bytes.
+    /// Bytes that it counts against limits.
     pub bytes: usize,
 }
 
-/// A message that waits here.
+/// A message that waits in the gate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Waiting<M> {
     pub(super) item: Item<M>,
-    /// Whether it counts against the buffer's limit. What came back does not: a planned move
-    /// loses nothing.
+    /// Whether it counts against the buffer's limit. A returned message does not, because a planned
+    /// move loses no message.
     pub(super) counts: bool,
 }
 
-/// Whether a message that is accepted has to fit into its mailbox.
+/// Whether an accepted message must fit into its mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fit {
-    /// It came directly.
+    /// Must fit: the message came directly.
     Must,
-    /// It waited for a home, was held, sent back, or carried along: a planned move loses nothing.
+    /// Exempt from the limit, because a planned move loses no message: it waited for a home, was
+    /// held, came back, or was carried by a payload.
     Exempt,
 }
 
-/// A decision: which home, by which generation. `home` is `None` for a shard that has none.
+/// A decision of the coordinator about the home of a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Decision {
-    /// Orders decisions.
+    /// Generation of the decision, which orders decisions.
     pub generation: Generation,
-    /// Where the shard is to be.
+    /// The new home; `None`: the shard has none.
     pub home: Option<RegionId>,
 }
 
-/// The decision by whose lane messages go.
+/// The decision (with a home) whose lane is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Current {
     pub(super) generation: Generation,
@@ -52,12 +55,12 @@ pub(super) struct Current {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum Mode {
-    /// No lane.
+    /// No lane is in use; messages are buffered.
     #[default]
     Parked,
-    /// Messages go down the lane, or behind those that wait for room in it.
+    /// Messages go down the lane, or wait in the buffer for room in it.
     Open(Current),
-    /// A barrier is on the lane, its echo is out.
+    /// A barrier was sent down the lane, and its echo is expected.
     Wait(Current),
 }
 
@@ -70,15 +73,15 @@ impl Mode {
     }
 }
 
-/// The route half.
+/// State of the sending half.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Route<M> {
     pub(super) known: Decision,
     pub(super) mode: Mode,
-    returned: VecDeque<Waiting<M>>, // ≤ what was on one lane
-    buffer: VecDeque<Waiting<M>>,   // ≤ the limit of `Post::reserve`, and what came back
-    exempt: usize,                  // of the buffer's first ones: they waited for a home
-    counted: Waits,                 // of those that count
+    returned: VecDeque<Waiting<M>>, // ≤ messages on one lane
+    buffer: VecDeque<Waiting<M>>,   // ≤ the limit of `Post::reserve`, plus returned messages
+    exempt: usize,                  // number of messages at the front that do not need to fit
+    counted: Waits,                 // messages that count against the limit
 }
 
 impl<M> Route<M> {
@@ -94,17 +97,18 @@ impl<M> Route<M> {
         }
     }
 
-    /// Messages that wait here.
+    /// Returns the number of waiting messages.
     pub(super) fn waiting(&self) -> usize {
         self.returned.len() + self.buffer.len()
     }
 
-    /// Those of them that do not wait for an echo.
+    /// Returns the number of waiting messages without those that wait for an echo.
     pub(super) fn buffered(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Where a message goes at once: nothing waits before it.
+    /// Returns the lane on which a message may be sent at once, because no other one waits before
+    /// it (docs/protocol/message-order.md#a-tell-never-overtakes).
     pub(super) fn open(&self, canary: Canary) -> Option<Current> {
         match self.mode {
             Mode::Open(current) if self.buffer.is_empty() || canary.has(Bug::TellPastFlush) => {
@@ -114,7 +118,7 @@ impl<M> Route<M> {
         }
     }
 
-    /// Those that count against the limit.
+    /// Returns the messages that count against the limit.
     pub(super) const fn counted(&self) -> Waits {
         self.counted
     }
@@ -125,7 +129,7 @@ impl<M> Route<M> {
         self.buffer.push_back(Waiting { item, counts: true });
     }
 
-    /// The next message to send, and where, if the lane is in use.
+    /// Takes the next message to send, with its lane, if a lane is open.
     pub(super) fn next(&mut self) -> Option<(Current, Waiting<M>, Fit)> {
         let Mode::Open(current) = self.mode else { return None };
         let waiting = self.buffer.pop_front()?;
@@ -134,19 +138,19 @@ impl<M> Route<M> {
         Some((current, waiting, fit))
     }
 
-    /// A message that counted is on its lane.
+    /// Uncounts a message that was sent.
     pub(super) const fn left(&mut self, bytes: usize) {
         self.counted.messages -= 1;
         self.counted.bytes -= bytes;
     }
 
-    /// The lane had no room for it.
+    /// Puts a message back to the front because the lane had no room.
     pub(super) fn put_back(&mut self, waiting: Waiting<M>, fit: Fit) {
         self.buffer.push_front(waiting);
         self.exempt += usize::from(fit == Fit::Exempt);
     }
 
-    /// All that wait, with whether they counted.
+    /// Removes all waiting messages; the flag says whether one counted against the limit.
     pub(super) fn empty(&mut self) -> impl Iterator<Item = (Item<M>, bool)> {
         (self.counted, self.exempt) = (Waits { messages: 0, bytes: 0 }, 0);
         let returned = std::mem::take(&mut self.returned);
@@ -154,12 +158,13 @@ impl<M> Route<M> {
         all.map(|Waiting { item, counts }| (item, counts))
     }
 
-    /// A message came back from the lane.
+    /// Records a message that came back from the lane.
     pub(super) fn returned(&mut self, item: Item<M>) {
         self.returned.push_back(Waiting { item, counts: false });
     }
 
-    /// Takes in a decision: whether it is news (S3).
+    /// Takes in a decision. Returns whether it is newer than the known one; older ones are ignored
+    /// (docs/protocol/message-order.md#one-barrier-at-a-time).
     pub(super) fn learn(&mut self, decision: Decision) -> bool {
         let news = decision.generation > self.known.generation;
         if news {
@@ -168,7 +173,9 @@ impl<M> Route<M> {
         news
     }
 
-    /// On to the newest decision: what came back first, then what was buffered.
+    /// Changes to the newest decision: returned messages are sent first, then buffered ones,
+    /// because the returned ones are older
+    /// (docs/protocol/message-order.md#returned-before-buffered).
     pub(super) fn complete(&mut self, canary: Canary) {
         self.mode = match self.known.home {
             Some(home) => Mode::Open(Current { generation: self.known.generation, home }),

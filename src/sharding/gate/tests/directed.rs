@@ -1,4 +1,5 @@
-//! Single decisions of the gate, one message at a time, with every order to the node recorded.
+//! Tests of single decisions of the gate, message by message. The node records every call of the
+//! gate.
 
 use std::collections::VecDeque;
 
@@ -34,7 +35,7 @@ struct Node {
     gone: Option<RegionId>,
     budget: Budget,
     held: HeldBudget,
-    exempt: Vec<u8>, // sent as such
+    exempt: Vec<u8>, // messages sent as exempt
 }
 
 impl Node {
@@ -45,7 +46,7 @@ impl Node {
         Self { did, room: usize::MAX, gone: None, budget, held, exempt }
     }
 
-    /// What was done since the last question.
+    /// Returns the calls since the last question.
     fn did(&mut self) -> Vec<Did> {
         std::mem::take(&mut self.did)
     }
@@ -163,7 +164,7 @@ fn the_lane_that_is_named_is_where_a_message_goes_and_none_is_while_anything_wai
     assert_eq!((node.did(), gate.lane()), (vec![Send(B, 1, 1)], Some((B, g(1)))));
     node.room = 0;
     tell(&mut gate, &mut node, 2);
-    assert_eq!(gate.lane(), None, "the next one goes behind it");
+    assert_eq!(gate.lane(), None, "the next message goes behind it");
     node.room = usize::MAX;
     gate.room(usize::MAX, &mut node);
     assert_eq!((node.did(), gate.lane()), (vec![Send(B, 1, 2)], Some((B, g(1)))));
@@ -215,7 +216,7 @@ fn a_second_announcement_waits_for_the_first_barrier_and_goes_straight_to_the_ne
     gate.learn(decision(2, C), &mut node); // late
     assert_eq!(node.did(), [Barrier(B, 1)]);
     tell(&mut gate, &mut node, 1);
-    gate.echoed(B, g(2), &mut node); // of nothing
+    gate.echoed(B, g(2), &mut node); // acknowledges no barrier
     gate.echoed(C, g(1), &mut node);
     assert_eq!(node.did(), []);
     gate.echoed(B, g(1), &mut node);
@@ -245,7 +246,7 @@ fn known_failure_24_a_host_accepts_its_own_holds_what_is_ahead_and_sends_back_th
     gate.arrived(B, g(5), item(1), &mut node);
     gate.arrived(B, g(4), item(2), &mut node);
     gate.arrived(B, g(6), item(3), &mut node);
-    gate.barrier_arrived(B, g(6), &mut node); // waits behind what is held
+    gate.barrier_arrived(B, g(6), &mut node); // waits behind the held message
     gate.barrier_arrived(C, g(5), &mut node);
     let mine = decision(5, ME);
     assert_eq!(node.did(), [Accept(1), Did::Bounce(B, 2, mine), Echo(C, 5)]);
@@ -261,13 +262,13 @@ fn known_failure_24_a_host_accepts_its_own_holds_what_is_ahead_and_sends_back_th
 #[test]
 fn more_than_may_be_held_is_refused_and_counted() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
-    node.held = held(Limits { messages: 8, bytes: 1_000 }); // one shard a quarter
+    node.held = held(Limits { messages: 8, bytes: 1_000 }); // a quarter for one shard
     (1..=3).for_each(|n| gate.arrived(B, g(9), item(n), &mut node));
     assert_eq!((node.did(), gate.held()), (vec![Refuse(3)], 2));
 }
 
-/// Whoever leaves in order has nothing that waits with it: what it sent was acknowledged, and no
-/// other message of its can come before these.
+/// A node that leaves in order has no waiting messages: all that it sent was acknowledged, and none
+/// of its messages can come before these.
 #[test]
 fn what_is_held_outlives_its_sender_and_the_echo_that_it_waits_for_does_not() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
@@ -282,7 +283,7 @@ fn what_is_held_outlives_its_sender_and_the_echo_that_it_waits_for_does_not() {
     stand(&mut gate, &mut node, Run::Hosting(g(2)), 2, ME);
     assert_eq!((node.did(), gate.held()), (vec![Accept(1)], 1));
     stand(&mut gate, &mut node, Run::Draining(g(2)), 4, C);
-    assert_eq!(node.did(), [Did::Bounce(B, 2, decision(4, C))], "whoever carries that out counts");
+    assert_eq!(node.did(), [Did::Bounce(B, 2, decision(4, C))], "the node counts it as lost");
     assert_eq!((gate.held(), node.held.waits()), (0, Waits::default()));
 }
 
@@ -354,13 +355,13 @@ fn a_removed_home_parks_the_gate_until_a_newer_decision() {
     node.gone = Some(B);
     gate.removed(B, &mut node);
     assert_eq!(tell(&mut gate, &mut node, 1), Told::FirstWithoutHome);
-    gate.bounced(B, back(1, 9, decision(5, C)), &mut node); // from beyond
+    gate.bounced(B, back(1, 9, decision(5, C)), &mut node); // from the removed node
     assert_eq!(node.did(), [Ignore(9)]);
     gate.learn(decision(2, C), &mut node);
     assert_eq!(node.did(), [Send(C, 2, 1)]);
 }
 
-/// Found by exploration: the barrier went down a lane that nobody reads, and everything waited.
+/// Found by exploration: the barrier went down a lane without a reader, and everything waited.
 #[test]
 fn an_old_announcement_that_names_a_removed_home_does_not_stop_the_gate() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
@@ -377,7 +378,7 @@ fn a_lane_is_given_up_only_while_its_echo_is_out_and_the_shard_is_elsewhere() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     gate.learn(decision(1, B), &mut node);
     tell(&mut gate, &mut node, 1);
-    assert!(!gate.give_up(B, &mut node), "nothing says that the shard has moved");
+    assert!(!gate.give_up(B, &mut node), "no decision moved the shard");
     gate.learn(decision(2, C), &mut node);
     tell(&mut gate, &mut node, 2);
     assert!(!gate.give_up(C, &mut node), "that lane is not in use");
@@ -406,7 +407,7 @@ fn a_barrier_is_said_again_and_a_second_echo_completes_nothing() {
     gate.remind(&mut node);
     gate.learn(decision(1, B), &mut node);
     gate.remind(&mut node);
-    assert_eq!(node.did(), [], "nothing is waited for");
+    assert_eq!(node.did(), [], "no barrier is on its way");
     gate.learn(decision(3, B), &mut node);
     gate.remind(&mut node);
     assert_eq!(node.did(), [Barrier(B, 1), Barrier(B, 1)]);
@@ -432,14 +433,18 @@ fn a_reminder_to_a_home_that_is_gone_ends_the_wait() {
 #[test]
 fn what_is_held_counts_in_bytes_and_is_given_free_however_it_goes() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
-    node.held = held(Limits { messages: 100, bytes: 120 }); // one shard thirty
+    node.held = held(Limits { messages: 100, bytes: 120 }); // 30 bytes for one shard
     for (from, message) in [(B, 1), (B, 2), (C, 3), (C, 4)] {
         gate.arrived(from, g(6), item(message), &mut node);
     }
     assert_eq!(node.did(), [Refuse(4)]);
     assert_eq!(node.held.waits(), Waits { messages: 3, bytes: 30 });
     gate.removed(C, &mut node);
-    assert_eq!(node.held.waits(), Waits { messages: 3, bytes: 30 }, "its node being out");
+    assert_eq!(
+        node.held.waits(),
+        Waits { messages: 3, bytes: 30 },
+        "held although its node is out"
+    );
     stand(&mut gate, &mut node, Run::Hosting(g(6)), 6, ME);
     assert_eq!(node.did(), [Accept(1), Accept(2), Accept(3)]);
     assert_eq!(node.held.waits(), Waits::default());
@@ -449,12 +454,12 @@ fn what_is_held_counts_in_bytes_and_is_given_free_however_it_goes() {
     assert_eq!(node.held.waits(), Waits::default());
 }
 
-/// Its own messages wait where the callers are: they hear of it before they are sent.
+/// Messages of the own node wait at their callers, which get the error before anything is sent.
 #[test]
 fn what_may_not_be_held_of_its_own_node_waits_in_order_and_then_answers_full() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     node.held = held(Limits { messages: 8, bytes: 1_000 });
-    gate.learn(decision(6, ME), &mut node); // announced; nothing else has been heard yet
+    gate.learn(decision(6, ME), &mut node); // announced; the region has not heard of it
     let told: Vec<Told> = (1..=6).map(|n| tell(&mut gate, &mut node, n)).collect();
     assert_eq!(told[1..3], [Told::Sent, Told::Buffered], "two are held");
     let (full, _) = gate.tell(item(7), Origin::Anybody, &mut node).expect_err("all is full");

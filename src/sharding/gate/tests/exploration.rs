@@ -1,5 +1,5 @@
-//! Breadth-first over everything that can happen in a small world: the shortest way to anything
-//! wrong, or the proof that there is none.
+//! Breadth-first exploration of all states of a small world: the shortest run to a violation, or
+//! proof that there is none within the bounds.
 
 #![expect(clippy::print_stdout, reason = "what was explored is the result")]
 
@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::super::bug::{Bug, Canary};
 use super::world::{Node, Scope, Step, Violation, World};
 
-/// States in one exploration: beyond, it is not exhaustive, and says so by failing.
+/// Most states of one exploration. Beyond, it would not be exhaustive, so the test fails.
 const STATES_MAX: usize = 10_000_000;
 
 struct Found {
@@ -90,7 +90,7 @@ fn is_safe(name: &str, scope: &Scope) -> Explored {
     explored
 }
 
-/// `OSTRACA_DEEP=1` adds worlds that take minutes.
+/// Returns `worlds`, which take minutes, if `OSTRACA_DEEP` is set.
 fn deep<T>(worlds: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
     let wanted = std::env::var_os("OSTRACA_DEEP").is_some();
     worlds.into_iter().filter(move |_| wanted)
@@ -118,7 +118,7 @@ fn i5_i6_no_move_loses_doubles_or_reorders_what_the_hosts_own_node_tells() {
     }
 }
 
-/// What its gate may not hold waits in its buffer, as for a lane that is full.
+/// Messages that the gate may not hold wait in its buffer, as for a full lane.
 #[test]
 fn i5_i6_no_move_loses_or_reorders_what_a_host_tells_itself_and_may_not_hold() {
     for (held, moves) in [(0, 1), (1, 2)] {
@@ -164,7 +164,8 @@ fn a_lane_given_up_at_any_moment_loses_only_what_is_counted() {
     assert!(explored.lossy > 0, "nothing was ever given up: what was explored?");
 }
 
-/// Either direction, at any moment, with any part of what was on its way; barriers are said again.
+/// A break may affect either direction at any moment and lose any part of the lane; barriers are
+/// repeated.
 #[test]
 fn a_lane_that_breaks_loses_only_what_is_counted_and_stops_nobody() {
     let worlds = [(2, 1, 3, 1, 1), (2, 2, 2, 1, 0), (3, 1, 2, 1, 1)];
@@ -180,8 +181,8 @@ fn a_lane_that_breaks_loses_only_what_is_counted_and_stops_nobody() {
     }
 }
 
-/// At any moment at which nothing of its own waits with it, and whatever it sent was read. With a
-/// second decision something may come back to who has left: that is counted.
+/// A sender leaves while nothing waits in its gate and all that it sent was read. With a second
+/// decision a message may bounce to a sender that has left; it is counted.
 #[test]
 fn a_sender_that_leaves_in_order_loses_nothing_and_what_comes_back_to_it_is_counted() {
     for (messages, moves, regions) in [(2, 1, 3), (3, 1, 2), (2, 2, 2)] {
@@ -192,7 +193,7 @@ fn a_sender_that_leaves_in_order_loses_nothing_and_what_comes_back_to_it_is_coun
     }
 }
 
-/// What is said too often without any loss changes nothing.
+/// Barriers that are repeated without a loss change nothing.
 #[test]
 fn barriers_that_are_said_too_often_do_no_harm() {
     for (messages, moves) in [(3, 1), (2, 2)] {
@@ -202,7 +203,7 @@ fn barriers_that_are_said_too_often_do_no_harm() {
     }
 }
 
-/// Why barriers are said again: a lost one, or a lost echo, leaves its sender waiting for ever.
+/// The reason for repeating barriers: after a lost barrier or echo the sender would wait for ever.
 #[test]
 fn without_a_reminder_a_broken_lane_stops_its_sender() {
     let scope = Scope { messages: 1, regions: 2, breaks: 1, reminds: false, ..Scope::default() };
@@ -218,7 +219,7 @@ fn without_a_reminder_a_broken_lane_stops_its_sender() {
     assert!(found.steps.iter().any(breaks), "{:?}", found.steps);
 }
 
-/// Each rule of the gate, left out: what goes wrong, in the smallest world where it does.
+/// Leaves out each rule of the gate in the smallest world in which its absence is visible.
 #[test]
 fn every_rule_that_is_left_out_is_noticed() {
     use Violation::{Lost, Order};

@@ -1,4 +1,5 @@
-//! The gate: explored to the last state, its weakenings found, its small decisions one by one.
+//! Tests of the gate: exhaustive exploration with fault injection, directed tests of single
+//! decisions, and loom models of its lock.
 
 mod directed;
 mod exploration;

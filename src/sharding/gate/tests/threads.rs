@@ -1,5 +1,5 @@
-//! The gate under its lock, between threads that tell, a reader of a lane, and a change of homes:
-//! every interleaving of their locks, by loom.
+//! Loom models of the gate under its lock: senders, the reader of a lane and a change of the home,
+//! in every interleaving of their locks.
 //!
 //! Lock order as in production: gate, then lane or mailbox.
 
@@ -28,7 +28,7 @@ enum Word {
     Barrier(Generation),
 }
 
-/// A node: each part under a lock of its own.
+/// A node whose parts each have a lock of their own.
 struct Node {
     gate: Mutex<Gate<u8>>,
     to_b: Mutex<VecDeque<Word>>,
@@ -59,7 +59,7 @@ impl Post<u8> for Wires<'_> {
         item: Item<u8>,
         _fit: Fit,
     ) -> Result<(), NotSent<u8>> {
-        let mut lane = self.lane(to).lock().expect("nobody panicked");
+        let mut lane = self.lane(to).lock().expect("no thread panicked");
         if lane.len() >= self.0.lane {
             return Err(NotSent::Full(item));
         }
@@ -68,22 +68,22 @@ impl Post<u8> for Wires<'_> {
     }
 
     fn barrier(&mut self, to: RegionId, stamp: Generation) -> Result<(), Gone> {
-        self.lane(to).lock().expect("nobody panicked").push_back(Word::Barrier(stamp));
+        self.lane(to).lock().expect("no thread panicked").push_back(Word::Barrier(stamp));
         Ok(())
     }
 
     fn accept(&mut self, _from: RegionId, item: Item<u8>, _origin: Origin) {
-        let mut mailbox = self.0.mailbox.lock().expect("nobody panicked");
-        assert!(!mailbox.sealed, "{item:?} comes into a sealed mailbox");
+        let mut mailbox = self.0.mailbox.lock().expect("no thread panicked");
+        assert!(!mailbox.sealed, "{item:?} was put into a sealed mailbox");
         mailbox.messages.push(item.message);
     }
 
     fn bounce(&mut self, _to: RegionId, back: Bounce<u8>) {
-        panic!("{back:?}: nobody sends anything here");
+        panic!("{back:?}: no message arrives here");
     }
 
     fn echo(&mut self, _to: RegionId, stamp: Generation) {
-        panic!("{stamp}: nobody sends anything here");
+        panic!("{stamp}: no barrier arrives here");
     }
 
     fn refuse(&mut self, _from: RegionId, item: Item<u8>) {
@@ -119,7 +119,7 @@ impl Node {
     }
 
     fn gate<T>(&self, act: impl FnOnce(&mut Gate<u8>, &mut Wires<'_>) -> T) -> T {
-        act(&mut self.gate.lock().expect("nobody panicked"), &mut Wires(self))
+        act(&mut self.gate.lock().expect("no thread panicked"), &mut Wires(self))
     }
 
     fn tell(&self, messages: [u8; 2]) {
@@ -129,9 +129,10 @@ impl Node {
         }
     }
 
-    /// The other end of the lane to B, which hosts there: the message, if one came.
+    /// Acts as node B, which hosts there: takes the next entry of its lane, returns a message, and
+    /// acknowledges a barrier.
     fn read_b(&self) -> Option<u8> {
-        let word = self.to_b.lock().expect("nobody panicked").pop_front();
+        let word = self.to_b.lock().expect("no thread panicked").pop_front();
         match word? {
             Word::Message(message) => {
                 self.gate(|gate, post| gate.room(usize::MAX, post));
@@ -145,7 +146,7 @@ impl Node {
     }
 
     fn left_for_c(&self) -> Vec<u8> {
-        let lane = self.to_c.lock().expect("nobody panicked");
+        let lane = self.to_c.lock().expect("no thread panicked");
         let messages = lane.iter().map(|word| match word {
             Word::Message(message) => *message,
             Word::Barrier(_) => panic!("{word:?}: nothing leaves C"),
@@ -160,11 +161,11 @@ fn decision(seq: u64, home: RegionId) -> Decision {
 
 fn every_interleaving(check: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
-    builder.preemption_bound = Some(3); // more find nothing more, and take hours
+    builder.preemption_bound = Some(3); // higher bounds take hours and find nothing else
     builder.check(check);
 }
 
-/// Two senders and a reader while the home moves from B to C.
+/// Two threads that send and read while the home moves from B to C.
 fn home_changes_while_told(canary: Canary) {
     let node = Arc::new(Node::new(8, canary));
     node.gate(|gate, post| gate.learn(decision(1, B), post));
@@ -172,8 +173,8 @@ fn home_changes_while_told(canary: Canary) {
     let teller = thread::spawn(move || teller.tell([1, 2]));
     let reader = thread::spawn(move || [reader.read_b(), reader.read_b()]);
     node.gate(|gate, post| gate.learn(decision(2, C), post));
-    teller.join().expect("nobody panicked");
-    let early = reader.join().expect("nobody panicked");
+    teller.join().expect("no thread panicked");
+    let early = reader.join().expect("no thread panicked");
     let mut got: Vec<u8> = early.into_iter().flatten().collect();
     let at_c = node.left_for_c();
     assert!(at_c.is_empty() || node.to_b.lock().expect("no panic").is_empty(), "B is not empty");
@@ -212,7 +213,7 @@ fn a_reader_that_makes_room_in_a_full_lane_always_gets_the_rest() {
                 None => thread::yield_now(),
             }
         }
-        teller.join().expect("nobody panicked");
+        teller.join().expect("no thread panicked");
         assert_eq!(got, [1, 2]);
     });
 }
@@ -237,7 +238,7 @@ fn nothing_comes_into_a_sealed_mailbox_and_nothing_overtakes_what_it_carries() {
         let draining = Standing { run: Run::Draining(generation), newest, home, pending: false };
         node.gate(|gate, post| gate.stand(draining, VecDeque::new(), post));
         let payload = node.gate(|gate, post| {
-            let mut mailbox = post.0.mailbox.lock().expect("nobody panicked");
+            let mut mailbox = post.0.mailbox.lock().expect("no thread panicked");
             mailbox.sealed = true;
             let payload = std::mem::take(&mut mailbox.messages);
             drop(mailbox);
@@ -245,7 +246,7 @@ fn nothing_comes_into_a_sealed_mailbox_and_nothing_overtakes_what_it_carries() {
             payload
         });
         for teller in tellers {
-            teller.join().expect("nobody panicked");
+            teller.join().expect("no thread panicked");
         }
         let all = [payload, node.left_for_c()].concat();
         let of = |low: u8| all.iter().copied().filter(|n| n / 10 == low / 10).collect::<Vec<_>>();

@@ -1,6 +1,10 @@
-//! One shard, one entity, a few nodes, as in the models of spec/reference/moves.md and order.md:
-//! the gates are the real ones, regions and coordinator are those rules in a few lines. A state
-//! is a value, a step is a function: what can happen is explored, not sampled.
+//! The model that the exploration runs: one shard, one entity and a few nodes. The gates are the
+//! real ones; regions and coordinator follow the rules of docs/protocol/sharding.md#moves in a few
+//! lines.
+//!
+//! A state is a value and a step is a function of it, so all that can happen is explored, not
+//! sampled. `Scope` bounds a run, [`World::steps`] lists the possible steps, [`World::take`] takes
+//! one, and [`World::violation`] checks the state.
 
 mod lanes;
 
@@ -19,44 +23,44 @@ use crate::sharding::ids::{Generation, RegionId};
 /// Number of a node; its region has the same.
 pub(super) type Node = u8;
 
-/// In the place of a home: there is none.
+/// Used in place of a home: the shard has none.
 const NOWHERE: Node = 0;
 
 /// Number of a decision, from 1.
 pub(super) type Number = u8;
 
-/// The `n`th message of a sender.
+/// Message number `n` of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Message {
     pub(super) sender: Node,
     pub(super) n: u8,
 }
 
-/// What may happen, and how often.
+/// Bounds of an exploration: the events that may happen, and how often.
 #[derive(Clone, Debug)]
 pub(super) struct Scope {
-    /// Nodes 1 to this have a region that can host.
+    /// Number of regions that can host; they are on nodes 1 to `regions`.
     pub(super) regions: Node,
-    /// Who tells; nodes above `regions` only route.
+    /// Nodes that send messages; nodes above `regions` only route.
     pub(super) senders: &'static [Node],
     pub(super) messages: u8,
     pub(super) moves: u8,
     pub(super) crashes: u8,
     pub(super) give_ups: u8,
-    /// Lanes that are given up by whoever sends on them: what was not read yet is counted, and what
-    /// comes later goes down a new one.
+    /// Lanes that their sender may give up: unread messages are counted as lost, and later ones use
+    /// a new lane.
     pub(super) breaks: u8,
-    /// Senders that leave in order.
+    /// Senders that may leave in order.
     pub(super) leaves: u8,
-    /// Whether barriers are said again once they or their echoes are lost,
+    /// Whether barriers are repeated after they or their echoes were lost.
     pub(super) reminds: bool,
-    /// and how often though they are not.
+    /// How often barriers may be repeated without such a loss.
     pub(super) spurious: u8,
     /// Whether a decision may leave the shard without a home.
     pub(super) deallocates: bool,
     /// Messages that fit into a lane.
     pub(super) lane: usize,
-    /// Messages that a sender's gate may hold of its own.
+    /// Messages from a sender's own node that its gate may hold.
     pub(super) held: usize,
     pub(super) canary: Canary,
 }
@@ -82,33 +86,33 @@ impl Default for Scope {
     }
 }
 
-/// One thing that happens.
+/// A step of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Step {
     Tell(Node, Teller),
-    /// The next word of the lane from a sender to a host.
+    /// The host takes the next message or barrier from the lane of a sender.
     Down(Node, Node),
-    /// The next word back.
+    /// The sender takes the next bounce or echo from the lane back.
     Up(Node, Node),
     Announce(Node, Number),
-    /// The coordinator decides; with `Prune` it drops entries that are over.
+    /// The coordinator decides; with `Prune` it drops predecessors that have ended.
     Move(Node, Pruning),
     Host(Node, Number),
     Release(Node, Number),
-    /// All earlier homes are over: starts or adopts.
+    /// All earlier homes have ended: the region starts or adopts.
     Start(Node),
     Handle(Node),
     DrainEnds(Node),
     Room(Node),
     Crash(Node),
-    /// The first one installs a configuration without the second one.
+    /// The first node installs a configuration without the second one.
     Removed(Node, Node),
     GiveUp(Node, Node),
-    /// The lane from a sender to a host keeps so many words, and loses the others.
+    /// The lane from a sender to a host keeps this many entries and loses the others.
     BreakDown(Node, Node, usize),
-    /// As well, back.
+    /// The same for the lane back.
     BreakUp(Node, Node, usize),
-    /// A sender says its barrier again.
+    /// A sender repeats its barrier.
     Remind(Node),
     /// A sender leaves in order.
     Leave(Node),
@@ -144,7 +148,7 @@ struct Cell {
     after: BTreeMap<Node, Number>,
 }
 
-/// What a region has said last: "I host nothing below `above`".
+/// The last `Released` of a region: "I host nothing below `above`".
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Released {
     above: Number,
@@ -166,12 +170,12 @@ struct Region {
     newest: Number,
     home: Option<Node>,
     pending: Option<BTreeMap<Node, Number>>,
-    mailbox: VecDeque<(Message, bool)>, // and whether a draining handler told it
+    mailbox: VecDeque<(Message, bool)>, // and whether a draining handler sent it
     last: Option<Number>,
     kept: Vec<Message>,
 }
 
-/// Everything.
+/// State of all nodes and lanes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct World {
     gates: BTreeMap<Node, Gate<Message>>,
@@ -185,11 +189,11 @@ pub(super) struct World {
     handled: Vec<Message>,
     /// Counted as lost; some of them may have been handled all the same.
     lost: BTreeSet<Message>,
-    /// Those that were sent back to who has left in order: that takes a second decision.
+    /// Messages bounced to a sender that had left in order; this takes a second decision.
     stranded: BTreeSet<Message>,
     crashed: BTreeSet<Node>,
     left: BTreeSet<Node>,
-    installed: BTreeMap<Node, BTreeSet<Node>>, // by node: who is out
+    installed: BTreeMap<Node, BTreeSet<Node>>, // by node: the nodes that are out of its configuration
     moves: u8,
     crashes: u8,
     give_ups: u8,
@@ -198,16 +202,16 @@ pub(super) struct World {
     spurious: u8,
 }
 
-/// What must never be.
+/// A property that does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Violation {
-    /// Handled out of order.
+    /// Messages of a sender were handled out of order.
     Order,
-    /// Handled twice.
+    /// A message was handled twice.
     Twice,
-    /// Nothing more can happen, and something told was neither handled nor counted.
+    /// No further step is possible, and a message was neither handled nor counted as lost.
     Lost,
-    /// Two regions host.
+    /// Two regions host the shard at the same time.
     TwoHosts,
 }
 
@@ -233,7 +237,7 @@ fn items(messages: &[Message]) -> VecDeque<Item<Message>> {
     messages.iter().map(|&message| Item { message, bytes: BYTES }).collect()
 }
 
-/// A gate's node, while one of its methods runs.
+/// The node of a gate while one of its methods runs.
 struct Wires<'a> {
     me: Node,
     lane: usize,
@@ -327,7 +331,7 @@ impl Post<Message> for Wires<'_> {
 }
 
 impl World {
-    /// Region 1 hosts by decision 1; nobody else has heard of it.
+    /// Region 1 hosts by decision 1; no other node has heard of it.
     pub(super) fn new(scope: &Scope) -> Self {
         let hosts = 1..=scope.regions;
         let nodes: BTreeSet<Node> = hosts.clone().chain(scope.senders.iter().copied()).collect();
@@ -359,7 +363,7 @@ impl World {
         world
     }
 
-    /// What can happen now.
+    /// Returns the steps that are possible now.
     pub(super) fn steps(&self, scope: &Scope) -> Vec<Step> {
         let mut steps = Vec::new();
         self.steps_of_senders(scope, &mut steps);
@@ -446,7 +450,7 @@ impl World {
         }
     }
 
-    /// Takes a step.
+    /// Applies a step.
     pub(super) fn take(&mut self, scope: &Scope, step: Step) {
         match step {
             Step::Tell(sender, origin) => self.tell(scope, sender, origin),
@@ -492,7 +496,8 @@ impl World {
         }
     }
 
-    /// What is wrong now, if anything; `quiet` says that nothing more can happen.
+    /// Returns the property that does not hold now, if any. With `quiet` no further step is
+    /// possible.
     pub(super) fn violation(&self, scope: &Scope, quiet: bool) -> Option<Violation> {
         let faults = scope.crashes + scope.give_ups + scope.breaks;
         let may_lose = scope.moves > 1 && self.lost.is_subset(&self.stranded);
@@ -525,7 +530,7 @@ impl World {
         None
     }
 
-    /// Messages that were counted as lost.
+    /// Returns the number of messages counted as lost.
     pub(super) fn lost(&self) -> usize {
         self.lost.len()
     }
@@ -554,7 +559,9 @@ impl World {
         self.regions.get_mut(&node).expect("a node with a region")
     }
 
-    /// C2.
+    /// A decision lists every predecessor
+    /// (docs/protocol/sharding.md#a-decision-lists-every-predecessor): otherwise the next home
+    /// could start while one of them still runs.
     fn decided(&self, home: Node, pruning: Pruning) -> Cell {
         let before = self.cell(self.last());
         let mut after = before.after.clone();
@@ -568,7 +575,8 @@ impl World {
         Cell { home, after }
     }
 
-    /// R2, R3.
+    /// Guarded start and adoption (docs/protocol/sharding.md#guarded-start-and-adoption): a region
+    /// starts only after all predecessors have ended.
     fn may_start(&self, node: Node) -> bool {
         let region = &self.regions[&node];
         let Some(after) = &region.pending else { return false };
@@ -581,13 +589,15 @@ impl World {
         !matches!(region.life, Life::Draining(_)) && after.iter().all(is_over)
     }
 
-    /// H5, and adoption.
+    /// A start takes one payload (docs/protocol/sharding.md#a-start-takes-one-payload), the one of
+    /// the latest tenure; an adoption takes none.
     fn start(&mut self, scope: &Scope, node: Node) {
         let number = self.regions[&node].newest;
         let after = self.region(node).pending.take().expect("a start was asked for");
         let mut payload = Vec::new();
         if self.regions[&node].life == Life::Idle {
-            // By the generation at which each hosted last; without a list: it died with it.
+            // Sorted by the generation of the last tenure; `None`: the payload was lost with its
+            // node.
             let mut carried: Vec<(Number, Option<Vec<Message>>)> = Vec::new();
             let own = &self.regions[&node];
             carried.extend(own.last.map(|last| (last, Some(own.kept.clone()))));
@@ -616,7 +626,7 @@ impl World {
         self.stand(scope, node, &payload);
     }
 
-    /// R4.
+    /// Release drains (docs/protocol/sharding.md#release-drains); an idle region answers at once.
     fn release(&mut self, scope: &Scope, node: Node, number: Number) {
         let home = self.cell(number).home;
         let region = self.region(node);
@@ -629,7 +639,7 @@ impl World {
         self.stand(scope, node, &[]);
     }
 
-    /// R5.
+    /// Release after the last stop (docs/protocol/sharding.md#release-after-last-stop).
     fn drain_ends(&mut self, scope: &Scope, node: Node) {
         let region = self.region(node);
         region.life = Life::Idle;
@@ -655,7 +665,7 @@ impl World {
             Teller::Anybody => Origin::Anybody,
             Teller::DrainingHandler => Origin::DrainingHandler,
         };
-        // As the runtime does: where the way is clear, past the gate's own steps.
+        // As in the runtime: with a known lane, the fast path past the gate's own steps.
         self.with(scope, sender, |gate, post| match gate.lane() {
             Some((home, stamp)) => {
                 let sent = post.send(home, stamp, item, Fit::Must);
@@ -672,7 +682,7 @@ impl World {
     fn word_down(&mut self, scope: &Scope, from: Node, to: Node) {
         let word = self.down.get_mut(&(from, to)).and_then(VecDeque::pop_front);
         let word = word.expect("the lane is not empty");
-        // As the runtime does: what is accepted at once, past the gate's own steps.
+        // As in the runtime: a message that is accepted at once takes the fast path.
         self.with(scope, to, |gate, post| match word {
             Down::Message(stamp, item) if gate.accepts(region(from), stamp) => {
                 post.accept(region(from), item, Origin::Anybody);
@@ -691,7 +701,7 @@ impl World {
         });
     }
 
-    /// What was in its mailbox, or held, or kept, or buffered there, is counted.
+    /// Counts the messages in the mailbox and payload of the node as lost.
     fn crash(&mut self, node: Node) {
         self.crashes -= 1;
         self.crashed.insert(node);
@@ -750,7 +760,7 @@ impl World {
             stranded: &mut self.stranded,
         };
         act(self.gates.get_mut(&me).expect("a node"), &mut wires);
-        // Lanes without a word are no difference.
+        // Removes empty lanes, so that they do not distinguish states.
         self.down.retain(|_, words| !words.is_empty());
         self.up.retain(|_, words| !words.is_empty());
     }

@@ -1,5 +1,5 @@
-//! What becomes of lanes: words are lost with them, barriers are said again, and who sends down
-//! them leaves in order.
+//! Steps of the model that concern lanes: loss of their contents, repeated barriers, and senders
+//! that leave in order.
 
 use super::{Down, Message, Node, Scope, Step, Up, World, region};
 
@@ -22,7 +22,7 @@ impl World {
         }
     }
 
-    /// Whether the echo that a sender waits for will come.
+    /// Returns whether the echo that a sender waits for will come without a repeated barrier.
     pub(super) fn is_answered(&self, sender: Node) -> bool {
         let asked = |word: &Down| matches!(word, Down::Barrier(_));
         let answered = |word: &Up| matches!(word, Up::Echo(_));
@@ -34,8 +34,8 @@ impl World {
             || holds
     }
 
-    /// Who only sends may leave once nothing of its own waits with it, and whatever it sent was
-    /// read.
+    /// Lists the orderly leaves: a node that only sends may leave once nothing waits in its gate
+    /// and all that it sent was read.
     pub(super) fn steps_of_leavers(&self, steps: &mut Vec<Step>) {
         if self.leaves == 0 {
             return;
@@ -55,13 +55,13 @@ impl World {
         self.left.insert(sender);
     }
 
-    /// Everything between the two nodes that has not arrived is counted; so is what was
-    /// acknowledged by the lane and held by the gate of who crashed.
+    /// Removes a node from a configuration. Everything between the two nodes that has not arrived
+    /// is counted as lost, and so are the acknowledged messages held by the gate of a crashed node.
     pub(super) fn removed(&mut self, scope: &Scope, node: Node, gone: Node) {
         self.installed.get_mut(&node).expect("a node").insert(gone);
         self.count_between(node, gone);
         if self.left.contains(&gone) {
-            self.count_between(gone, node); // what was on its way back
+            self.count_between(gone, node); // messages on their way back
         }
         for ends in [(node, gone), (gone, node)] {
             self.down.remove(&ends);
@@ -74,7 +74,7 @@ impl World {
 
     pub(super) fn break_down(&mut self, from: Node, to: Node, keeps: usize) {
         self.breaks -= 1;
-        let lane = self.down.get_mut(&(from, to)).expect("words are on it");
+        let lane = self.down.get_mut(&(from, to)).expect("the lane is not empty");
         let lost = lane.split_off(keeps).into_iter().filter_map(|word| match word {
             Down::Message(_, item) => Some(item.message),
             Down::Barrier(_) => None,
@@ -85,7 +85,7 @@ impl World {
 
     pub(super) fn break_up(&mut self, from: Node, to: Node, keeps: usize) {
         self.breaks -= 1;
-        let lane = self.up.get_mut(&(from, to)).expect("words are on it");
+        let lane = self.up.get_mut(&(from, to)).expect("the lane is not empty");
         let lost = lane.split_off(keeps).into_iter().filter_map(|word| match word {
             Up::Bounce(back) => Some(back.item.message),
             Up::Echo(_) => None,
@@ -107,7 +107,7 @@ impl World {
         });
         let mut lost: Vec<Message> = on_the_way.chain(back).collect();
         if self.crashed.contains(&host) {
-            // Whatever its gate held, and whatever it handled that nobody heard of.
+            // Messages that its gate held.
             let sent = (1..=self.told.get(&sender).copied().unwrap_or(0))
                 .map(|n| Message { sender, n })
                 .filter(|message| self.held_at(host, *message));
