@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_long_ago_is_asked_about_once_and_forgotten_without_an_answer() {
+    fn old_busy_notice_is_queried_once_then_forgotten() {
         let mut crowded = Crowded::new(Decision::default());
         crowded.add(id(1), at(0));
         crowded.add(id(2), at(500));

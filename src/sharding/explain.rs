@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_decision_comes_first_and_its_coordinator_before_the_regions() {
+    fn newest_decision_first_and_coordinator_before_regions() {
         let told: Vec<_> = moved()
             .decisions
             .iter()
@@ -379,7 +379,7 @@ entity \"alice\" of counter is in shard 7, which lives on 2
     }
 
     #[test]
-    fn a_node_is_told_of_what_came_to_it_left_it_or_waited_for_it() {
+    fn node_explains_decisions_that_concern_it() {
         let of = |from: Option<u64>, to: Option<u64>, awaited: &[u64]| Remembered {
             from: from.map(region),
             to: to.map(region),

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cluster_counts_before_the_term_the_term_before_its_owner_and_that_before_the_count() {
+    fn tokens_order_by_cluster_then_term_then_owner_then_count() {
         let numbers = [[0, 9, 9, 9], [1, 1, 9, 9], [1, 2, 1, 9], [1, 2, 2, 1], [1, 2, 2, 2]];
         assert!(numbers.map(FencingToken::of).is_sorted());
         assert!(FencingToken::default() <= FencingToken::of([0, 0, 0, 1]));

@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_gives_back_what_was_written() {
+    fn letter_decodes_to_the_encoded_fields() {
         let asker = Asker { node: RegionId::new(7.into()), correlation: 5 };
         let asking = letter("ab", b"xy", Some(asker));
         let read = LetterRef::read(asking.bytes()).unwrap();
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_cut_or_changed_is_refused_or_read_and_never_panics() {
+    fn damaged_frames_never_panic() {
         for (bytes, ..) in all().into_iter().chain(notices()) {
             for length in 0..bytes.len() {
                 let _ = Frame::read(&bytes[..length]);

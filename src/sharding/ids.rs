@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn generations_order_by_term_then_by_owner_then_by_sequence_number() {
+    fn generations_order_by_term_then_owner_then_sequence() {
         let g = |number, owner, seq| {
             Generation::new(Term { number, owner: ReplicaId::new(owner) }, seq)
         };

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn either_limit_refuses_and_one_message_alone_may_be_larger_than_all() {
+    fn limits_refuse_but_an_empty_mailbox_takes_any_length() {
         let mut mailbox = Mailbox::<u64>::default();
         assert_eq!(mailbox.check(ROOM, 1_000), Ok(()));
         letter(&mut mailbox, 90);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_told_at_once_then_now_and_then_and_again_when_half_is_free() {
+    fn busy_notices_thin_out_and_room_is_reported_at_half() {
         let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), Batch::default());
         (0..8).for_each(|_| letter(&mut mailbox, 10));
         assert!(mailbox.turn_away(region(1), 10) && mailbox.turn_away(region(2), 10));
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_nodes_are_remembered_than_there_may_be() {
+    fn told_nodes_are_bounded() {
         let mut mailbox = Mailbox::<u64>::default();
         (0..8).for_each(|_| letter(&mut mailbox, 10));
         let told = (0..100).filter(|&number| mailbox.turn_away(region(number), 10)).count();

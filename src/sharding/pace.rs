@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_three_times_as_long_as_nearly_all_is_called_slow_once() {
+    fn three_times_the_usual_time_is_reported_slow_once() {
         let mut pace = Pace::default();
         for number in 0..100 {
             let shard = ShardId::new(number);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn while_little_is_known_only_half_a_minute_is_slow_and_what_is_over_never() {
+    fn few_samples_use_thirty_seconds_and_finished_is_never_slow() {
         let mut pace = Pace::default();
         pace.begin(ms(0), SHARD, Kind::Start);
         assert_eq!(pace.take_slow(ms(30_000)), None);

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_that_is_cut_gives_what_is_whole() {
+    fn truncated_payload_yields_its_whole_entries() {
         let (bytes, ends) = ends();
         for length in 0..=bytes.len() {
             let (read, rest) = read(&Bytes::copy_from_slice(&bytes[..length]));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_payload_is_refused_and_never_panics() {
+    fn malformed_payload_is_refused_without_panic() {
         assert!(read(&Bytes::from_static(&[9])).1.is_err(), "of another release");
         let (bytes, _) = ends();
         for at in 0..bytes.len() {

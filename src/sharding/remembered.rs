@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_of_a_decision_is_noted_at_that_decision_in_whatever_order_they_came() {
+    fn steps_are_recorded_at_their_decision_in_any_order() {
         for order in [[1, 2, 3], [3, 1, 2], [2, 3, 1]] {
             let mut ring = Ring::new(3);
             order.into_iter().for_each(|seq| ring.push(entry(7, seq)));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_travels_without_its_monotonic_clock() {
+    fn remembered_decisions_travel_without_monotonic_times() {
         let now = Now { mono: Instant::from_nanos(7), wall: WallTime::from_millis(9) };
         let region = RegionId::new(ostraca_ddata::id::ReplicaId::new(5));
         let said = Remembered {

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_to_be_said_now_is_due_and_then_after_the_first_pause() {
+    fn new_entry_is_due_at_once_then_after_the_first_pause() {
         let ms = |ms: u64| Instant::from_nanos(ms * 1_000_000);
         let (mut repeats, pauses, shard) = (Repeats::default(), Pauses::default(), ShardId::new(1));
         repeats.begin_now(ms(5), shard, pauses);

@@ -33,7 +33,7 @@ mod tests {
     use crate::sharding::ids::{Generation, ShardId};
 
     #[test]
-    fn an_answer_under_a_type_that_is_not_here_finds_who_waits() {
+    fn answer_under_an_unknown_type_reaches_its_asker() {
         let asks = Asks::new();
         let polled = |write: &dyn Fn(&mut Vec<u8>, u64)| {
             let slot = Slot::<u32>::new();
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn other_frames_are_for_nobody_and_what_is_none_is_said_to_be() {
+    fn frames_without_receiver_or_form_are_reported() {
         let (mut barrier, term) = (Vec::new(), Term { number: 1, ..Term::default() });
         frame::barrier(&mut barrier, ShardId::new(1), Generation::new(term, 1));
         assert_eq!(take_answer(&Asks::new(), &barrier), Ok(false));

@@ -33,7 +33,7 @@ fn the_defaults_are_those_of_the_specification_and_fit_together() {
 }
 
 #[test]
-fn what_is_written_reads_back() {
+fn settings_survive_a_round_trip() {
     let mut sharding = Sharding { role: Some("backend".to_owned()), ..Sharding::default() };
     sharding.write_majority_plus = MajorityPlus::All(AllWord::All);
     sharding.passivation.composite.window = Some(Policy::MostRecentlyUsed);
@@ -45,7 +45,7 @@ fn what_is_written_reads_back() {
 }
 
 #[test]
-fn a_type_overrides_what_it_names_and_nothing_else() {
+fn type_overrides_only_named_settings() {
     let sharding = read(
         "role = \"backend\"\nbuffer-size = 400\n[types.orders]\nnumber-of-shards = 64\n\
          buffer-bytes-max = 1\nheld-size = 2\nheld-bytes-max = 3\nmailbox-size = 4\n\
@@ -80,13 +80,13 @@ fn a_handoff_that_outlasts_the_shutdown_phase_is_refused() {
 }
 
 #[test]
-fn what_is_not_there_yet_is_refused_before_a_node_starts() {
+fn unsupported_settings_are_refused_at_start() {
     let remembered = refusal("remember-entities = true");
     assert!(remembered.starts_with("cluster.sharding.remember-entities is set"), "{remembered}");
 }
 
 #[test]
-fn every_value_that_makes_no_sense_is_named() {
+fn every_value_out_of_range_is_named() {
     let table = [
         ("number-of-shards = 0", "number-of-shards is 0: must be 1 to"),
         ("number-of-shards = 1000001", "number-of-shards is 1000001"),
@@ -165,7 +165,7 @@ fn e20_strategies_read_from_text_and_built_in_code_are_equal() {
 }
 
 #[test]
-fn e20_remembering_turns_automatic_passivation_off_and_an_unknown_policy_is_an_error() {
+fn e20_remembering_stops_passivation_unknown_policy_fails() {
     assert_eq!(read("remember-entities = true").automatic_passivation(), None);
     assert!(Sharding::default().automatic_passivation().is_some());
     for unknown in ["[passivation]\nstrategy = \"random\"", "buffer-sise = 3"] {

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_region_has_a_limit_in_messages_and_a_shard_a_quarter_of_it() {
+    fn message_limit_of_region_and_quarter_for_one_shard() {
         let mut budget = Budget::new(Limits { messages: 8, bytes: 1_000 });
         assert_eq!(full(&mut budget, 1, waits(1, 1)), None);
         assert_eq!(full(&mut budget, 1, waits(2, 2)), Some(Reached::ShardMessages));
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_has_a_floor_that_the_others_cannot_take_and_that_is_within_its_own_limit() {
+    fn shard_floor_is_reserved_within_its_own_limit() {
         let limits = Limits { messages: 16, bytes: 100 };
         let mut budget = Budget::new(limits).with_floor(waits(2, 10));
         (0..20).for_each(|_| budget.count(6));
@@ -336,7 +336,7 @@ mod tests {
 
     /// A peer that marks all its messages as moved takes no room from other peers.
     #[test]
-    fn what_no_other_limit_refuses_has_one_of_each_lane_and_of_all_shards_together() {
+    fn moved_messages_are_limited_per_lane_over_all_shards() {
         let limits = Limits { messages: 2, bytes: 20 };
         let mut held = HeldBudget::new(limits, Limits { messages: 3, bytes: 300 });
         let why = |held: &mut HeldBudget, from, bytes| {
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_directly_has_the_limits_of_all() {
+    fn direct_messages_have_the_common_limits() {
         let limits = Limits { messages: 1_000, bytes: 1 << 20 };
         let mut held = HeldBudget::new(limits, limits);
         let full = held.reserve(region(1), 1, waits(250, 9)).expect_err("a quarter");
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_moves_a_few_times_what_it_buffers_and_each_that_does_adds_as_much() {
+    fn moved_limit_is_a_multiple_of_the_buffer_per_sender() {
         let own = Limits { messages: 100_000, bytes: 256 << 20 };
         assert_eq!(own.of_moved(), Limits { messages: 4 << 20, bytes: 1 << 30 });
         let mut held = HeldBudget::new(own, Limits { messages: 3, bytes: 5 });
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_says_what_waits_and_what_to_do() {
+    fn buffer_full_error_names_limit_and_remedy() {
         let full = Full { buffered: 7, limit: 8, why: Reached::ShardBytes };
         let text = "7 bytes for this shard wait for a home, at most 8 may; not sent: wait for \
                     room, or raise cluster.sharding.buffer-size or buffer-bytes-max";

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_stops_at_fifteen_and_all_are_halved_after_the_set_number_of_uses() {
+    fn counters_saturate_at_fifteen_and_are_halved_on_reset() {
         let settings = settings::FrequencySketch { reset_multiplier: 10.0, ..Default::default() };
         let mut sketch = Sketch::new(&settings, 10);
         (0..99).for_each(|_| sketch.increment(hash(1)));

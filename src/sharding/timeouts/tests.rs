@@ -40,7 +40,7 @@ fn swept() -> (Arc<Timeouts>, Sweeper) {
 }
 
 #[test]
-fn who_waits_is_woken_at_its_time_and_once() {
+fn waiting_ask_is_woken_once_at_its_deadline() {
     let (timeouts, sweeper) = swept();
     let (bell, waker) = Bell::new();
     let place = timeouts.enter(at(10), &waker);
@@ -68,7 +68,7 @@ fn a_key_that_is_used_again_is_its_new_owners_alone() {
 }
 
 #[test]
-fn who_waits_in_another_task_is_woken_there() {
+fn moved_ask_is_woken_in_its_latest_task() {
     let (timeouts, sweeper) = swept();
     let [(former, of_former), (bell, waker)] = [Bell::new(), Bell::new()];
     let place = timeouts.enter(at(5), &of_former);
@@ -80,7 +80,7 @@ fn who_waits_in_another_task_is_woken_there() {
 }
 
 #[test]
-fn there_is_one_sweeper_and_when_it_is_gone_those_who_wait_hear_of_it() {
+fn one_sweeper_and_asks_learn_of_its_end() {
     let (timeouts, sweeper) = swept();
     assert!(timeouts.sweeper().is_none());
     let (bell, waker) = Bell::new();
@@ -175,7 +175,7 @@ fn a_waker_that_panics_keeps_nobody_else_from_being_woken() {
 }
 
 #[test]
-fn who_enters_on_one_thread_leaves_on_another() {
+fn entry_may_leave_on_another_thread() {
     let (timeouts, sweeper) = swept();
     let (bell, waker) = Bell::new();
     let places = thread::scope(|scope| {

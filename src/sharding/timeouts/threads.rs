@@ -86,7 +86,7 @@ fn explore(leaves: Leaves) {
 }
 
 #[test]
-fn whoever_enters_is_woken_also_while_a_sweeper_ends() {
+fn entering_ask_is_woken_while_a_sweeper_ends() {
     explore(Leaves::Nothing);
 }
 

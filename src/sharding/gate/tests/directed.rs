@@ -145,7 +145,7 @@ fn stand(gate: &mut Gate<u8>, node: &mut Node, run: Run, newest: u64, home: Regi
 }
 
 #[test]
-fn the_first_message_without_a_home_asks_and_the_others_only_wait() {
+fn only_first_message_without_home_requests_one() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     let told: Vec<Told> = (1..=3).map(|n| tell(&mut gate, &mut node, n)).collect();
     assert_eq!(told, [Told::FirstWithoutHome, Told::Buffered, Told::Buffered]);
@@ -155,7 +155,7 @@ fn the_first_message_without_a_home_asks_and_the_others_only_wait() {
 }
 
 #[test]
-fn the_lane_that_is_named_is_where_a_message_goes_and_none_is_while_anything_waits() {
+fn lane_is_reported_only_while_nothing_waits() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     assert_eq!(gate.lane(), None, "no home");
     gate.learn(decision(1, B), &mut node);
@@ -191,7 +191,7 @@ fn a_full_buffer_answers_full_and_gives_the_message_back() {
 }
 
 #[test]
-fn what_comes_back_goes_first_and_is_exempt_from_the_limit() {
+fn returned_messages_go_first_and_beyond_the_limit() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     gate.learn(decision(1, B), &mut node);
     for n in 1..=5 {
@@ -208,7 +208,7 @@ fn what_comes_back_goes_first_and_is_exempt_from_the_limit() {
 }
 
 #[test]
-fn a_second_announcement_waits_for_the_first_barrier_and_goes_straight_to_the_newest() {
+fn one_barrier_then_straight_to_the_newest_home() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     gate.learn(decision(1, B), &mut node);
     gate.learn(decision(2, C), &mut node);
@@ -224,7 +224,7 @@ fn a_second_announcement_waits_for_the_first_barrier_and_goes_straight_to_the_ne
 }
 
 #[test]
-fn a_full_lane_makes_later_messages_queue_behind_until_there_is_room() {
+fn full_lane_queues_later_messages_in_order() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     gate.learn(decision(1, B), &mut node);
     node.room = 1;
@@ -240,7 +240,7 @@ fn a_full_lane_makes_later_messages_queue_behind_until_there_is_room() {
 }
 
 #[test]
-fn known_failure_24_a_host_accepts_its_own_holds_what_is_ahead_and_sends_back_the_rest() {
+fn known_failure_24_host_accepts_holds_or_bounces_by_stamp() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     stand(&mut gate, &mut node, Run::Hosting(g(5)), 5, ME);
     gate.arrived(B, g(5), item(1), &mut node);
@@ -270,7 +270,7 @@ fn more_than_may_be_held_is_refused_and_counted() {
 /// A node that leaves in order has no waiting messages: all that it sent was acknowledged, and none
 /// of its messages can come before these.
 #[test]
-fn what_is_held_outlives_its_sender_and_the_echo_that_it_waits_for_does_not() {
+fn held_messages_outlive_their_sender_but_barriers_do_not() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     let pending = Standing { newest: g(2), home: Some(ME), pending: true, ..Standing::default() };
     gate.stand(pending, VecDeque::new(), &mut node);
@@ -288,7 +288,7 @@ fn what_is_held_outlives_its_sender_and_the_echo_that_it_waits_for_does_not() {
 }
 
 #[test]
-fn a_start_takes_what_was_carried_first_then_what_was_held_then_what_is_told() {
+fn start_takes_payload_then_held_then_new_messages() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     let pending = Standing { newest: g(2), home: Some(ME), pending: true, ..Standing::default() };
     gate.stand(pending, VecDeque::new(), &mut node);
@@ -305,7 +305,7 @@ fn a_start_takes_what_was_carried_first_then_what_was_held_then_what_is_told() {
 }
 
 #[test]
-fn the_own_gate_stays_while_its_shard_drains_here_and_leaves_when_that_ends() {
+fn own_gate_stays_until_the_drain_ends() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     stand(&mut gate, &mut node, Run::Hosting(g(1)), 1, ME);
     gate.learn(decision(2, B), &mut node);
@@ -319,7 +319,7 @@ fn the_own_gate_stays_while_its_shard_drains_here_and_leaves_when_that_ends() {
 }
 
 #[test]
-fn a_late_word_about_the_drain_does_not_reopen_a_sealed_shard() {
+fn late_drain_report_does_not_reopen_a_sealed_shard() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     stand(&mut gate, &mut node, Run::Hosting(g(1)), 1, ME);
     stand(&mut gate, &mut node, Run::Draining(g(1)), 2, B);
@@ -363,7 +363,7 @@ fn a_removed_home_parks_the_gate_until_a_newer_decision() {
 
 /// Found by exploration: the barrier went down a lane without a reader, and everything waited.
 #[test]
-fn an_old_announcement_that_names_a_removed_home_does_not_stop_the_gate() {
+fn announcement_of_a_removed_home_does_not_block_the_gate() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     node.gone = Some(B);
     gate.removed(B, &mut node);
@@ -374,7 +374,7 @@ fn an_old_announcement_that_names_a_removed_home_does_not_stop_the_gate() {
 }
 
 #[test]
-fn a_lane_is_given_up_only_while_its_echo_is_out_and_the_shard_is_elsewhere() {
+fn lane_is_given_up_only_in_wait_after_a_move() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     gate.learn(decision(1, B), &mut node);
     tell(&mut gate, &mut node, 1);
@@ -402,7 +402,7 @@ fn a_shard_without_a_home_parks_its_messages() {
 }
 
 #[test]
-fn a_barrier_is_said_again_and_a_second_echo_completes_nothing() {
+fn barrier_is_repeated_and_second_echo_ignored() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     gate.remind(&mut node);
     gate.learn(decision(1, B), &mut node);
@@ -431,7 +431,7 @@ fn a_reminder_to_a_home_that_is_gone_ends_the_wait() {
 }
 
 #[test]
-fn what_is_held_counts_in_bytes_and_is_given_free_however_it_goes() {
+fn held_bytes_are_counted_and_always_released() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     node.held = held(Limits { messages: 100, bytes: 120 }); // 30 bytes for one shard
     for (from, message) in [(B, 1), (B, 2), (C, 3), (C, 4)] {
@@ -456,7 +456,7 @@ fn what_is_held_counts_in_bytes_and_is_given_free_however_it_goes() {
 
 /// Messages of the own node wait at their callers, which get the error before anything is sent.
 #[test]
-fn what_may_not_be_held_of_its_own_node_waits_in_order_and_then_answers_full() {
+fn own_messages_beyond_held_limit_are_buffered_in_order() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     node.held = held(Limits { messages: 8, bytes: 1_000 });
     gate.learn(decision(6, ME), &mut node); // announced; the region has not heard of it
@@ -470,7 +470,7 @@ fn what_may_not_be_held_of_its_own_node_waits_in_order_and_then_answers_full() {
 }
 
 #[test]
-fn what_waited_for_a_home_is_exempt_there_and_what_waited_for_its_lane_is_not() {
+fn only_messages_that_waited_for_a_home_are_exempt() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     (1..=2).for_each(|n| assert_ne!(tell(&mut gate, &mut node, n), Told::Sent));
     node.room = 3;

@@ -100,7 +100,7 @@ fn deep<T>(worlds: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
 const HERE: &[Node] = &[1];
 
 #[test]
-fn i5_i6_no_move_loses_doubles_or_reorders_what_a_node_elsewhere_tells() {
+fn moves_keep_messages_of_a_remote_sender_exactly() {
     for (messages, moves, regions, lane) in [(3, 1, 3, 8), (2, 2, 3, 8), (3, 2, 2, 8), (3, 1, 2, 1)]
     {
         let scope = Scope { messages, moves, regions, lane, ..Scope::default() };
@@ -110,7 +110,7 @@ fn i5_i6_no_move_loses_doubles_or_reorders_what_a_node_elsewhere_tells() {
 }
 
 #[test]
-fn i5_i6_no_move_loses_doubles_or_reorders_what_the_hosts_own_node_tells() {
+fn moves_keep_messages_of_the_hosting_node_exactly() {
     for (messages, moves) in [(3, 1), (3, 2)].into_iter().chain(deep([(2, 3)])) {
         let scope = Scope { messages, moves, senders: HERE, ..Scope::default() };
         let name = format!("own node, {messages} messages, {moves} moves");
@@ -120,7 +120,7 @@ fn i5_i6_no_move_loses_doubles_or_reorders_what_the_hosts_own_node_tells() {
 
 /// Messages that the gate may not hold wait in its buffer, as for a full lane.
 #[test]
-fn i5_i6_no_move_loses_or_reorders_what_a_host_tells_itself_and_may_not_hold() {
+fn moves_keep_own_messages_beyond_the_held_limit() {
     for (held, moves) in [(0, 1), (1, 2)] {
         let scope = Scope { messages: 3, moves, held, senders: HERE, ..Scope::default() };
         assert_eq!(is_safe(&format!("{held} held, {moves} moves"), &scope).lossy, 0);
@@ -128,7 +128,7 @@ fn i5_i6_no_move_loses_or_reorders_what_a_host_tells_itself_and_may_not_hold() {
 }
 
 #[test]
-fn i5_i6_two_senders_keep_their_order_each() {
+fn two_senders_each_keep_their_order() {
     for moves in [1].into_iter().chain(deep([2])) {
         let scope = Scope { messages: 2, moves, senders: &[1, 9], regions: 2, ..Scope::default() };
         assert_eq!(is_safe(&format!("two senders, {moves} moves"), &scope).lossy, 0);
@@ -145,7 +145,7 @@ fn a_shard_that_has_no_home_for_a_while_loses_nothing() {
 }
 
 #[test]
-fn a_crash_at_any_moment_loses_only_what_is_counted() {
+fn crash_loses_only_counted_messages() {
     let worlds: [(u8, u8, Node, &[Node]); 4] =
         [(2, 0, 3, &[9]), (2, 1, 2, &[9]), (1, 1, 3, &[9]), (2, 1, 2, &[2])];
     let deep: [(u8, u8, Node, &[Node]); 1] = [(2, 1, 3, &[9])];
@@ -158,7 +158,7 @@ fn a_crash_at_any_moment_loses_only_what_is_counted() {
 }
 
 #[test]
-fn a_lane_given_up_at_any_moment_loses_only_what_is_counted() {
+fn given_up_lane_loses_only_counted_messages() {
     let scope = Scope { messages: 3, give_ups: 1, regions: 2, ..Scope::default() };
     let explored = is_safe("given up", &scope);
     assert!(explored.lossy > 0, "nothing was ever given up: what was explored?");
@@ -167,7 +167,7 @@ fn a_lane_given_up_at_any_moment_loses_only_what_is_counted() {
 /// A break may affect either direction at any moment and lose any part of the lane; barriers are
 /// repeated.
 #[test]
-fn a_lane_that_breaks_loses_only_what_is_counted_and_stops_nobody() {
+fn broken_lane_loses_only_counted_messages_and_recovers() {
     let worlds = [(2, 1, 3, 1, 1), (2, 2, 2, 1, 0), (3, 1, 2, 1, 1)];
     let deep = [(2, 2, 2, 2, 0), (2, 2, 2, 1, 1), (3, 2, 2, 1, 0)];
     for (messages, moves, regions, breaks, spurious) in worlds.into_iter().chain(self::deep(deep)) {
@@ -184,7 +184,7 @@ fn a_lane_that_breaks_loses_only_what_is_counted_and_stops_nobody() {
 /// A sender leaves while nothing waits in its gate and all that it sent was read. With a second
 /// decision a message may bounce to a sender that has left; it is counted.
 #[test]
-fn a_sender_that_leaves_in_order_loses_nothing_and_what_comes_back_to_it_is_counted() {
+fn orderly_leave_loses_only_counted_bounces() {
     for (messages, moves, regions) in [(2, 1, 3), (3, 1, 2), (2, 2, 2)] {
         let scope = Scope { messages, moves, regions, leaves: 1, ..Scope::default() };
         let name = format!("a leave, {messages} messages, {moves} moves, {regions} regions");
@@ -195,7 +195,7 @@ fn a_sender_that_leaves_in_order_loses_nothing_and_what_comes_back_to_it_is_coun
 
 /// Barriers that are repeated without a loss change nothing.
 #[test]
-fn barriers_that_are_said_too_often_do_no_harm() {
+fn superfluous_barriers_do_no_harm() {
     for (messages, moves) in [(3, 1), (2, 2)] {
         let scope = Scope { messages, moves, regions: 2, spurious: 2, ..Scope::default() };
         let name = format!("{messages} messages, {moves} moves, 2 barriers too many");

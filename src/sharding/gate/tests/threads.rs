@@ -186,7 +186,7 @@ fn home_changes_while_told(canary: Canary) {
 }
 
 #[test]
-fn nothing_told_while_the_home_changes_overtakes_or_is_lost() {
+fn home_change_keeps_all_messages_in_order() {
     every_interleaving(|| home_changes_while_told(Canary::none()));
 }
 
@@ -219,7 +219,7 @@ fn a_reader_that_makes_room_in_a_full_lane_always_gets_the_rest() {
 }
 
 #[test]
-fn nothing_comes_into_a_sealed_mailbox_and_nothing_overtakes_what_it_carries() {
+fn sealed_mailbox_stays_closed_and_payload_stays_first() {
     every_interleaving(|| {
         let node = Arc::new(Node::new(8, Canary::none()));
         let generation = decision(1, ME).generation;

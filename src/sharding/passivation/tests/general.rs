@@ -48,7 +48,7 @@ fn tick(passivation: &mut Passivation, now: Instant) -> Vec<Slot> {
 }
 
 #[test]
-fn p1_nobody_stops_before_the_timeout_and_each_message_starts_it_anew() {
+fn p1_no_stop_before_timeout_and_messages_restart_it() {
     let mut passivation = passivation(Strategy::Idle, 1, Duration::from_millis(1_000));
     assert_eq!(passivation.next_deadline(), None);
     touch(&mut passivation, at(0), 1);
@@ -154,7 +154,7 @@ fn pending_timer_keeps_idle_entity_but_not_over_limit() {
 
 /// Random histories of accesses, stops, limits and idleness, with random entities busy.
 #[test]
-fn the_limit_holds_for_all_that_are_not_busy_and_nobody_is_told_twice() {
+fn limit_holds_for_idle_entities_without_repeated_stops() {
     for (strategy, seed) in LIMITED.into_iter().flat_map(|s| (0..40).map(move |seed| (s, seed))) {
         let mut rng = SmallRng::seed_from_u64(seed);
         let mut limit = rng.random_range(1..30);

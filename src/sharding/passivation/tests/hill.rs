@@ -20,7 +20,7 @@ fn round(climbing: &mut HillClimbing, hits: usize) -> f64 {
 }
 
 #[test]
-fn l13_steps_decay_while_nothing_changes_much_and_start_anew_when_much_does() {
+fn l13_steps_decay_in_steady_state_and_restart_on_change() {
     let mut climbing = HillClimbing::new(&SETTINGS, 5);
     let steps: Vec<f64> = [1, 1, 1, 1, 10, 10].map(|hits| round(&mut climbing, hits)).into();
     assert_eq!(steps, [-0.4, -0.2, -0.1, -0.05, -0.025, -0.4]);

@@ -105,7 +105,7 @@ fn traces() -> [(&'static str, Vec<u32>); 4] {
 }
 
 #[test]
-fn the_composite_strategy_is_close_to_the_best_where_plain_lru_is_not() {
+fn composite_hit_rate_is_near_the_best_unlike_lru() {
     for (name, trace) in traces() {
         let rates: Vec<f64> = ALL.iter().map(|&strategy| rate(strategy, &trace)).collect();
         let best = best(&trace);

@@ -30,7 +30,7 @@ fn ids(of: std::ops::RangeInclusive<u32>) -> Vec<u32> {
 }
 
 #[test]
-fn l1_least_recently_used_stops_the_oldest_of_each_shard_by_its_share() {
+fn l1_lru_stops_the_oldest_of_each_shard_by_its_share() {
     let mut region = Shards::of(10, Strategy::LeastRecentlyUsed);
     region.each(1, 1..=20, past(11, |id| id - 10));
     region.each(2, [21], |_| ids(11..=15));
@@ -63,7 +63,7 @@ fn l2_least_recently_used_follows_its_limit_down_and_up() {
 }
 
 #[test]
-fn l3_segmented_protects_what_was_used_twice() {
+fn l3_segmented_protects_entities_used_twice() {
     let mut region = Shards::of(10, Strategy::Segmented);
     region.each(1, 1..=20, past(11, |id| id - 10));
     assert_eq!(areas(region.shard(1)).1, [ids(11..=20), vec![]]);
@@ -127,7 +127,7 @@ const fn one_to_four(id: u32) -> u32 {
 }
 
 #[test]
-fn l6_l7_least_frequently_used_stops_the_smallest_count_and_the_oldest_of_equals() {
+fn l6_l7_lfu_stops_smallest_count_then_oldest() {
     let mut region = Shards::of(10, Strategy::LeastFrequentlyUsed);
     let stops =
         [(11, 1), (12, 5), (13, 9), (14, 13), (15, 2), (16, 6), (17, 10), (18, 17), (19, 14)];
@@ -187,7 +187,7 @@ fn composite(limit: usize, mut composite: Composite) -> Shards {
 }
 
 #[test]
-fn l9_a_window_and_a_filter_keep_what_is_used_often() {
+fn l9_window_and_filter_keep_frequently_used_entities() {
     let mut region = composite(
         20,
         Composite {
@@ -212,7 +212,7 @@ fn l9_a_window_and_a_filter_keep_what_is_used_often() {
 }
 
 #[test]
-fn l10_l11_without_a_window_a_newcomer_has_to_be_used_more_often_than_the_oldest() {
+fn l10_l11_without_window_newcomer_must_beat_the_oldest() {
     let main = Policy::LeastRecentlyUsed;
     let mut region = composite(10, Composite { main, window: None, ..Default::default() });
     region.each(1, 1..=20, past(11, |id| id));
@@ -245,7 +245,7 @@ fn climbing() -> Shards {
 }
 
 #[test]
-fn l12_the_window_grows_and_shrinks_with_the_share_of_messages_that_find_their_entity() {
+fn l12_window_follows_the_hit_rate() {
     let mut region = climbing();
     let window = |region: &Shards| areas(region.shard(1)).0;
     region.often(1, 1..=10, |_| 10, none);
