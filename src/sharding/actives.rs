@@ -1,9 +1,9 @@
-//! Which entities are active, and who of them has to stop (spec/sharding.md §10): the books of
-//! automatic passivation by a limit, of one shard or of all. Where nobody stops but for being idle there
-//! are none: each row says since when its entity is.
+//! The active entities of a region or shard, and the choice of those that must stop because of a
+//! limit (docs/protocol/sharding.md#passivation). Used only with strategies that have a limit; with
+//! plain idle passivation the entity table records since when each entity is idle.
 //!
-//! Lock order: a shard, then this. Whom it names is stopped later, under its own shard's lock,
-//! if it is idle then as well.
+//! Lock order: a shard, then this. The entities chosen here are stopped later, each under its own
+//! shard's lock and only if it is still idle then.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +14,7 @@ use super::passivation::settings;
 use super::passivation::{Access, Passivation, Slot, Use};
 use super::timers::Timers;
 
-/// An entity that has to stop, if it is still this one and idle.
+/// An entity that must stop, if it is still this one and idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Leaver {
     pub(super) shard: ShardId,
@@ -26,18 +26,18 @@ struct Active {
     shard: ShardId,
     row: u32,
     busy: bool,
-    /// Of its instance, while it is not busy.
+    /// Timers of its instance, set while the entity is not busy.
     timers: Option<Arc<Timers>>,
 }
 
-/// The books.
+/// Active entities under one limit, behind a lock.
 pub(super) struct Actives {
     inside: Mutex<Inside>,
 }
 
 struct Inside {
     passivation: Passivation,
-    slots: Vec<Option<Active>>, // ≤ active entities at a time
+    slots: Vec<Option<Active>>, // ≤ entities that are active at the same time
     free: Vec<u32>,
     stop: Vec<Slot>, // empty between calls
 }
@@ -57,7 +57,7 @@ impl Actives {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for an entity that gets its first message.
+    /// Adds an entity that got its first message and returns its slot.
     pub(super) fn enter(&self, shard: ShardId, row: u32) -> u32 {
         let mut inside = self.lock();
         let active = Some(Active { shard, row, busy: true, timers: None });
@@ -73,7 +73,7 @@ impl Actives {
         }
     }
 
-    /// An entity has stopped, for whatever reason.
+    /// Removes an entity that stopped, for whatever reason.
     pub(super) fn leave(&self, slot: u32) {
         let mut inside = self.lock();
         inside.slots[slot as usize] = None;
@@ -81,20 +81,21 @@ impl Actives {
         inside.free.push(slot);
     }
 
-    /// An entity has something to do.
+    /// Marks an entity as busy.
     pub(super) fn set_busy(&self, slot: u32) {
         self.lock().set_busy(slot, true, None);
     }
 
-    /// An entity has nothing to do: appends it if it was over the limit while it was busy. While it
-    /// has timers, it does not stop for being idle.
+    /// Marks an entity as idle, and appends it to `leavers` if the limit was exceeded while it was
+    /// busy. An entity with pending timers does not stop for being idle.
     pub(super) fn rest(&self, slot: u32, timers: Option<&Arc<Timers>>, leavers: &mut Vec<Leaver>) {
         let mut inside = self.lock();
         inside.set_busy(slot, false, timers.map(Arc::clone));
         inside.ask(leavers, |passivation, _, stop| passivation.rested(Slot::new(slot), stop));
     }
 
-    /// A message for an entity, which is busy from now on: appends whoever has to stop for it.
+    /// Records a message for an entity, which is busy from now on, and appends the entities that
+    /// must stop for it.
     pub(super) fn touch(&self, now: Instant, slot: u32, hash: u64, leavers: &mut Vec<Leaver>) {
         let access = Access { now, slot: Slot::new(slot), hash };
         let mut inside = self.lock();
@@ -102,12 +103,12 @@ impl Actives {
         inside.ask(leavers, |passivation, busy, stop| passivation.touched(access, busy, stop));
     }
 
-    /// Time has passed.
+    /// Appends the entities that must stop because of the time.
     pub(super) fn tick(&self, now: Instant, leavers: &mut Vec<Leaver>) {
         self.lock().tick(now, leavers);
     }
 
-    /// Another limit.
+    /// Sets the limit, and appends the entities that must stop because of it.
     pub(super) fn set_limit(&self, limit: usize, leavers: &mut Vec<Leaver>) {
         self.lock()
             .ask(leavers, |passivation, busy, stop| passivation.set_limit(limit, busy, stop));
@@ -143,7 +144,7 @@ impl Inside {
         self.name(leavers);
     }
 
-    /// Appends the entities that `stop` lists.
+    /// Appends the entities in `stop` to `leavers`.
     fn name(&mut self, leavers: &mut Vec<Leaver>) {
         let Self { slots, stop, .. } = self;
         leavers.extend(stop.drain(..).filter_map(|slot| {

@@ -1,5 +1,6 @@
-//! What all nodes must say alike of an entity type. Where they differ, an entity could live twice:
-//! each node would look for it in another shard.
+//! The settings of an entity type on which all nodes must agree. If they differed, each node would
+//! look for an entity in another shard, and it could live twice
+//! (docs/protocol/sharding.md#settings-must-agree).
 
 use std::fmt;
 
@@ -7,27 +8,27 @@ use serde::{Deserialize, Serialize};
 
 use super::config::Sharding as Settings;
 
-/// See the module's page. The default is of no type that can run: nobody agrees with a word that
-/// leaves it out.
+/// Settings on which all nodes must agree. The default matches no type that can run, so a message
+/// that leaves this field out agrees with no node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Agreed {
-    /// `number-of-shards`, or what the extractor says.
+    /// `number-of-shards`, as the extractor reports it.
     #[serde(rename = "n")]
     pub shards: u32,
-    /// The extractor's name.
+    /// Name of the extractor.
     #[serde(rename = "x")]
     pub extractor: String,
-    /// `remember-entities`.
+    /// Whether `remember-entities` is set.
     #[serde(rename = "e", default)]
     pub remember: bool,
-    /// `coordinator-role`: with two of them two nodes would run the coordinator, and refuse each
+    /// `coordinator-role`: with two roles, two nodes would run the coordinator and refuse each
     /// other's terms for ever.
     #[serde(rename = "c", default)]
     pub coordinator_role: Option<String>,
 }
 
 impl Agreed {
-    /// What these settings say, of a type whose extractor has this name.
+    /// Makes the value for a type with these settings and an extractor of this name.
     #[must_use]
     pub fn new(settings: &Settings, extractor: &str) -> Self {
         Self {
@@ -40,7 +41,7 @@ impl Agreed {
 }
 
 impl Agreed {
-    /// Whether homes that were given by these settings are of use by those.
+    /// Returns whether homes that were allocated by one of the settings are valid with the other.
     #[must_use]
     pub fn has_same_homes(&self, other: &Self) -> bool {
         let of = |it: &Self| (it.shards, it.extractor.clone(), it.remember);

@@ -1,7 +1,8 @@
-//! Which entities of this node wait, in their handlers, for answers of which others: so that entities
-//! that wait for each other are named.
+//! Detects ask cycles: entities of this node whose handlers wait for each other's answers. The
+//! timeout of such an ask names the entities of the cycle
+//! (docs/protocol/message-order.md#ask-cycles-are-named-on-one-node).
 //!
-//! Known on one node alone: a cycle that passes through another node is not found.
+//! Only asks of one node are known; a cycle that passes through another node is not found.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,13 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::ids::{EntityId, EntityType};
 use super::tenancy::Phase;
 
-/// Entities of a cycle that are looked at, and that an error names.
+/// Most entities of a cycle, and most paths per length, that the search looks at.
 const CYCLE_MAX: usize = 16;
 
-/// The entity that is asked.
+/// An entity that is asked.
 #[derive(Clone)]
 pub(super) struct Asked {
-    /// Of its shard on this node, be it hosted here or not: identifies the shard among all types.
+    /// Phase of its shard on this node, also if not hosted here; identifies the shard among all
+    /// types.
     pub(super) phase: Arc<Phase>,
     pub(super) entity_type: EntityType,
     pub(super) id: EntityId,
@@ -49,7 +51,7 @@ impl ShardAsks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For whose answers an entity's handler waits.
+    /// Returns the entities whose answers the handler of `entity` awaits.
     pub(super) fn of(&self, entity: &EntityId) -> Vec<Asked> {
         let waiting = self.lock();
         let from = (entity.clone(), 0);
@@ -58,14 +60,14 @@ impl ShardAsks {
     }
 }
 
-/// An ask for which a handler waits, until it is dropped.
+/// An ask for which a handler waits; removed when dropped.
 pub(super) struct AskEdge {
     phase: Arc<Phase>,
     key: (EntityId, u64),
 }
 
 impl AskEdge {
-    /// The handler of `by`, whose shard has this phase, waits for an answer.
+    /// Records that the handler of the entity `by`, in the shard with this phase, awaits an answer.
     pub(super) fn new((phase, by): (Arc<Phase>, EntityId), asked: Asked) -> Self {
         let key = {
             let mut waiting = phase.asks().lock();
@@ -77,8 +79,8 @@ impl AskEdge {
         Self { phase, key }
     }
 
-    /// The entities that wait for each other because of this ask: from its asker back to it, which
-    /// has no name here. Empty if there is no such cycle.
+    /// Returns the entities that wait for each other because of this ask, from the asked one back
+    /// to the asker. Empty if there is no such cycle.
     pub(super) fn cycle(&self, asked: &Asked) -> Vec<Asked> {
         let mut paths = vec![vec![asked.clone()]];
         for _ in 0..CYCLE_MAX {
@@ -100,7 +102,7 @@ impl AskEdge {
         Vec::new()
     }
 
-    /// Whether the asker asks itself.
+    /// Returns whether an entity asks itself.
     pub(super) fn is_loop(&self, asked: &Asked) -> bool {
         asked.is(&self.phase, &self.key.0)
     }

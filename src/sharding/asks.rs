@@ -1,7 +1,8 @@
-//! Questions of this node that wait for their answers, and how answers find them.
+//! The pending asks of a node, and how answers reach them.
 //!
-//! A question to an entity of this node is answered in place; only one whose address leaves as
-//! bytes gets a number and a row in the table.
+//! An ask of an entity on this node is answered directly through its [`Slot`]. Only an ask whose
+//! reply address is serialized gets a number and an entry in the table ([`Asks`]), under which a
+//! frame from another node finds it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, RandomState};
@@ -20,60 +21,63 @@ use super::tenants::Numbers;
 use super::types::Types;
 use crate::threads::{self, PerThread};
 
-/// Numbers of one place are so far apart.
+/// Distance between two numbers of one place; the remainder of a number is its place.
 const PLACES: u64 = threads::PLACES as u64;
 
-/// Who waits for an answer.
+/// Reply address of an ask: the asking node and the number of the ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Asker {
     pub(super) node: RegionId,
-    /// Never 0. Whoever has it may answer, from whichever node and once: the address of an answer may
-    /// have been passed on. Peers that never had it cannot guess it.
+    /// Never 0. Any node that has the number may answer, once, because a reply address may be
+    /// passed on. A peer without it cannot guess it
+    /// (docs/protocol/message-order.md#correlation-numbers-are-secret-and-single-use).
     pub(super) correlation: u64,
 }
 
-/// The way of an answer to another node, or back to this one.
+/// Path of an answer to another node, or back to this one.
 pub(super) trait Way: Send + Sync {
-    /// Sends what [`frame`](super::frame) has written.
+    /// Sends a frame that [`frame`](super::frame) wrote.
     fn send(&self, to: Asker, frame: &[u8]);
 
-    /// The types of the node that it begins at.
+    /// Returns the registry of types of the node that sends.
     fn types(&self) -> &Arc<Types>;
 }
 
-/// A question that was asked: what may become of it.
+/// A pending ask, independent of the type of its answer. Both methods return whether it still
+/// waited.
 pub(super) trait Question: Send + Sync {
     fn answered(&self, body: &[u8]) -> bool;
     fn refused(&self, why: Lost) -> bool;
 }
 
-/// Why there is no answer, and will be none.
+/// Reason why an ask gets no answer.
 #[derive(Debug)]
 pub(super) enum Unanswered {
     Refused(Lost),
     Undecodable { bytes: usize, source: rmp_serde::decode::Error },
 }
 
-/// The table of one node, shared by all its entity types. Stands apart from the counts of its `Arc`.
+/// The pending asks of one node, shared by all its entity types. Aligned so that the reference
+/// count of its `Arc` is in another cache line.
 #[repr(align(128))]
 pub struct Asks {
     rows: PerThread<Mutex<Rows>>,
     late: AtomicU64,
-    types: PerThread<Arc<Readers>>, // of one node
+    types: PerThread<Arc<Readers>>, // the registry of one node
 }
 
-/// What is asked on some of the threads.
+/// The pending asks made on some of the threads.
 #[derive(Default)]
 struct Rows {
-    asked: u64,       // in all
-    key: RandomState, // makes numbers of `asked` that no peer can foresee
-    /// By number, without its place; ≤ asks whose callers wait.
+    asked: u64,       // total number of asks
+    key: RandomState, // makes numbers from `asked` that no peer can foresee
+    /// By number without its place; ≤ asks that wait.
     waiting: HashMap<u64, Arc<dyn Question>, BuildHasherDefault<Numbers>>,
 }
 
 impl Rows {
-    /// A number that no waiting ask has; not 0. Without the key, numbers of earlier asks tell nothing
-    /// about it: a peer that was asked cannot answer the next ask in place of its entity.
+    /// Returns a number that no waiting ask has; not 0. Without the key a peer cannot derive it
+    /// from the numbers of earlier asks, so it cannot answer the next ask in place of its entity.
     fn draw(&mut self) -> u64 {
         loop {
             self.asked += 1;
@@ -85,8 +89,8 @@ impl Rows {
     }
 }
 
-/// The types, for who reads answers on one thread.
-#[repr(align(128))] // and so are the counts of its `Arc` apart from others
+/// The registry of types, for the thread that decodes an answer.
+#[repr(align(128))] // keeps the counts of its `Arc` apart from others
 pub(super) struct Readers(pub(super) Arc<Types>);
 
 impl Default for Asks {
@@ -111,30 +115,30 @@ impl std::fmt::Debug for Asks {
 }
 
 impl Asks {
-    /// An empty table.
+    /// Makes an empty table for a node.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// The types of the node whose table this is.
+    /// Returns the registry of types of the node that owns this table.
     pub(super) fn types(&self) -> &Arc<Types> {
         &self.types.mine().0
     }
 
-    /// Asks that wait for an answer that comes as bytes.
+    /// Returns the number of pending asks whose answer comes as bytes.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.rows.all().map(|rows| lock(rows).waiting.len()).sum()
     }
 
-    /// Answers that came when nobody waited any more: after the timeout, or twice.
+    /// Returns the number of answers that arrived after the timeout, or twice.
     #[must_use]
     pub fn late(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// An asker's number is never 0.
+    /// Adds an ask and returns its number, which is never 0.
     fn add(&self, question: Arc<dyn Question>) -> u64 {
         let place = threads::place();
         let mut rows = lock(self.rows.at(place));
@@ -148,7 +152,7 @@ impl Asks {
         lock(self.rows.at(place)).waiting.remove(&(number / PLACES))
     }
 
-    /// An answer came from somewhere.
+    /// Passes an answer from any node to its ask.
     pub(super) fn answered(&self, number: u64, body: &[u8]) {
         let answered = |question: Arc<dyn Question>| {
             scope::reading(Arc::clone(self.types.mine()), || question.answered(body))
@@ -156,7 +160,7 @@ impl Asks {
         self.count(self.take(number).is_some_and(answered));
     }
 
-    /// There will be no answer.
+    /// Fails an ask because there will be no answer.
     pub(super) fn refused(&self, number: u64, why: Lost) {
         self.count(self.take(number).is_some_and(|question| question.refused(why)));
     }
@@ -168,11 +172,11 @@ impl Asks {
     }
 }
 
-/// The table, for who asks on one thread.
+/// Handle of the table for the asks of one thread.
 ///
-/// Addresses of answers count as its owners. Were they counted at the table itself, each question on any
-/// thread would write to one cache line, twice.
-#[repr(align(128))] // and so are the counts of its `Arc` apart from others
+/// Reply addresses own this handle. If they owned the table itself, each ask on any thread would
+/// write twice to the one cache line with its reference count.
+#[repr(align(128))] // keeps the counts of its `Arc` apart from others
 pub(super) struct Door(Arc<Asks>);
 
 impl Deref for Door {
@@ -183,7 +187,7 @@ impl Deref for Door {
     }
 }
 
-/// Those of all threads.
+/// The handles of all threads.
 pub(super) struct Doors(PerThread<Arc<Door>>);
 
 impl Doors {
@@ -201,9 +205,9 @@ enum State<T> {
     Over(Option<Result<T, Unanswered>>),
 }
 
-/// A question, between who waits and who answers.
+/// State shared by the future of an ask and its reply address.
 pub(super) struct Slot<T> {
-    number: AtomicU64, // 0: in no table
+    number: AtomicU64, // 0: not in the table
     state: Mutex<State<T>>,
 }
 
@@ -217,7 +221,7 @@ impl<T> Slot<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether somebody waited for it.
+    /// Stores the result and wakes the asker. Returns whether the ask still waited.
     fn end(&self, result: Result<T, Unanswered>) -> bool {
         let before = {
             let mut state = self.lock();
@@ -255,7 +259,7 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Nobody waits any more.
+    /// Ends the wait: removes the value and the entry in the table.
     pub(super) fn forget(&self, asks: &Asks) {
         let over = State::Over(None);
         let _value = std::mem::replace(&mut *self.lock(), over);
@@ -265,14 +269,14 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Its number, if its address left as bytes.
+    /// Returns its number in the table; 0 if its reply address was not serialized.
     pub(super) fn number(&self) -> u64 {
         self.number.load(Ordering::Acquire)
     }
 }
 
 impl<T: DeserializeOwned + Send + 'static> Slot<T> {
-    /// Its number in the table, from now on.
+    /// Adds it to the table if it is not there yet, and returns its number.
     pub(super) fn enlist(self: &Arc<Self>, asks: &Asks) -> u64 {
         let known = self.number();
         if known > 0 {
@@ -281,7 +285,7 @@ impl<T: DeserializeOwned + Send + 'static> Slot<T> {
         let number = asks.add(Arc::<Self>::clone(self));
         self.number.store(number, Ordering::Release);
         if let State::Over(_) = *self.lock() {
-            asks.take(number); // nobody waits any more
+            asks.take(number); // the ask no longer waits
         }
         number
     }

@@ -1,47 +1,47 @@
-//! Messages in order, and the bytes of short letters in one piece: they are read in the order in which
-//! they were written, one behind the other, and no memory is anybody's own.
+//! Messages in order, with the bytes of short encoded messages in one buffer. They are read in the
+//! order in which they were written, one behind the other, and need no allocation each.
 //!
-//! Letters that were taken out leave their bytes behind until the batch is cleared: fewer than
-//! [`BYTES_FULL`] + [`LONG`].
+//! Messages that were taken out leave their bytes in the buffer until the batch is cleared: less
+//! than [`BYTES_FULL`] + [`LONG`].
 
 use std::collections::VecDeque;
 
 use super::letter::{Letter, LetterRef};
 
-/// Messages after which a batch is full, and others have their turn.
+/// Messages after which a batch is full, so that other entities get their turn.
 pub(super) const BATCH: usize = 256;
 
-/// Bytes of letters after which it is.
+/// Bytes of encoded messages after which a batch is full.
 const BYTES_FULL: usize = 32 * 1024;
 
-/// A letter of more bytes is not copied into a batch. It has memory of its own, which nobody asks for
-/// under a lock.
+/// An encoded message of more bytes is not copied into a batch. It has its own allocation, made
+/// outside of any lock.
 pub(super) const LONG: usize = 4 * 1024;
 
-/// Memory for letters to come that one without messages keeps, bytes.
+/// Most bytes of buffer memory that an idle batch keeps.
 const BYTES_RESTING: usize = 8 * 1024;
 
-/// A message by itself.
+/// A message on its own, outside a batch.
 pub(super) enum Entry<M> {
-    /// As it was told on this node.
+    /// A message from this node, not encoded.
     Typed(M),
-    /// As it came from elsewhere, encoded.
+    /// A message from elsewhere, encoded.
     Letter(Letter),
 }
 
-/// A message on its way in or out.
+/// A message on its way into or out of a batch.
 pub(super) enum Passing<'a, M> {
     /// Counts with the size of its type.
     Typed(M),
-    /// The same, with the bytes that its entity says it counts with.
+    /// Counts with the bytes that its entity returned.
     Weighed(M, u32),
-    /// Somebody else has its bytes. ≤ [`LONG`] on its way in.
+    /// The bytes are borrowed. ≤ [`LONG`] when it is pushed.
     Letter(LetterRef<'a>),
     Own(Letter),
 }
 
 impl<M> Passing<'_, M> {
-    /// By itself.
+    /// Returns the message on its own.
     pub(super) fn entry(self) -> Entry<M> {
         match self {
             Self::Typed(message) | Self::Weighed(message, _) => Entry::Typed(message),
@@ -50,7 +50,7 @@ impl<M> Passing<'_, M> {
         }
     }
 
-    /// Its bytes, if it is a letter.
+    /// Returns its bytes if it is encoded.
     #[inline]
     pub(super) fn letter(&self) -> Option<LetterRef<'_>> {
         match self {
@@ -60,7 +60,7 @@ impl<M> Passing<'_, M> {
         }
     }
 
-    /// The bytes that it counts with, unless that is the size of its type.
+    /// Returns the bytes that it counts with, unless that is the size of its type.
     #[inline]
     pub(super) fn weighed(&self) -> Option<usize> {
         match self {
@@ -73,7 +73,7 @@ impl<M> Passing<'_, M> {
 }
 
 impl<M> Passing<'static, M> {
-    /// A message of this node that counts with so many bytes.
+    /// Makes a message of this node that counts with `bytes` bytes.
     #[inline]
     pub(super) fn typed(message: M, bytes: u32) -> Self {
         if bytes as usize == size_of::<M>() {
@@ -92,7 +92,7 @@ enum Waiting<M> {
     Own(Letter),
 }
 
-/// Where a letter is.
+/// Position of an encoded message in the buffer.
 #[derive(Clone, Copy)]
 struct Place {
     at: u32, // < BYTES_FULL
@@ -109,8 +109,8 @@ impl Place {
     }
 }
 
-/// Messages that are weighed one by one, and their bytes together: letters, and typed messages with a
-/// weight of their own. Others count by their number alone: that costs them nothing.
+/// Number and total bytes of the messages that are weighed one by one: encoded messages, and typed
+/// ones with a weight of their own. Other messages count by their number alone, at no cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Weighed {
     pub(super) count: usize,
@@ -133,10 +133,10 @@ impl Weighed {
     }
 }
 
-/// See the module's page.
+/// Messages in order; see the module documentation.
 pub(super) struct Batch<M> {
     waiting: VecDeque<Waiting<M>>, // ≤ BATCH
-    bytes: Vec<u8>,                // of letters without their own, those that were taken too
+    bytes: Vec<u8>,                // of encoded messages in the buffer, also of taken ones
     weighed: Weighed,              // of `waiting`
 }
 
@@ -155,20 +155,20 @@ impl<M> Batch<M> {
         self.waiting.is_empty()
     }
 
-    /// Whether what comes next belongs into another one. A batch that an entity handles no longer
-    /// counts as waiting: so large messages go one by one.
+    /// Returns whether the next message belongs into another batch. A batch that an entity has
+    /// taken no longer counts as waiting, so large messages are taken one by one.
     pub(super) fn is_full(&self) -> bool {
         self.waiting.len() >= BATCH
             || self.bytes.len() >= BYTES_FULL
             || self.weighed.bytes >= BYTES_FULL
     }
 
-    /// Those that wait and are weighed.
+    /// Returns the weight of the messages that are weighed.
     pub(super) const fn weighed(&self) -> Weighed {
         self.weighed
     }
 
-    /// Behind the others. It is not full.
+    /// Appends a message. The batch must not be full.
     #[inline]
     pub(super) fn push(&mut self, message: Passing<'_, M>) {
         if let Some(bytes) = message.weighed() {
@@ -187,7 +187,7 @@ impl<M> Batch<M> {
         });
     }
 
-    /// The first message, if it is a letter.
+    /// Returns the first message if it is encoded.
     #[inline]
     pub(super) fn first_letter(&self) -> Option<LetterRef<'_>> {
         match self.waiting.front()? {
@@ -212,7 +212,7 @@ impl<M> Batch<M> {
         Some(message)
     }
 
-    /// Takes all, in order.
+    /// Takes all messages, in order.
     pub(super) fn drain(&mut self, mut each: impl FnMut(Passing<'_, M>)) {
         while let Some(message) = self.pop() {
             each(message);
@@ -220,14 +220,14 @@ impl<M> Batch<M> {
         self.clear();
     }
 
-    /// Forgets what is in it. Its memory stays for what comes.
+    /// Removes all messages; the memory stays for later ones.
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
         self.weighed = Weighed::default();
         self.bytes.clear();
     }
 
-    /// Nothing comes for a while: only a little memory stays.
+    /// Removes all messages and frees all but a little memory, because no message is expected soon.
     pub(super) fn rest(&mut self) {
         self.clear();
         if self.bytes.capacity() > BYTES_RESTING {
@@ -235,7 +235,7 @@ impl<M> Batch<M> {
         }
     }
 
-    /// Whether it has no memory.
+    /// Returns whether it has no memory.
     pub(super) fn is_fresh(&self) -> bool {
         self.waiting.capacity() == 0
     }
@@ -246,8 +246,8 @@ pub(super) mod tests {
     use super::super::letter::tests::letter;
     use super::*;
 
-    /// A message of this number, as it comes: a letter of so many bytes, or typed if there are none.
-    /// Whoever asks keeps the bytes of a short one.
+    /// Makes message `number`: encoded with `bytes` bytes, or typed if `bytes` is 0. The caller
+    /// keeps the bytes of a short one.
     pub(in crate::sharding) fn coming(
         number: u64,
         bytes: usize,
@@ -260,12 +260,12 @@ pub(super) mod tests {
         }
     }
 
-    /// Its number, and its bytes if it is a letter.
+    /// Returns its number, and its bytes if it is encoded.
     pub(in crate::sharding) fn told(message: &Passing<'_, u64>) -> (u64, usize) {
         match (message, message.letter()) {
             (Passing::Typed(number) | Passing::Weighed(number, _), None) => (*number, 0),
             (_, letter) => {
-                let letter = letter.expect("it is no other");
+                let letter = letter.expect("every other message is encoded");
                 let number = letter.body()[..8].try_into().expect("eight bytes");
                 (u64::from_le_bytes(number), letter.bytes().len())
             }
@@ -294,7 +294,7 @@ pub(super) mod tests {
             push(&mut batch, number, length);
         }
         assert_eq!(batch.weighed(), Weighed { count: 5, bytes: 9_832 });
-        assert!(batch.first_letter().is_none(), "it is typed");
+        assert!(batch.first_letter().is_none(), "the first one is typed");
         assert_eq!(batch.pop().map(|message| number(&message)), Some(0));
         assert_eq!(batch.first_letter().map(|letter| letter.bytes().len()), Some(20));
         assert_eq!(batch.pop().map(|message| number(&message)), Some(1));
@@ -319,14 +319,14 @@ pub(super) mod tests {
         push(&mut batch, 5, 13);
         assert!(batch.is_full());
         let _taken = batch.pop().is_some();
-        assert!(batch.is_full(), "what was taken is still there");
+        assert!(batch.is_full(), "taken bytes still count");
     }
 
     #[test]
     fn large_messages_fill_a_batch_wherever_their_bytes_are() {
         let mut batch = Batch::default();
         push(&mut batch, 1, BYTES_FULL);
-        assert!(batch.is_full(), "a letter of its own");
+        assert!(batch.is_full(), "with its own allocation");
         batch.clear();
         batch.push(Passing::typed(2, 8));
         batch.push(Passing::typed(3, BYTES_FULL as u32 - 1));

@@ -1,104 +1,105 @@
-//! Canaries of this room: rules that the code under test leaves out on purpose, chosen at run
-//! time, which the suites must catch.
+//! Faults of sharding: each one leaves out or breaks a rule of moves or of message order, chosen at
+//! run time. The test suites must catch each of them; otherwise they would miss a real mistake in
+//! that rule.
 //!
-//! The same idea as [`ostraca_ddata::bug`]: without the feature `canaries` every question is a
-//! constant `false` and the branches vanish.
+//! As in [`ostraca_ddata::bug`], without the feature `canaries` every check is a constant `false`
+//! and the branches vanish.
 
-/// A rule that is left out. The names follow spec/reference/moves.md §4, and order.md §7 for what
-/// a move carries along.
+/// A rule that is left out or broken; see docs/protocol/sharding.md#exploration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Bug {
-    /// A Host below the highest generation starts the shard.
+    /// A `Host` below the highest generation starts the shard.
     HostBelowMax,
-    /// A Release does not raise the highest generation.
+    /// A `Release` does not raise the highest generation.
     ReleaseDoesNotRaise,
-    /// A Release sets the highest generation, down as well as up.
+    /// A `Release` sets the highest generation, down as well as up.
     ReleaseLowers,
-    /// A Release below the highest generation stops the shard.
+    /// A `Release` below the highest generation stops the shard.
     LateReleaseStops,
-    /// A region that does not host the shard ignores a Release.
+    /// A region that does not host the shard ignores a `Release`.
     IdleIgnoresRelease,
-    /// A repeated Release is not answered.
+    /// A repeated `Release` is not answered.
     RepeatUnanswered,
-    /// A start waits for nobody.
+    /// A start waits for no predecessor.
     StartWithoutReleased,
-    /// A Released of any generation counts.
+    /// A `Released` of any generation counts.
     AnyReleased,
-    /// A Released is said before the drain ends.
+    /// A `Released` is sent before the drain ends.
     ReleasedBeforeDrained,
-    /// A newer decision is adopted at once, whoever may still host.
+    /// A newer decision is adopted at once although a predecessor may still host.
     AdoptUnguarded,
-    /// Who is absent from an older configuration counts as removed.
+    /// A region that is absent from an older configuration counts as removed.
     AbsentIsRemoved,
-    /// A new coordinator drops what `after` lists.
+    /// A new coordinator drops the predecessors in `after`.
     RecoveryDropsAfter,
-    /// A new coordinator goes on from what it has read without writing it under its own term.
+    /// A new coordinator continues from the cells that it read without writing them under its own
+    /// term.
     NoRewrite,
-    /// A decision lists the last home only.
+    /// A decision lists only the last home.
     AfterLastHomeOnly,
     /// A home that never confirmed is not listed.
     UnconfirmedLeftOut,
-    /// A registration confirms the newest decision, whichever its region says that it hosts by.
+    /// A registration confirms the newest decision, whatever generation its region reports.
     RegistrationConfirmsNewest,
-    /// A move back to a listed region lists nobody.
+    /// A move back to a listed region lists no predecessor.
     MoveBackEmptiesAfter,
-    /// A shard that is to live nowhere leaves no cell behind, as if its key had been removed: who
-    /// reads the homes finds nothing of it.
+    /// A decision without a home removes the cell, so a reader of the homes finds nothing of it.
     HomeKeyRemoved,
-    /// The coordinator speaks before a quorum holds its decision.
+    /// The coordinator sends a decision before a quorum holds it.
     SpeaksBeforeAck,
-    /// After a recovery by force a coordinator decides by what the survivors' data show.
+    /// After a forced configuration the coordinator decides without counting the survivors.
     NothingRecounted,
-    /// In that count a part of what a node knows is taken for all of it.
+    /// A partial answer to that count is taken for a complete one.
     PartCountsAsAll,
-    /// After a recovery by force terms go on from those that survivors have heard of.
+    /// After a forced configuration terms continue from those that survivors know.
     TermsGoOn,
-    /// Only the last home is told to release.
+    /// Only the last home gets a `Release`.
     ReleaseLastHomeOnly,
     /// The payload with the lowest `last` is taken.
     PayloadOfLowest,
-    /// A stay that left nothing does not count: the payload of an earlier one is taken.
+    /// A tenure that left no payload is ignored, and the payload of an earlier one is taken.
     EmptyDoesNotCount,
-    /// Payloads are compared by the generation that the decision lists, not by `last`.
+    /// Payloads are compared by the generation that the decision lists instead of `last`.
     PayloadByListed,
     /// A region's own payload is no candidate.
     OwnPayloadLeftOut,
-    /// A removed region's entry does not outweigh older payloads.
+    /// The entry of a removed region does not outweigh older payloads.
     RemovedDoesNotCount,
     /// A removed region that was only named counts as one that hosted.
     NamedCountsAsHosted,
-    /// A region that was removed vouches for what it had not released before.
+    /// A removed region vouches for shards that it had not released before.
     RemovedVouches,
-    /// A region leaves though nobody has confirmed that its empty release came.
+    /// A region leaves before its empty `Released` was acknowledged.
     LeavesUnconfirmed,
-    /// A region leaves without a word of the coordinator that no decision names it.
+    /// A region leaves before the coordinator confirmed that no decision names it.
     LeavesUnheard,
-    /// The coordinator gives that word though a decision names the region that leaves.
+    /// The coordinator permits a leave although a decision names the region.
     LetsGoWhoIsNamed,
-    /// The payload is dropped when the same stay is confirmed.
+    /// The kept payload is dropped when the same tenure is confirmed.
     KeptDroppedOnEqual,
-    /// A repeated Released brings its payload again.
+    /// The payload of a repeated `Released` is taken again.
     PayloadTakenAgain,
-    /// What was taken out of a mailbox and not begun is not given back when the shard drains.
+    /// Messages taken out of a mailbox and not begun are not given back when the shard drains.
     TakenNotGivenBack,
-    /// What was taken out and not begun is given back behind what came since.
+    /// Messages taken out and not begun are given back behind those that arrived since.
     TakenGivenBackBehind,
-    /// What a draining handler tells a draining shard is carried to the next home like the rest.
+    /// A message of a draining handler to a draining shard is carried to the next home like the
+    /// rest.
     DrainingHandlersNotMarked,
-    /// A message begins, and is polled, without a look at the lease.
+    /// A message begins, and its handler is polled, without a check of the lease.
     LeaseNotAsked,
-    /// A message for an entity that passivates goes with it.
+    /// A message for an entity that passivates is dropped with it.
     PassivatedWithMessages,
-    /// What an entity handed over is carried by one move only.
+    /// Exported states are carried by one move only.
     StatesStay,
-    /// What an instance took over is given to the next one as well.
+    /// A state that an instance imported is given to the next one as well.
     StateTakenAgain,
-    /// An idle instance is dropped and hands nothing over.
+    /// An idle instance is dropped without exporting its state.
     IdleHandNothingOver,
-    /// A lapse takes an instance from its entity's task that has not begun.
+    /// A lapse of the lease takes an instance from its entity's task that has not begun.
     LetGoTakesStarted,
 }
 
-/// The bug to run with, if any.
+/// The injected fault, if any.
 pub type Canary = ostraca_ddata::bug::Canary<Bug>;

@@ -1,11 +1,11 @@
-//! What an entity is to do until nothing waits for it: first only who is to begin, and once a worker
-//! polls it a future.
+//! A burst: one run of an entity's message loop, until no message waits. It is queued as a
+//! description and becomes a future only when a worker first polls it.
 //!
-//! Most bursts are over at their first poll. So a future is made where it is polled, in the memory
-//! that the one before has left there, which is in that core's caches; and no memory goes from the
-//! thread that queues a burst to the one that runs it. An allocator has to take a lock for that:
-//! measured with glibc's, three nodes in one process on two cores and 1,024 asks of any entity in
-//! flight spent a tenth of their time in it.
+//! Most bursts end at their first poll. So the future is made on the worker that polls it, in the
+//! memory that the previous one left, which is in the caches of that core; no memory passes from
+//! the thread that queues a burst to the one that runs it. Otherwise the allocator has to take a
+//! lock: measured with glibc's, three nodes in one process on two cores, with 1,024 asks in flight,
+//! spent a tenth of their time in it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,11 +17,11 @@ use tokio_util::sync::ReusableBoxFuture;
 use super::ids::ShardId;
 use super::shard::Start;
 
-/// The largest future whose memory another one gets. Setting one where another was copies it, on the
-/// stack as well; and a worker keeps several.
+/// Largest future whose memory is reused. Placing a future into existing memory copies it, also on
+/// the stack, and a worker keeps several.
 const SIZE_MAX: usize = 16 * 1024; // bytes
 
-/// A burst's future. Once it is over it owns nothing, and its memory may be another one's.
+/// Future of a burst. A completed one owns nothing, and its memory may be reused.
 pub struct Running(ReusableBoxFuture<'static, ()>);
 
 impl Running {
@@ -29,7 +29,7 @@ impl Running {
         Self(ReusableBoxFuture::new(burst))
     }
 
-    /// In the memory of one that is over, if there is that.
+    /// Makes the future in the memory of a completed one, if given and if it fits.
     pub(super) fn instead(
         over: Option<Self>,
         burst: impl Future<Output = ()> + Send + 'static,
@@ -43,7 +43,7 @@ impl Running {
         }
     }
 
-    /// Whether it is small enough for its memory to be kept.
+    /// Returns whether it is small enough for its memory to be kept.
     pub fn is_small(&mut self) -> bool {
         size_of_val(&*self.0.get_pin()) <= SIZE_MAX
     }
@@ -57,7 +57,7 @@ impl Future for Running {
     }
 }
 
-/// Something to run until it is over. If it is dropped before, its entity learns that.
+/// A run of an entity, begun or not. If it is dropped before it begins, its entity is told.
 pub struct Burst(Kind);
 
 enum Kind {
@@ -68,20 +68,20 @@ enum Kind {
 /// `None`: it has begun.
 struct Unbegun(Option<(Arc<dyn Begin>, ShardId, Start)>);
 
-/// Entities of one type, whose bursts begin somewhere else than where they are queued.
+/// Entities of one type, whose bursts begin on another thread than the one that queues them.
 pub(super) trait Begin: Send + Sync {
-    /// Puts the burst's future into the memory of one that is over, if there is that.
+    /// Makes the future of a burst, in the memory of a completed one if given.
     fn begin(self: Arc<Self>, shard: ShardId, start: Start, over: Option<Running>) -> Running;
 
-    /// It will not begin.
+    /// Called instead of `begin` if the burst is dropped before it begins.
     fn give_up(self: Arc<Self>, shard: ShardId, start: Start);
 }
 
 impl Burst {
-    /// Of anything that is a future already.
+    /// Makes a burst of any future.
     pub fn of(future: impl Future<Output = ()> + Send + 'static) -> Self {
         let owner = async move {
-            future.await; // and then drops it
+            future.await; // drops it when it completes
         };
         Running::new(owner).into()
     }
@@ -90,7 +90,7 @@ impl Burst {
         Self(Kind::Unbegun(Unbegun(Some((entities, shard, start)))))
     }
 
-    /// Its future. If it is made only now, in the memory of what `over` gives.
+    /// Returns the future. If it has not been made, it uses the memory that `over` returns.
     pub fn begin(self, over: impl FnOnce() -> Option<Running>) -> Running {
         match self.0 {
             Kind::Unbegun(mut unbegun) => {
@@ -102,7 +102,7 @@ impl Burst {
     }
 }
 
-/// Of a burst that was polled and is not over.
+/// Requeues a burst that was polled and has not completed.
 impl From<Running> for Burst {
     fn from(future: Running) -> Self {
         Self(Kind::Begun(future))
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
     use crate::sharding::ids::EntityId;
 
-    /// What was asked of it, with the row that it was asked for.
+    /// Records the calls, each with its row.
     #[derive(Default)]
     struct Entities(Mutex<Vec<(&'static str, u32)>>);
 
@@ -136,11 +136,11 @@ mod tests {
         }
 
         fn note(&self, what: &'static str, row: u32) {
-            self.0.lock().expect("nobody panicked").push((what, row));
+            self.0.lock().expect("no thread panicked").push((what, row));
         }
 
         fn noted(&self) -> Vec<(&'static str, u32)> {
-            std::mem::take(&mut self.0.lock().expect("nobody panicked"))
+            std::mem::take(&mut self.0.lock().expect("no thread panicked"))
         }
     }
 
@@ -162,7 +162,11 @@ mod tests {
         assert_eq!(entities.noted(), [("gives up", 1)]);
         let running = entities.burst(2).begin(|| None);
         drop(running);
-        assert_eq!(entities.noted(), [("begins", 2)], "its future tells the entity of its end");
+        assert_eq!(
+            entities.noted(),
+            [("begins", 2)],
+            "the end of its future is reported elsewhere"
+        );
     }
 
     #[test]

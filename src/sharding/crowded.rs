@@ -1,10 +1,10 @@
-//! Full mailboxes between nodes (spec/sharding.md §8): who refused a message tells its sender, and
-//! what that is told for the entity is refused where it is told, until the entity's node says that
-//! there is room.
+//! Full mailboxes on other nodes. The host that refuses a message tells its sender, and that node
+//! then refuses further messages to the entity at the call, until the host reports room
+//! (docs/protocol/message-order.md#mailbox-limits-and-busy-notices).
 //!
-//! A hint and nothing more: it stands only as long as the decision that it was given under, it is
-//! asked about while it lasts, and it goes if nobody answers. So none that was lost, or came late,
-//! makes an entity unreachable.
+//! The notice is only a hint. It is valid as long as the decision under which it was given, it is
+//! checked by a question after a while, and it expires without an answer. So a lost or late notice
+//! never makes an entity unreachable.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,24 +20,25 @@ use super::letter::Letter;
 use super::runtime::Runtime;
 use super::shard::{Desk, Floor};
 
-/// Entities of a shard that are known to be busy; those beyond are told, and lose what is too much.
+/// Most entities of a shard that are remembered as busy. Messages to further ones are sent, and
+/// lost if the mailbox is full.
 const CROWDED_MAX: usize = 64;
 
-/// After so long a busy entity's node is asked whether it still is; and forgotten after as long
-/// again without an answer. Looked at when the node reminds.
+/// Time after which the home of a busy entity is asked whether it still is; without an answer the
+/// notice expires after the same time. Checked when the node repeats its reminders.
 const ASK_AFTER: Duration = Duration::from_secs(1);
 
-/// Entities of one shard whose mailboxes, at its home, are full.
+/// Entities of one shard whose mailboxes at its home are full.
 #[derive(Debug)]
 pub(super) struct Crowded {
-    by: Decision,                       // under which the home said so
+    by: Decision,                       // decision under which the home reported it
     entities: BTreeMap<EntityId, Said>, // ≤ CROWDED_MAX
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Said {
     at: Instant,
-    asked: bool, // since
+    asked: bool, // since `at`
 }
 
 impl Crowded {
@@ -45,7 +46,7 @@ impl Crowded {
         Self { by, entities: BTreeMap::new() }
     }
 
-    /// Whether it still means something.
+    /// Returns whether the notices are still valid.
     pub(super) fn stands(&self, newest: Decision) -> bool {
         self.by == newest
     }
@@ -64,12 +65,12 @@ impl Crowded {
         }
     }
 
-    /// Whether it was there.
+    /// Returns whether the entity was remembered as busy.
     pub(super) fn remove(&mut self, id: &str) -> bool {
         self.entities.remove(id).is_some()
     }
 
-    /// Whom to ask about, and whether any were forgotten.
+    /// Returns the entities to ask about, and whether any notice expired.
     pub(super) fn review(&mut self, now: Instant) -> (Vec<EntityId>, bool) {
         let (mut ask, before) = (Vec::new(), self.entities.len());
         self.entities.retain(|id, said| {
@@ -87,18 +88,19 @@ impl Crowded {
 }
 
 impl<E: Entity> Floor<E> {
-    /// The home of its shard, if that has said that the entity's mailbox there is full.
+    /// Returns the home of the shard if it reported that the entity's mailbox there is full.
     pub(super) fn crowded_at(&self, id: &str) -> Option<RegionId> {
         self.crowded.as_ref().filter(|crowded| crowded.has(id))?.by.home
     }
 
-    /// Tells other nodes that wait for it, if there is ample room for their messages again.
+    /// Reports room to the nodes that were told, if enough of the entity's mailbox is free.
     pub(super) fn tell_freed(&mut self, row: u32, shard: ShardId, runtime: &Runtime<E>) {
         let freed = self.tenants.busy(row).mailbox.freed(runtime.room_of_mailbox());
         freed.into_iter().for_each(|told| self.tell_free(row, told, shard, runtime));
     }
 
-    /// Tells other nodes that wait for it that nothing waits here any more.
+    /// Reports room to the nodes that were told, because the entity's mailbox no longer holds any
+    /// message.
     pub(super) fn tell_emptied(&mut self, row: u32, shard: ShardId, runtime: &Runtime<E>) {
         let Some(busy) = &mut self.tenants.get_mut(row).busy else { return };
         let told = busy.mailbox.all_told();
@@ -112,7 +114,8 @@ impl<E: Entity> Floor<E> {
         }
     }
 
-    /// Under the shard's lock: notices about an entity come in the order in which they are true.
+    /// Called under the shard's lock, so that notices about an entity are sent in the order of its
+    /// states.
     fn notify(
         &mut self,
         to: RegionId,
@@ -120,13 +123,13 @@ impl<E: Entity> Floor<E> {
         runtime: &Runtime<E>,
     ) {
         frame::notice(&mut self.scratch, notice, shard, id);
-        // Who is out of the configuration tells it nothing more.
+        // A node that left the configuration has no lane.
         let _sent = runtime.world.answer(to, &self.scratch);
     }
 }
 
 impl<E: Entity> Desk<'_, E> {
-    /// A message of another node finds the mailbox full.
+    /// Called when a message of another node finds the mailbox full.
     pub(super) fn turn_away(&mut self, from: RegionId, row: u32, bytes: usize) {
         let (shard, runtime) = (self.shard.id, self.runtime);
         if from != runtime.me && self.floor.tenants.busy(row).mailbox.turn_away(from, bytes) {
@@ -135,7 +138,7 @@ impl<E: Entity> Desk<'_, E> {
         }
     }
 
-    /// Another node says something about a mailbox, or asks.
+    /// Handles a notice or question of another node about a mailbox.
     pub(super) fn noticed(
         &mut self,
         gate: &Gate<Letter>,
@@ -153,7 +156,7 @@ impl<E: Entity> Desk<'_, E> {
             Notice::Free => {
                 let Some(crowded) = &mut self.floor.crowded else { return };
                 if crowded.by.home != Some(from) {
-                    return; // of an earlier home as well
+                    return; // of an earlier home too
                 }
                 self.after.freed |= crowded.remove(id.as_str());
                 if crowded.is_empty() {
@@ -174,7 +177,7 @@ impl<E: Entity> Desk<'_, E> {
         self.floor.notify(to, (notice, shard, id), runtime);
     }
 
-    /// Some time has passed: asks about what was said long ago, and forgets what nobody answers.
+    /// Asks about old notices, and drops those without an answer. Called from time to time.
     pub(super) fn review_crowded(&mut self) {
         let Some(crowded) = &mut self.floor.crowded else { return };
         let (home, (ask, forgot)) = (crowded.by.home, crowded.review(self.runtime.world.now()));
@@ -211,7 +214,7 @@ mod tests {
         assert_eq!(crowded.review(at(999)), (vec![], false));
         assert_eq!(crowded.review(at(1_000)), (vec![id(1)], false));
         assert_eq!(crowded.review(at(1_900)), (vec![id(2)], false));
-        crowded.add(id(1), at(1_950)); // it still is
+        crowded.add(id(1), at(1_950)); // it is still busy
         assert_eq!(crowded.review(at(2_900)), (vec![], true), "2 gave no answer");
         assert!(crowded.has("1") && !crowded.has("2"));
         assert_eq!(crowded.review(at(2_950)), (vec![id(1)], false));

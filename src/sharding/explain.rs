@@ -1,5 +1,7 @@
-//! Why shards live where they live: what coordinators and regions remember of decisions, put
-//! together by decision (spec/sharding.md §13).
+//! The explanation of a shard's home: the decisions that coordinators and regions remember, grouped
+//! by decision (docs/protocol/sharding.md#queries-and-stops).
+//!
+//! A query collects [`Account`]s from the nodes; [`Explanation`] sorts and prints them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,29 +14,29 @@ use serde::{Deserialize, Serialize};
 use super::ids::{EntityId, EntityType, Generation, InvalidName, RegionId, ShardId};
 use super::remembered::{Remembered, Ring};
 
-/// Decisions that each coordinator and each region tells of: the newest.
+/// Most decisions that each coordinator and each region reports: the newest.
 pub const TOLD_MAX: usize = 64;
 
-/// The end of the year 9999, in milliseconds since 1970: what others say is later is not printed.
+/// End of the year 9999, in milliseconds since 1970; later times of other nodes are not printed.
 const MILLIS_MAX: u64 = 253_402_300_799_999;
 
-/// What is to be explained.
+/// Subject of an explanation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum About {
-    /// Where a shard lives.
+    /// The home of a shard.
     Shard(ShardId),
-    /// Where an entity lives: its shard is.
+    /// The home of an entity, which is the home of its shard.
     Entity(EntityId),
-    /// What came to a node and left it.
+    /// The shards that came to a node and left it.
     Node(ReplicaId),
 }
 
 impl About {
-    /// Where the entity called `id` lives.
+    /// Asks for the home of the entity with this id.
     ///
     /// # Errors
-    /// [`InvalidName`] if none can be called that.
+    /// [`InvalidName`] if the id is empty or too long.
     pub fn entity(id: &str) -> Result<Self, InvalidName> {
         EntityId::new(id).map(Self::Entity)
     }
@@ -56,19 +58,19 @@ impl About {
     }
 }
 
-/// Gives the name of a node.
+/// Function that returns the name of a node.
 type NameOf<'a> = &'a dyn Fn(ReplicaId) -> String;
 
-/// The name of a node of which only the incarnation is known.
+/// Names a node by its incarnation, where nothing else is known.
 const BY_INCARNATION: NameOf<'static> = &|node| node.to_string();
 
-/// What nodes are asked about.
+/// Subject of a query to other nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Topic {
     /// Decisions about a shard.
     #[serde(rename = "s")]
     Shard(ShardId),
-    /// Decisions in which a region has a part.
+    /// Decisions that concern a region.
     #[serde(rename = "r")]
     Region(RegionId),
 }
@@ -82,13 +84,13 @@ impl Topic {
     }
 }
 
-/// Which part of a node remembers.
+/// Part of a node that remembers decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Witness {
     /// A coordinator that runs there, or ran.
     Coordinator,
-    /// The region.
+    /// The region of that node.
     Region,
 }
 
@@ -101,53 +103,54 @@ impl fmt::Display for Witness {
     }
 }
 
-/// What one of them remembers of a decision.
+/// A decision as one coordinator or region remembers it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Account {
-    /// On which node.
+    /// Node of the coordinator or region.
     pub by: ReplicaId,
-    /// Which part of it.
+    /// Which part of that node.
     pub witness: Witness,
-    /// What it remembers.
+    /// The remembered decision.
     pub remembered: Remembered,
 }
 
-/// The newest that a ring has of a topic.
+/// Returns the newest decisions of a ring that a topic covers.
 pub(super) fn accounts(by: ReplicaId, witness: Witness, ring: &Ring, topic: Topic) -> Vec<Account> {
     let newest = ring.iter().rev().filter(|entry| topic.covers(entry)).take(TOLD_MAX);
     newest.map(|entry| Account { by, witness, remembered: entry.clone() }).collect()
 }
 
-/// A decision, as everybody who was asked remembers it.
+/// A decision as all nodes that were asked remember it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Explained {
-    /// About which shard.
+    /// Shard of the decision.
     pub shard: ShardId,
-    /// Which decision.
+    /// Generation of the decision.
     pub generation: Generation,
-    /// Coordinators first, then regions.
+    /// Accounts of coordinators first, then of regions.
     pub accounts: Vec<Account>, // 1 to 2 of each node
 }
 
-/// Why things are where they are.
+/// Answer to a question about a shard, an entity or a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// Of which type.
+    /// Type of the entities.
     pub entity_type: EntityType,
-    /// What was asked.
+    /// Subject of the question.
     pub about: About,
-    /// Its shard, unless a node was asked about.
+    /// The shard, unless the question is about a node.
     pub shard: Option<ShardId>,
-    /// Where that lives, by the newest acknowledged decision that this node has heard of.
+    /// Its home by the newest acknowledged decision known to this node.
     pub home: Option<RegionId>,
-    /// The newest first. Rings are limited, and a node that is gone took its own along.
+    /// The newest decision first. Some may be missing: rings are limited, and the ring of a node
+    /// that is gone is lost.
     pub decisions: Vec<Explained>, // ≤ 2 × TOLD_MAX of each node
-    /// Nodes that have not answered in time; what they remember is missing.
+    /// Nodes that did not answer in time; their decisions are missing.
     pub unanswered: BTreeSet<RegionId>, // ≤ members
 }
 
 impl Explanation {
-    /// Puts together what was told.
+    /// Groups the accounts by decision.
     #[must_use]
     pub fn new(entity_type: EntityType, about: About, recalled: Recalled) -> Self {
         let Recalled { accounts, unanswered } = recalled;
@@ -165,18 +168,18 @@ impl Explanation {
     }
 }
 
-/// What nodes have told of a topic.
+/// Answers of the nodes to a query.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Recalled {
-    /// In no order.
+    /// Accounts, in no particular order.
     pub accounts: Vec<Account>, // ≤ 2 × TOLD_MAX of each node
-    /// Who has told nothing in time.
+    /// Nodes that did not answer in time.
     pub unanswered: BTreeSet<RegionId>, // ≤ members
 }
 
 impl Explanation {
-    /// The text of [`Display`](fmt::Display), in which `name` gives the names of nodes. `Display`
-    /// itself knows only their incarnations.
+    /// Returns the text of [`Display`](fmt::Display) with the names of nodes that `name` returns.
+    /// `Display` itself prints their incarnations.
     #[must_use]
     pub fn text(&self, name: impl Fn(ReplicaId) -> String) -> String {
         let mut text = String::new();

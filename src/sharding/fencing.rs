@@ -1,5 +1,5 @@
-//! Tokens for systems outside of the cluster, by which they tell a newer holder of an entity from
-//! an older one (spec/safety.md §4).
+//! Fencing tokens: an outside system uses them to tell effects of an entity's current instance from
+//! those of an earlier one (docs/protocol/sharding.md#fencing-tokens-never-go-back).
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,24 +10,27 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::Generation;
 
-/// Digits of one number in the text of a token.
+/// Hexadecimal digits of one number in the text of a token.
 const DIGITS: usize = 16;
 
-/// Orders the holders of an entity: who lives by a newer decision has the higher token.
+/// Orders the tenures of an entity: an instance that lives by a newer decision has a higher token.
 ///
-/// Within the cluster nobody needs it, for there is at most one live instance. But what an instance
-/// has sent to a database, a file or another service may arrive there after the entity lives
-/// elsewhere. Let that system keep the highest token that it has seen of the entity, in the same
-/// transaction as the effect, and refuse what comes with a lower one; equal is the same stay.
+/// Within the cluster it is not needed, because at most one instance lives. But an effect that an
+/// instance has sent to a database, a file or another service may arrive there after the entity
+/// lives elsewhere. That system must store the highest token that it has seen of the entity, in the
+/// same transaction as the effect, and refuse an effect with a lower one. An equal token is of the
+/// same tenure.
 ///
-/// It is made of the generation of the cluster, the term of the coordinator that decided, and its
-/// count. For one id it never goes back: not by a move, a crash, a change of members, nor for a
-/// cluster that is founded anew, as long as the clocks of its founders are not behind those of the
-/// ones before them (the generation of the cluster is the founder's wall clock in milliseconds). It may go up while an instance lives, so ask for it with each effect. Instances of
-/// one stay, as after passivation or a panic, share it: it orders stays, not messages.
+/// A token consists of the generation of the cluster, the term of the coordinator that decided, and
+/// the sequence number of the decision. For one id it never goes back: not by a move, a crash or a
+/// change of members, nor in a cluster that is founded anew, as long as the clocks of its founders
+/// are not behind those of the founders before them (the generation of the cluster is the founder's
+/// wall clock in milliseconds). It may rise while an instance lives, so read it for each effect.
+/// Instances of one tenure, as after passivation or a panic, share it: it orders tenures, not
+/// messages.
 ///
-/// [`to_bytes`](Self::to_bytes) and the text of [`Display`](fmt::Display), which is also its form in
-/// serde, have a fixed length, and compare as the tokens do. A column of either is enough.
+/// [`to_bytes`](Self::to_bytes) and the text of [`Display`](fmt::Display), which is also its serde
+/// form, have a fixed length and compare as the tokens do, so a column of either is sufficient.
 ///
 /// # Example
 /// ```
@@ -50,7 +53,7 @@ const DIGITS: usize = 16;
 /// let (older, newer) = (FencingToken::default(), FencingToken::MAX);
 /// let mut row = Row { balance: 0, token: older };
 /// assert!(write(&mut row, 10, newer));
-/// assert!(!write(&mut row, 5, older), "its sender has been replaced");
+/// assert!(!write(&mut row, 5, older), "its sender was replaced");
 ///
 /// assert!(older.to_string() < newer.to_string() && older.to_bytes() < newer.to_bytes());
 /// assert_eq!(newer.to_string().parse(), Ok(newer));
@@ -64,37 +67,37 @@ pub struct FencingToken {
     generation: Generation,
 }
 
-/// Text that is no token.
+/// Error: the text is not a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no fencing token: four numbers of {DIGITS} lower-case hexadecimal digits, joined by `-`")]
 pub struct InvalidToken;
 
 impl FencingToken {
-    /// Length of [`to_bytes`](Self::to_bytes).
+    /// Length of the result of [`to_bytes`](Self::to_bytes).
     pub const BYTES: usize = 32;
 
-    /// Above every other.
+    /// The highest token possible.
     pub const MAX: Self = Self::of([u64::MAX; 4]);
 
-    /// Of who lives by this decision, in this generation of the cluster.
+    /// Makes the token of a tenure by this decision in this generation of the cluster.
     #[must_use]
     pub const fn new(cluster_generation: u64, generation: Generation) -> Self {
         Self { cluster: cluster_generation, generation }
     }
 
-    /// The generation of the cluster: wall-clock milliseconds at its founding.
+    /// Returns the generation of the cluster: wall-clock milliseconds at its founding.
     #[must_use]
     pub const fn cluster_generation(&self) -> u64 {
         self.cluster
     }
 
-    /// The decision. In another generation of the cluster it compares with nothing.
+    /// Returns the generation of the decision. Generations of different clusters do not compare.
     #[must_use]
     pub const fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// Its numbers, the most significant byte first: they order as tokens do.
+    /// Returns its numbers, the most significant byte first; the bytes order as tokens do.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
@@ -104,7 +107,7 @@ impl FencingToken {
         bytes
     }
 
-    /// The token of these bytes.
+    /// Makes the token from these bytes.
     #[must_use]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         let mut numbers = [0; 4];
@@ -146,7 +149,8 @@ impl FromStr for FencingToken {
     }
 }
 
-/// As it is written: another spelling would compare otherwise as text.
+/// Parses a number in exactly the form in which it is written, because another spelling would order
+/// differently as text.
 fn number_of(part: &str) -> Option<u64> {
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     let is_number = part.len() == DIGITS && part.bytes().all(is_digit);
@@ -173,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    /// Numbers with which mistakes show: signs, bytes that carry, and any.
+    /// Numbers that reveal mistakes with signs and carries, and arbitrary ones.
     fn number() -> impl Strategy<Value = u64> {
         prop_oneof![
             Just(0),

@@ -1,11 +1,8 @@
-//! What regions of one type say to each other on user lanes: messages, what keeps their order,
-//! and answers (spec/safety.md §5). The node adds the type's name and the sender's incarnation.
+//! message  shard · stamp · letter          4 bounce   shard · stamp · newest · home · letter
+//! order, answers, and busy notices (docs/protocol/message-order.md#messages). The node adds the
+//! type's name and the sender's incarnation.
 //!
 //! ```text
-//! 1 message  shard · stamp · letter          4 bounce   shard · stamp · newest · home · letter
-//! 2 barrier  shard · stamp                   5 answer   correlation u64 · body
-//! 3 echo     shard · stamp                   6 refused  correlation u64 · reason u8
-//! 7 moved    as a message                    8 busy, 9 free, 10 still busy?  shard · id
 //! ```
 //! A moved message had to wait for a home, or came back. An id is its length (u16) and its bytes.
 //! A shard is a LEB128 number, a stamp three: the term's number, its owner (u64), the sequence
@@ -33,29 +30,29 @@ mod kind {
     pub(super) const STILL_BUSY: u8 = 10;
 }
 
-/// What nodes say of an entity's mailbox.
+/// A report or question about the mailbox of an entity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Notice {
-    /// It is full: a message was refused.
+    /// The mailbox is full: a message was refused.
     Busy,
-    /// There is room again.
+    /// The mailbox has room again.
     Free,
-    /// A question: which of the two?
+    /// The question whether it is still full.
     StillBusy,
 }
 
-/// Most bytes of a frame before its letter: those of a bounce with the longest numbers.
+/// Most bytes of a frame before its encoded message: a bounce with the longest numbers.
 pub(super) const HEAD_BYTES_MAX: usize = 1 + 5 + 2 * (10 + 8 + 10) + 9;
 
-/// The same of a message's.
+/// Most bytes of a message frame before its encoded message.
 pub(super) const MESSAGE_HEAD_BYTES_MAX: usize = 1 + 5 + (10 + 8 + 10);
 
-/// Whether these bytes are for somebody who waits for an answer.
+/// Returns whether the frame is for a pending ask.
 pub(crate) fn is_answer(bytes: &[u8]) -> bool {
     matches!(bytes.first(), Some(&(kind::ANSWER | kind::REFUSED)))
 }
 
-/// A frame that arrived.
+/// A received frame, decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame<'a> {
     Message { shard: ShardId, stamp: Generation, fit: Fit, letter: LetterRef<'a> },
@@ -98,7 +95,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Writes a message.
+/// Writes a message frame with its encoded message.
 pub(super) fn message(
     to: &mut Vec<u8>,
     shard: ShardId,
@@ -110,7 +107,7 @@ pub(super) fn message(
     to.extend_from_slice(letter.bytes());
 }
 
-/// Writes what stands before a message's letter.
+/// Writes the fields of a message frame that precede the encoded message.
 pub(super) fn message_head(to: &mut Vec<u8>, shard: ShardId, stamp: Generation, fit: Fit) {
     let kind = match fit {
         Fit::Must => kind::MESSAGE,
@@ -119,7 +116,7 @@ pub(super) fn message_head(to: &mut Vec<u8>, shard: ShardId, stamp: Generation, 
     head(to, kind, shard, stamp);
 }
 
-/// Writes a barrier.
+/// Writes a barrier frame.
 pub(super) fn barrier(to: &mut Vec<u8>, shard: ShardId, stamp: Generation) {
     head(to, kind::BARRIER, shard, stamp);
 }
@@ -129,7 +126,7 @@ pub(super) fn echo(to: &mut Vec<u8>, shard: ShardId, stamp: Generation) {
     head(to, kind::ECHO, shard, stamp);
 }
 
-/// Writes a message on its way back.
+/// Writes a message that returns to its sender.
 pub(super) fn bounce(
     to: &mut Vec<u8>,
     shard: ShardId,
@@ -149,14 +146,14 @@ pub(super) fn bounce(
     to.extend_from_slice(letter.bytes());
 }
 
-/// Begins an answer: the encoded value goes behind it.
+/// Writes the start of an answer; the caller appends the encoded value.
 pub(super) fn answer(to: &mut Vec<u8>, correlation: u64) {
     to.clear();
     to.push(kind::ANSWER);
     to.extend_from_slice(&correlation.to_le_bytes());
 }
 
-/// Writes why there is no answer.
+/// Writes the reason why an ask has no answer.
 pub(super) fn refused(to: &mut Vec<u8>, correlation: u64, why: Lost) {
     to.clear();
     to.push(kind::REFUSED);
@@ -164,7 +161,7 @@ pub(super) fn refused(to: &mut Vec<u8>, correlation: u64, why: Lost) {
     to.push(why.code());
 }
 
-/// Writes what is to be said of an entity's mailbox.
+/// Writes a busy notice or question about the mailbox of an entity.
 pub(super) fn notice(to: &mut Vec<u8>, notice: Notice, shard: ShardId, id: &EntityId) {
     to.clear();
     to.push(match notice {
@@ -200,7 +197,7 @@ fn varint(to: &mut Vec<u8>, mut number: u64) {
     to.push(number as u8);
 }
 
-/// What is not read yet.
+/// The bytes that are not decoded yet.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -237,7 +234,8 @@ impl<'a> Rest<'a> {
         u32::try_from(number).map(ShardId::new).map_err(|_| BadFrame("no shard's number"))
     }
 
-    /// Of a decision: what nobody can have decided would be waited for in vain.
+    /// Reads a generation. One that no decision can have is refused: a message with that stamp
+    /// would be held for ever.
     fn generation(&mut self) -> Result<Generation, BadFrame> {
         let (number, owner) = (self.varint()?, self.fixed()?.into());
         let term = Term { number, owner };
@@ -295,7 +293,8 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Every kind of frame, with its bytes: nodes of two releases read each other's.
+    /// All kinds of frames with their golden bytes, because nodes of different releases read each
+    /// other's.
     fn all() -> Vec<(Vec<u8>, Frame<'static>, &'static str)> {
         let (shard, stamp) = (ShardId::new(300), g(2, 3, 129));
         let node = RegionId::new(7.into());
@@ -304,7 +303,7 @@ mod tests {
         let newest = Decision { generation: g(3, 4, 1), home: Some(node) };
         let nowhere = Decision { home: None, ..newest };
         let write = |write: &dyn Fn(&mut Vec<u8>)| {
-            let mut bytes = vec![9; 3]; // what was written before is gone
+            let mut bytes = vec![9; 3]; // old content, replaced
             write(&mut bytes);
             bytes
         };
@@ -355,7 +354,7 @@ mod tests {
         ]
     }
 
-    /// The same, of mailboxes.
+    /// The same for busy notices.
     fn notices() -> Vec<(Vec<u8>, Frame<'static>, &'static str)> {
         let (shard, id) = (ShardId::new(300), EntityId::new("ab").unwrap());
         let goldens = [
@@ -414,7 +413,7 @@ mod tests {
         assert_eq!(bytes.len() - letter.bytes().len(), HEAD_BYTES_MAX);
     }
 
-    /// What is stamped so would be held for a decision that never comes.
+    /// A message with such a stamp would be held for a decision that never comes.
     #[test]
     fn a_stamp_that_no_decision_can_have_is_refused() {
         let (shard, letter) = (ShardId::new(1), letter("ab", b"xy", None));

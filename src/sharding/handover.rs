@@ -1,8 +1,10 @@
-//! The state of entities that a planned move carries along (spec/sharding.md §5 R5): asked of an
-//! instance that ends, kept dormant where its shard arrives, given to the next instance.
+//! Export and import of entity state in a planned move
+//! (docs/protocol/sharding.md#entity-state-travels-in-the-payload): an instance that ends is asked
+//! for its state, the state waits dormant where its shard arrives, and the next instance imports
+//! it.
 //!
-//! A dormant state is a row of its shard's table: no task, no value. Passivation
-//! treats it as an idle entity, and it travels on if its shard moves before anybody needed it.
+//! A dormant state is an entry of the shard's entity table without task or value. Passivation
+//! treats it as an idle entity, and it travels on if its shard moves before a message needs it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,23 +27,23 @@ use super::shard::Shard;
 use super::tracked::Unfinished;
 use crate::sharding::region::{Reach, RegionInput};
 
-/// Nanoseconds between two lines of the log about states that went with their shard.
+/// Least time in nanoseconds between two log lines about lost states.
 const EVERY: u64 = 60_000_000_000;
 
-/// Room for the words around a state in a frame between regions.
+/// Bytes reserved for the fields around a state in a frame between regions.
 const AROUND_BYTES: usize = 256;
 
-/// Instances after which others have their turn.
+/// Number of instances after which other tasks get a turn.
 const TURN: usize = 256;
 
-/// What an instance handed over, and no other has taken yet.
+/// A state that an instance exported and no other has imported yet.
 pub(super) type State = Box<[u8]>;
 
-/// States that no instance will ever take.
+/// Counts states that no instance will import.
 #[derive(Debug, Default)]
 pub(super) struct LostStates {
     count: AtomicU64,
-    logged: AtomicU64, // when; 0: never
+    logged: AtomicU64, // time of the last log line; 0: never
 }
 
 impl LostStates {
@@ -49,7 +51,7 @@ impl LostStates {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Some of a shard, and says so at most once a minute.
+    /// Counts lost states of a shard, and logs at most once a minute.
     fn add(
         &self,
         count: usize,
@@ -69,18 +71,19 @@ impl LostStates {
         let (entity_type, shard) = of;
         tracing::warn!(
             %entity_type, %shard, count, total, why,
-            "sharding.lost_states: what entities handed over will be taken by nobody"
+            "sharding.lost_states: exported entity states were lost and will not be imported"
         );
     }
 
-    /// That of one entity; the caller says so.
+    /// Counts the lost state of one entity, which the caller logs.
     fn one(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 impl<E: Entity> Runtime<E> {
-    /// What an instance that ends hands over to the next one. Not under a lock: the user's code.
+    /// Asks an instance that ends for its state. Runs user code, so it must not be called under a
+    /// lock.
     pub(super) fn hand_over(&self, shard: ShardId, id: &EntityId, value: &mut E) -> Option<State> {
         let handed = catch_unwind(AssertUnwindSafe(|| value.hand_over()));
         let limit = self.message_bytes_max.saturating_sub(AROUND_BYTES + ENTITY_BYTES_MAX);
@@ -105,7 +108,7 @@ impl<E: Entity> Runtime<E> {
         None
     }
 
-    /// Gives a state to a fresh instance. False if that can't take it.
+    /// Passes a state to a fresh instance. Returns false if the instance fails to import it.
     pub(super) fn take_over(
         &self,
         shard: ShardId,
@@ -130,12 +133,12 @@ impl<E: Entity> Runtime<E> {
         false
     }
 
-    /// States are gone with what held them.
+    /// Counts states that were lost with the memory that held them.
     pub(super) fn lose_states(&self, count: usize, shard: ShardId, why: &'static str) {
         self.lost_states.add(count, (&self.entity_type, shard), why, || self.world.now());
     }
 
-    /// What a move carried, and nobody can take any more.
+    /// Counts the contents of a payload that no later home can take.
     pub(super) fn lose_payload(&self, shard: ShardId, reach: Reach, payload: &Bytes) {
         let (carried, _) = payload::read(payload);
         let (lost, why) = match reach {
@@ -152,44 +155,45 @@ impl<E: Entity> Runtime<E> {
     }
 }
 
-/// What a shard has given up. Its `Drop` does what is left to do: it is never lost on the way.
+/// What a shard has given up: lost messages, values, and instances to stop. It is processed outside
+/// the shard's lock; `Drop` does the rest, so nothing is skipped when the task is dropped.
 pub(super) struct Chaff<E: Entity> {
     pub(super) runtime: Arc<Runtime<E>>,
     pub(super) shard: Arc<Shard<E>>,
     pub(super) lost: Vec<(Lost, Entry<E::Message>)>,
     pub(super) values: Vec<Box<Instance<E>>>,
     pub(super) typed: Vec<E::Message>,
-    /// Idle instances that are to end; their shard waits for them.
+    /// Idle instances that end now; their shard waits for them.
     pub(super) leaving: Option<Leaving<E>>,
     pub(super) states: Vec<(u32, State)>,
     pub(super) drained: Option<Option<Bytes>>,
 }
 
-/// Idle instances of a shard that end together, by row.
+/// Idle instances of a shard that end together, with their row in the table.
 pub(super) struct Leaving<E: Entity> {
     pub(super) hand_over: HandOver,
     pub(super) instances: Vec<(u32, EntityId, Box<Instance<E>>)>,
-    /// Tasks of those that were dropped.
+    /// Tasks of the instances that were dropped.
     pub(super) unfinished: Unfinished,
 }
 
-/// Whether instances are asked for their state before they are dropped.
+/// Whether instances export their state before they are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HandOver {
-    /// Their shard moves.
+    /// They export it, because their shard moves.
     Asked,
-    /// Their node has no lease.
+    /// They do not, because their node has no lease.
     No,
 }
 
 impl<E: Entity> Chaff<E> {
-    /// Nothing of the user's is in it.
+    /// Returns whether it contains no user values, so that it can be dropped at once.
     pub(super) fn is_light(&self) -> bool {
         let letters = self.lost.iter().all(|(_, entry)| matches!(entry, Entry::Letter(_)));
         letters && self.values.is_empty() && self.typed.is_empty() && self.leaving.is_none()
     }
 
-    /// Does away with it, and lets others have their turn.
+    /// Processes everything, with a turn for other tasks from time to time.
     pub(super) async fn sweep(mut self) {
         let mut turn = 0;
         while self.part_one() {
@@ -203,7 +207,7 @@ impl<E: Entity> Chaff<E> {
         }
     }
 
-    /// False: nobody is left.
+    /// Ends one instance. Returns false if none is left.
     fn part_one(&mut self) -> bool {
         let Some(Leaving { hand_over, instances, unfinished }) = &mut self.leaving else {
             return false;
@@ -229,7 +233,7 @@ impl<E: Entity> Drop for Chaff<E> {
         }
         self.values.drain(..).for_each(|value| runtime.discard(value));
         self.typed.drain(..).for_each(|message| runtime.discard(message));
-        // Only now may anybody hear that nothing lives here.
+        // The shard is reported as empty only after all values are dropped.
         if self.leaving.is_some() {
             let states = std::mem::take(&mut self.states);
             shard.pass(runtime, Fit::Exempt, |gate, desk| desk.left(gate, states));

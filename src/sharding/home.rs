@@ -1,6 +1,8 @@
-//! The cell of a shard: its home, and who may still host it (spec/sharding.md §5, C2).
+//! The cell of a shard: its home, and the regions that may still host it. A decision lists every
+//! predecessor (docs/protocol/sharding.md#a-decision-lists-every-predecessor), so that the next
+//! home never starts while one of them still runs.
 //!
-//! A value of the guarded group `sharding/<type>/homes`. Knows no message and no region's state.
+//! Cells are the values of the guarded group `sharding/<type>/homes`.
 
 use std::collections::BTreeMap;
 
@@ -12,43 +14,44 @@ use super::ids::{Generation, RegionId};
 
 /// One decision about a shard.
 ///
-/// `region` may start once everybody in `after` is over: released at a higher generation, or out
-/// of an installed configuration that is not older than `epoch`.
+/// `region` may start once every region in `after` has ended: it released at a higher generation,
+/// or it is out of an installed configuration that is not older than `epoch`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ShardHome {
-    /// Which decision; it stays the same when a new coordinator writes the cell again.
+    /// Generation of the decision; it stays the same when a new coordinator writes the cell again.
     #[serde(rename = "g")]
     pub generation: Generation,
-    /// The home; `None`: nowhere, until somebody asks.
+    /// The home; `None`: the shard has none until a message needs it.
     #[serde(rename = "h", default)]
     pub region: Option<RegionId>,
-    /// Who may still host, and up to which generation. Never the home itself.
+    /// Regions that may still host the shard, each up to a generation. Never the home itself.
     #[serde(rename = "a", default)]
     pub after: BTreeMap<RegionId, Generation>, // ≤ decisions since the last confirmed one
-    /// The highest configuration that a coordinator had installed when it decided on this shard.
+    /// The highest configuration that a coordinator had installed when it decided about this shard.
     #[serde(rename = "e")]
     pub epoch: EpochId,
 }
 
-/// What a coordinator decides, and what it knows.
+/// Input of a new decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Above every earlier decision.
+    /// Generation of the new decision, above every earlier one.
     pub generation: Generation,
-    /// The new home.
+    /// The new home, or `None`.
     pub region: Option<RegionId>,
-    /// What the coordinator has installed.
+    /// The configuration that the coordinator has installed.
     pub epoch: EpochId,
-    /// The highest generation at which a region has confirmed that it hosts.
+    /// The highest generation at which a region confirmed that it hosts.
     pub hosted: Generation,
 }
 
 impl ShardHome {
-    /// The decision that follows `before`.
+    /// Returns the cell of the decision that follows `before`.
     ///
-    /// The old home is listed even if it never confirmed. An entry leaves only when somebody has
-    /// confirmed to host above it: not because its region was removed, and not on word of its
-    /// release, for then what it holds would be lost or taken twice.
+    /// The old home is listed even if it never confirmed. An entry is dropped only after a region
+    /// confirmed that it hosts above it, and not because its region was removed or released:
+    /// otherwise the messages that it holds would be lost or taken twice
+    /// (docs/protocol/sharding.md#predecessors-leave-only-by-hosted).
     ///
     /// # Panics
     /// If the decision's generation is not above that of `before`: a coordinator that reuses
@@ -126,14 +129,14 @@ mod tests {
         let first = next(None, 1, Some(1), 0);
         let second = next(Some(&first), 2, Some(2), 1);
         assert_eq!(after(&next(Some(&second), 3, Some(3), 1)), [(1, 1), (2, 2)]);
-        assert_eq!(after(&next(Some(&second), 3, Some(3), 2)), [(2, 2)], "2 hosts: 1 is over");
+        assert_eq!(after(&next(Some(&second), 3, Some(3), 2)), [(2, 2)], "2 hosts, so 1 has ended");
     }
 
     #[test]
     fn the_new_home_is_not_listed_and_nowhere_lists_everybody() {
         let first = next(None, 1, Some(1), 0);
         let second = next(Some(&first), 2, Some(2), 1);
-        assert_eq!(after(&next(Some(&second), 3, Some(1), 1)), [(2, 2)], "back again");
+        assert_eq!(after(&next(Some(&second), 3, Some(1), 1)), [(2, 2)], "the shard moves back");
         let nowhere = next(Some(&second), 3, None, 1);
         assert_eq!((nowhere.region, after(&nowhere)), (None, vec![(1, 1), (2, 2)]));
         assert_eq!(after(&next(Some(&nowhere), 4, Some(3), 1)), [(1, 1), (2, 2)]);

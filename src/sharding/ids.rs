@@ -1,5 +1,5 @@
-//! Who is who in sharding: types, entities, shards, regions, and the generations that order every
-//! word about a shard.
+//! Identifiers of sharding: types, entities, shards and regions, and the generations that order all
+//! decisions about a shard.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -10,7 +10,7 @@ use ostraca_ddata::types::Term;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-/// Longest name of an entity type, in bytes: it stands in keys of replicated data.
+/// Longest name of an entity type, in bytes; it is part of keys of replicated data.
 pub const TYPE_BYTES_MAX: usize = 200;
 
 /// Longest entity id, in bytes.
@@ -19,26 +19,26 @@ pub const ENTITY_BYTES_MAX: usize = 4_096;
 /// Most shards of one entity type.
 pub const SHARDS_MAX: u32 = 1_000_000;
 
-/// Why a name can't be used.
+/// Reason why a name is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
-    /// Every entity and every type has a name.
+    /// The name is empty.
     #[error("the {what} is empty: give it at least one byte")]
     Empty {
-        /// What was to be named.
+        /// Kind of name.
         what: &'static str,
     },
-    /// It would not fit where it is kept.
+    /// The name is longer than its limit.
     #[error("the {what} has {bytes} bytes, at most {limit} are allowed: hash it, or shorten it")]
     TooLong {
-        /// What was to be named.
+        /// Kind of name.
         what: &'static str,
-        /// Its length.
+        /// Length of the name in bytes.
         bytes: usize,
-        /// The limit.
+        /// Most bytes that are allowed.
         limit: usize,
     },
-    /// Names of types stand between slashes in keys of replicated data.
+    /// The name of a type contains a slash, which separates parts of keys of replicated data.
     #[error("an entity type's name has no slash: choose another one")]
     Slash,
 }
@@ -51,13 +51,13 @@ fn check(what: &'static str, name: &str, limit: usize) -> Result<(), InvalidName
     }
 }
 
-/// The name of an entity type: 1 to [`TYPE_BYTES_MAX`] bytes without a slash, equal on all nodes.
+/// Name of an entity type: 1 to [`TYPE_BYTES_MAX`] bytes without a slash, equal on all nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct EntityType(Arc<str>);
 
 impl EntityType {
-    /// The type called `name`.
+    /// Makes the type with this name.
     ///
     /// # Errors
     /// [`InvalidName`] if it is empty, longer than [`TYPE_BYTES_MAX`], or has a slash.
@@ -69,7 +69,7 @@ impl EntityType {
         Ok(Self(name.into()))
     }
 
-    /// The name.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -96,14 +96,14 @@ impl fmt::Display for EntityType {
     }
 }
 
-/// An entity's id, unique within its type: 1 to [`ENTITY_BYTES_MAX`] bytes. Cheap to clone. Up to 23
-/// bytes need no memory of their own.
+/// Id of an entity, unique within its type: 1 to [`ENTITY_BYTES_MAX`] bytes. Cheap to clone. Up to
+/// 23 bytes need no allocation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct EntityId(SmolStr);
 
 impl EntityId {
-    /// The entity called `id`.
+    /// Makes the entity id with this text.
     ///
     /// # Errors
     /// [`InvalidName`] if it is empty or longer than [`ENTITY_BYTES_MAX`].
@@ -112,7 +112,7 @@ impl EntityId {
         Ok(Self(id.into()))
     }
 
-    /// The id.
+    /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -157,13 +157,13 @@ impl fmt::Display for EntityId {
 pub struct ShardId(u32);
 
 impl ShardId {
-    /// The shard with this number.
+    /// Makes the id of the shard with this number.
     #[must_use]
     pub const fn new(number: u32) -> Self {
         Self(number)
     }
 
-    /// The number.
+    /// Returns the number of the shard.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
@@ -176,7 +176,8 @@ impl fmt::Display for ShardId {
     }
 }
 
-/// A region: of one entity type, on one incarnation of a node. A restart is another region.
+/// The region of one entity type on one incarnation of a node. A restarted node is another region
+/// (docs/protocol/sharding.md#a-region-is-one-incarnation).
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -184,18 +185,18 @@ impl fmt::Display for ShardId {
 pub struct RegionId(ReplicaId);
 
 impl RegionId {
-    /// The least of all.
+    /// The smallest region id.
     pub(super) const MIN: Self = Self(ReplicaId::new(0));
-    /// The greatest of all.
+    /// The greatest region id.
     pub(super) const MAX: Self = Self(ReplicaId::new(u64::MAX));
 
-    /// The region of this incarnation.
+    /// Makes the id of the region of this incarnation.
     #[must_use]
     pub const fn new(node: ReplicaId) -> Self {
         Self(node)
     }
 
-    /// The incarnation.
+    /// Returns the incarnation of the node.
     #[must_use]
     pub const fn replica(self) -> ReplicaId {
         self.0
@@ -214,32 +215,32 @@ impl fmt::Display for RegionId {
     }
 }
 
-/// Orders the decisions about a shard, and every message that quotes one: first by the term under
-/// which the coordinator decided, then by its own count. The default is below all: "never".
+/// Orders the decisions about a shard, and messages that refer to them: first by the term of the
+/// coordinator that decided, then by its count. The default, `NEVER`, is below all of them.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Generation {
-    /// The coordinator's term.
+    /// Term of the coordinator that decided.
     #[serde(rename = "t")]
     pub term: Term,
-    /// Counts this coordinator's writes, from 1.
+    /// Count of this coordinator's writes, from 1.
     #[serde(rename = "s")]
     pub seq: u64,
 }
 
 impl Generation {
-    /// Below every decision.
+    /// The generation below every decision.
     pub const NEVER: Self = Self { term: Term { number: 0, owner: ReplicaId::new(0) }, seq: 0 };
 
-    /// The decision that counts `seq` in a term.
+    /// Makes the generation of decision `seq` of a term.
     #[must_use]
     pub const fn new(term: Term, seq: u64) -> Self {
         Self { term, seq }
     }
 }
 
-/// `7.3`: the third write of the seventh term.
+/// For example `7.3`: the third write of the seventh term.
 impl fmt::Display for Generation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.term.number, self.seq)
@@ -258,7 +259,11 @@ mod tests {
         let limit = TYPE_BYTES_MAX;
         let expected = InvalidName::TooLong { what: "entity type's name", bytes: 201, limit };
         assert_eq!(long, Err(expected));
-        assert_eq!(EntityType::new("a/homes"), Err(InvalidName::Slash), "another type's keys");
+        assert_eq!(
+            EntityType::new("a/homes"),
+            Err(InvalidName::Slash),
+            "it would be a key of another type"
+        );
     }
 
     #[test]

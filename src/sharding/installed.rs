@@ -1,5 +1,6 @@
-//! The members of the configuration installed on this node: who is out of it can host nothing
-//! any more (spec/safety.md §1, §4).
+//! The members of the configuration installed on this node. A region outside of it can no longer
+//! host anything, because its lease ended before the configuration was decided
+//! (docs/protocol/leases.md#no-service-beside-a-decided-exclusion).
 
 use std::collections::BTreeSet;
 
@@ -8,36 +9,37 @@ use ostraca_ddata::types::Term;
 
 use super::ids::RegionId;
 
-/// What this node has installed. It only ever moves to a higher epoch.
+/// The configuration that this node has installed. It changes only to a higher epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Installed {
-    /// Which configuration.
+    /// Identifies the configuration.
     pub epoch: EpochId,
-    /// Its members, as the regions that they may host.
+    /// The regions of its members.
     pub members: BTreeSet<RegionId>, // ≤ members of a configuration
-    /// Its generation began by force: a majority of what was before is lost, and with it perhaps
-    /// decisions about shards.
+    /// Set if its cluster generation began with a forced configuration: a majority of the members
+    /// before it was lost, and perhaps decisions about shards with them.
     pub forced: Option<Forced>,
 }
 
-/// How a generation of configurations began that no quorum decided on.
+/// Start of a cluster generation that no quorum decided on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Forced {
-    /// Its first configuration. Two operators may force two of one generation, so that only this
-    /// tells what belongs together.
+    /// Its first configuration. Two operators may force two configurations of one generation, so
+    /// only this tells which of them a node belongs to.
     pub origin: EpochId,
-    /// The members of that one: nobody else can know of anything older.
+    /// The members of that first configuration; only they can know of anything older.
     pub kept: BTreeSet<RegionId>, // ≤ members of a configuration
 }
 
 impl Forced {
-    /// Terms begin above this, wherever they were before: a million of them for each millisecond of
-    /// the generation, so that nobody who was given up, and coordinates on, comes near. Of two that
-    /// were forced those of the later one are higher (of one generation by their numbers, whose lower
-    /// bits only tell who made them).
+    /// Returns the term number above which terms begin in this generation, whatever they were
+    /// before: about a million per millisecond of the generation, so that a coordinator which was
+    /// given up and still runs does not come near. Of two forced configurations the later one has
+    /// higher terms (within one generation by their numbers, whose lower bits only tell who made
+    /// them).
     #[must_use]
     pub fn terms_above(&self) -> u64 {
-        const WIDTH: u32 = 20; // bits of a number that are looked at
+        const WIDTH: u32 = 20; // bits of the number that are used
         let number = (self.origin.number >> 12).min((1 << WIDTH) - 1);
         let generation = self.origin.generation.min(Term::NUMBER_MAX >> (WIDTH + 1));
         (generation << WIDTH) | number
@@ -53,34 +55,35 @@ impl From<&Epoch> for Installed {
 }
 
 impl Installed {
-    /// Whether a region that was a member by `since` is out: its lease is over, it hosts nothing
-    /// and never will. Who is absent from an older configuration may just not have joined in it.
+    /// Returns whether a region that was a member by `since` is out: its lease has ended, and it
+    /// hosts nothing and never will. A region absent from an older configuration may just not have
+    /// joined yet.
     #[must_use]
     pub fn is_out(&self, region: RegionId, since: EpochId) -> bool {
         self.epoch >= since && !self.members.contains(&region)
     }
 
-    /// The configuration that its generation began with, if that was forced.
+    /// Returns the first configuration of its generation, if that was forced.
     #[must_use]
     pub fn origin(&self) -> Option<EpochId> {
         self.forced.as_ref().map(|forced| forced.origin)
     }
 
-    /// Whether `newer` began by force, and not as this did: what was decided before it may not be
-    /// known.
+    /// Returns whether `newer` began with a forced configuration other than this one's. Then
+    /// decisions made before it may be unknown.
     #[must_use]
     pub fn is_replaced_by(&self, newer: &Self) -> bool {
         newer.forced.is_some() && newer.origin() != self.origin()
     }
 
-    /// Whether somebody is out of a configuration that was forced. It may live, and know nothing of
-    /// it: what it orders was decided by nobody whose word counts.
+    /// Returns whether a region is out of a configuration of a forced generation. It may still run
+    /// without knowing that, and its orders must be ignored.
     #[must_use]
     pub fn is_given_up(&self, region: RegionId) -> bool {
         self.forced.is_some() && !self.members.contains(&region)
     }
 
-    /// Takes over a newer configuration; an older one changes nothing. Says whether it was newer.
+    /// Installs a newer configuration; an older one is ignored. Returns whether it was newer.
     pub fn install(&mut self, newer: Self) -> bool {
         let is_newer = newer.epoch > self.epoch;
         if is_newer {
@@ -107,7 +110,7 @@ mod tests {
         let wall = 1_800_000_000_000;
         assert!(above(wall + 1, 1) > above(wall, 1 << 30) + 500_000);
         assert!(above(wall, 2 << 14) > above(wall, 1 << 14));
-        assert!(above(9, 1 << 26) > above(8, 1 << 27) + 1_000_000, "a clock that is behind");
+        assert!(above(9, 1 << 26) > above(8, 1 << 27) + 1_000_000, "with a clock that is behind");
         assert!(above(u64::MAX, u64::MAX) > above(wall, 1));
     }
 

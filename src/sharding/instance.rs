@@ -1,4 +1,4 @@
-//! One life of an entity: its value, and what ends with it.
+//! An instance of an entity: its value, and the timers and tasks that end with it.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -14,15 +14,15 @@ use super::runtime::Runtime;
 use super::timers::{Pending, Timer, Timers};
 use super::tracked::{Tracked, Unfinished};
 
-/// A value with what hangs on it. Most have nothing.
+/// The value of an entity with its timers and tasks. Most instances have none.
 pub(super) struct Instance<E: Entity> {
     pub(super) value: E,
     pub(super) extras: Option<Box<Extras<E>>>,
 }
 
-/// What ends with an instance.
+/// Timers, receive timeout and tasks of an instance.
 pub(super) struct Extras<E: Entity> {
-    life: Arc<AtomicU64>, // counts bursts of messages
+    life: Arc<AtomicU64>, // number of bursts of messages
     receive: Option<Receive<E>>,
     timers: Arc<Timers>,
     pub(super) tracked: Tracked,
@@ -39,35 +39,35 @@ impl<E: Entity> Instance<E> {
         Self { value, extras: None }
     }
 
-    /// Messages came.
+    /// Records that messages came, which ends the current idle period.
     pub(super) fn wakes(&self) {
         if let Some(extras) = &self.extras {
             extras.life.fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// Its timers, if it ever had one.
+    /// Returns its timers, if it ever had one.
     pub(super) fn timers(&self) -> Option<&Arc<Timers>> {
         self.extras.as_ref().map(|extras| &extras.timers)
     }
 
-    /// Whether a timer has yet to send its message, or a receive timeout is set.
+    /// Returns whether a timer is pending or a receive timeout is set.
     pub(super) fn has_timers(&self) -> bool {
         self.timers().is_some_and(|timers| timers.pending() > 0)
     }
 
-    /// Messages of [`Context::after`](super::context::Context::after) that have yet to be sent.
+    /// Returns the number of pending [`Context::after`](super::context::Context::after) messages.
     pub(super) fn unsent(&self) -> usize {
         let Some(extras) = &self.extras else { return 0 };
         extras.timers.pending().saturating_sub(usize::from(extras.receive.is_some()))
     }
 
-    /// Stops its tasks and timers: those that still exist.
+    /// Stops its tasks and timers, and returns those that still exist.
     pub(super) fn stop_tasks(&mut self) -> Unfinished {
         self.extras.as_mut().map(|extras| extras.tracked.stop()).unwrap_or_default()
     }
 
-    /// Nothing waits any more: the receive timeout begins, if there is one.
+    /// Starts the receive timeout, if there is one, because no message waits.
     pub(super) fn rests(&self, runtime: &Arc<Runtime<E>>, id: &str) {
         let Some(extras) = &self.extras else { return };
         let Some(Receive { pause, message, .. }) = &extras.receive else { return };
@@ -78,7 +78,7 @@ impl<E: Entity> Instance<E> {
             sleep.await;
             let rested = |life: Arc<AtomicU64>| life.load(Ordering::Acquire) == turn;
             if life.upgrade().is_some_and(rested) {
-                // What does not reach it finds it busy, or gone.
+                // If the message is refused, the entity is busy or gone.
                 let _told = to.tell(message());
             }
         }));
@@ -108,11 +108,11 @@ impl<E: Entity> Extras<E> {
         let control = Arc::clone(end.control());
         let timer = Timer::new(Arc::clone(&control));
         world.spawn(Box::pin(async move {
-            // Dropped after what sends, the mark last.
+            // Dropped after the sending future; the end mark last.
             let (_end, _pending) = (end, pending);
             let mut sends = pin!(async move {
                 sleep.await;
-                // What does not reach it finds its node stopped, or the id refused.
+                // If the message is refused, the node stopped or the id is invalid.
                 let _told = to.tell_wait(message).await;
             });
             poll_fn(

@@ -1,13 +1,13 @@
-//! A message for an entity as it travels, waits and is carried along: the entity's id, who wants
-//! an answer, and the encoded body, in one piece.
+//! A letter: an encoded message for an entity, as it travels, waits and moves with its shard. It
+//! holds the entity's id, the reply address and the encoded body in one buffer.
 //!
 //! ```text
 //! flags u8 · [asking node u64 · correlation u64] · id length u16 · id · body
 //! ```
-//! Flags: 0 a message, 1 one whose sender waits for an answer, 3 no message: the entity is to start,
-//! and somebody waits for that.
+//! Flags: 0 a message; 1 a message whose sender waits for an answer; 3 a request to start the
+//! entity, whose sender waits until it has started.
 //!
-//! Numbers are little-endian. Golden bytes in [`frame`](super::frame)'s tests.
+//! Numbers are little-endian. The tests of [`frame`](super::frame) contain golden bytes.
 
 use std::cell::Cell;
 use std::mem;
@@ -25,23 +25,23 @@ const ASKS: u8 = 1;
 const STARTS: u8 = 3;
 const ASKER_BYTES: usize = 16;
 
-/// Bytes of room for the next letter that a thread keeps at most.
+/// Most bytes of buffer that a thread keeps for its next letter.
 const ROOM_BYTES_MAX: usize = 64 * 1024;
 
 thread_local! {
-    /// Where letters are written, whose lengths nobody knows before. Not there while one is written,
-    /// which may write others.
+    /// Buffer in which letters are written, because their length is not known before. It is taken
+    /// while a letter is written, whose serialization may write other letters.
     static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// How deep values of users may nest in what another node sent: a deeper one could overflow the
-/// stack of the thread that reads it.
+/// Deepest nesting of user values from other nodes. Deeper values could overflow the stack of the
+/// thread that decodes them.
 const NESTING_MAX: usize = 64;
 
-/// What a user's type makes of bytes that came from another node.
+/// Decodes a value of a user's type from bytes of another node.
 ///
 /// # Errors
-/// If they are none of its values, nest too deep, or its `Deserialize` panics.
+/// If the bytes are not a value of the type, nest too deep, or its `Deserialize` panics.
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, rmp_serde::decode::Error> {
     let read = || {
         let mut decoder = rmp_serde::Deserializer::from_read_ref(bytes);
@@ -52,19 +52,20 @@ pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, rmp_serde::
         .unwrap_or_else(|_| Err(Error::custom("the type's Deserialize panicked")))
 }
 
-/// A letter where it was written, behind room for the head of the frame that it may leave in: so one
-/// that goes down a lane at once is copied once, into that. Any other is made a [`Letter`].
+/// A letter in the buffer where it was written, behind room for the head of its frame. A letter
+/// that leaves on a lane at once is copied only once, into the lane. Any other is copied to a
+/// [`Letter`].
 pub(super) struct Draft {
-    bytes: Vec<u8>, // its thread's room; the letter begins at `AT`
-    id_at: u16,     // in the letter
-    body_at: u16,   // the same
+    bytes: Vec<u8>, // buffer of the thread; the letter begins at `AT`
+    id_at: u16,     // offset in the letter
+    body_at: u16,   // offset in the letter
 }
 
 impl Draft {
     const AT: usize = MESSAGE_HEAD_BYTES_MAX;
 
-    /// A letter with what `body` appends. Who asks, if anybody does, is known once the body is
-    /// written: an answer's address gets its number then.
+    /// Writes a letter with the body that `body` appends. `asker` is called after the body is
+    /// written, because the reply address gets its number while it is serialized.
     pub(super) fn write<X>(
         to: &EntityId,
         body: impl FnOnce(&mut Vec<u8>) -> Result<(), X>,
@@ -73,7 +74,7 @@ impl Draft {
         let id = to.as_str().as_bytes();
         let id_length = u16::try_from(id.len()).expect("an id has at most ENTITY_BYTES_MAX bytes");
         let id_at = if asker.is_some() { 3 + ASKER_BYTES as u16 } else { 3 };
-        let bytes = ROOM.try_with(Cell::take).unwrap_or_default(); // none as a thread ends
+        let bytes = ROOM.try_with(Cell::take).unwrap_or_default(); // empty while the thread ends
         let mut draft = Self { bytes, id_at, body_at: id_at + id_length };
         let bytes = &mut draft.bytes;
         bytes.clear();
@@ -83,7 +84,7 @@ impl Draft {
         body(bytes)?;
         if asker.is_some() {
             let letter = &mut bytes[Self::AT..];
-            letter[0] = ASKS; // with number 0 the answer's address is not in the message
+            letter[0] = ASKS; // number 0: the reply address is not in the message
             if let Some(Asker { node, correlation }) = asker.and_then(|asker| asker()) {
                 letter[1..9].copy_from_slice(&node.replica().get().to_le_bytes());
                 letter[9..17].copy_from_slice(&correlation.to_le_bytes());
@@ -92,13 +93,13 @@ impl Draft {
         Ok(draft)
     }
 
-    /// The letter's bytes.
+    /// Returns the bytes of the letter.
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[Self::AT..]
     }
 
-    /// A frame with this head, and the letter behind it.
+    /// Returns a frame: this head, followed by the letter.
     #[inline]
     pub(super) fn framed(&mut self, head: &[u8]) -> &[u8] {
         let from = Self::AT - head.len();
@@ -106,7 +107,7 @@ impl Draft {
         &self.bytes[from..]
     }
 
-    /// In one piece of just its length.
+    /// Copies the letter into an allocation of its length.
     pub(super) fn letter(&self) -> Letter {
         let Self { id_at, body_at, .. } = *self;
         Letter { bytes: Bytes::copy_from_slice(self.bytes()), id_at, body_at }
@@ -122,7 +123,7 @@ impl Drop for Draft {
     }
 }
 
-/// A message whose body was not looked at, where somebody else has its bytes.
+/// A letter whose bytes are borrowed and whose body is not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LetterRef<'a> {
     pub(super) bytes: &'a [u8],
@@ -131,7 +132,7 @@ pub(super) struct LetterRef<'a> {
 }
 
 impl<'a> LetterRef<'a> {
-    /// Reads where what parts are.
+    /// Finds the parts of a letter.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Self, BadFrame> {
         let flags = *bytes.first().ok_or(BadFrame("an empty letter"))?;
         let asker = match flags {
@@ -152,30 +153,30 @@ impl<'a> LetterRef<'a> {
         Ok(Self { id_at: fits(id_at), body_at: fits(body_at), bytes })
     }
 
-    /// By itself.
+    /// Copies the letter into its own allocation.
     pub(super) fn to_letter(self) -> Letter {
         let Self { bytes, id_at, body_at } = self;
         Letter { bytes: Bytes::copy_from_slice(bytes), id_at, body_at }
     }
 
-    /// Whether it is no message: its entity is to start.
+    /// Returns whether it only asks the entity to start.
     #[inline]
     pub(super) const fn starts(self) -> bool {
         self.bytes[0] == STARTS
     }
 
-    /// For which entity.
+    /// Returns the id of the entity.
     pub(super) fn id(self) -> &'a str {
-        std::str::from_utf8(self.id_bytes()).expect("read() has looked")
+        std::str::from_utf8(self.id_bytes()).expect("checked by read()")
     }
 
-    /// The same, for who only compares: not read as text again.
+    /// Returns the id as bytes, for comparisons, without another UTF-8 check.
     #[inline]
     pub(super) fn id_bytes(self) -> &'a [u8] {
         &self.bytes[usize::from(self.id_at)..usize::from(self.body_at)]
     }
 
-    /// Who waits for an answer.
+    /// Returns the reply address, if an answer is expected.
     pub(super) fn asker(self) -> Option<Asker> {
         if self.bytes[0] == 0 {
             return None;
@@ -188,20 +189,20 @@ impl<'a> LetterRef<'a> {
         (asker.correlation > 0).then_some(asker)
     }
 
-    /// The message, encoded.
+    /// Returns the encoded message.
     #[inline]
     pub(super) fn body(self) -> &'a [u8] {
         &self.bytes[usize::from(self.body_at)..]
     }
 
-    /// All of it.
+    /// Returns all bytes of the letter.
     #[inline]
     pub(super) const fn bytes(self) -> &'a [u8] {
         self.bytes
     }
 }
 
-/// The same, with its bytes.
+/// A letter that owns its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Letter {
     bytes: Bytes,
@@ -210,7 +211,7 @@ pub(super) struct Letter {
 }
 
 impl Letter {
-    /// Asks an entity to start.
+    /// Makes a letter that asks an entity to start.
     pub(super) fn start(to: &EntityId, Asker { node, correlation }: Asker) -> Self {
         let id = to.as_str().as_bytes();
         let id_length = u16::try_from(id.len()).expect("an id has at most ENTITY_BYTES_MAX bytes");
@@ -223,7 +224,7 @@ impl Letter {
         Self { bytes: bytes.into(), id_at, body_at: id_at + id_length }
     }
 
-    /// Reads where what parts are.
+    /// Finds the parts of a letter.
     pub(super) fn read(bytes: Bytes) -> Result<Self, BadFrame> {
         let LetterRef { id_at, body_at, .. } = LetterRef::read(&bytes)?;
         Ok(Self { bytes, id_at, body_at })
@@ -235,23 +236,23 @@ impl Letter {
         LetterRef { bytes, id_at: *id_at, body_at: *body_at }
     }
 
-    /// For which entity.
+    /// Returns the id of the entity.
     pub(super) fn id(&self) -> &str {
         self.view().id()
     }
 
-    /// See [`LetterRef::id_bytes`].
+    /// Returns the id as bytes, see [`LetterRef::id_bytes`].
     #[inline]
     pub(super) fn id_bytes(&self) -> &[u8] {
         self.view().id_bytes()
     }
 
-    /// Who waits for an answer.
+    /// Returns the reply address, if an answer is expected.
     pub(super) fn asker(&self) -> Option<Asker> {
         self.view().asker()
     }
 
-    /// All of it.
+    /// Returns all bytes of the letter.
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -262,7 +263,7 @@ impl Letter {
 pub(super) mod tests {
     use super::*;
 
-    /// A letter for entity `a`, of so many bytes: the number, as far as there is room.
+    /// Makes a letter for entity `a`, of `bytes` bytes, whose body begins with the number.
     pub(in crate::sharding) fn letter(number: u64, bytes: usize) -> Letter {
         let mut text = vec![0, 1, 0, b'a'];
         text.extend_from_slice(&number.to_le_bytes());

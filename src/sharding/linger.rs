@@ -1,25 +1,26 @@
-//! Whether an entity that has handled what waited lets others have a turn before it goes: what comes
-//! meanwhile finds it awake, and costs no further task.
+//! Decides whether an entity that has handled all its messages yields once before its task ends. A
+//! message that arrives meanwhile finds it awake and needs no further task.
 //!
-//! That pays where who asks is on this node and asks again at once, and where somebody tells in a stream.
-//! It is in vain where messages come one by one from other nodes: an answer takes longer than a turn, and
-//! what the entity touches has left the core's cache when it comes back. Measured with 1,000 entities and
-//! 1,024 asks in flight: from one other node 460,000 a second with the turn and 600,000 without, of
-//! three nodes' entities, one's own among them, 950,000 and 760,000. So each shard goes by what became of
-//! it lately, as a branch predictor does: a counter with inertia, and a try now and then.
+//! Yielding pays if the sender is on this node and asks again at once, or sends a stream of
+//! messages. It is wasted if messages come one by one from other nodes: an answer takes longer than
+//! the yield, and the entity's data have left the core's cache when it continues. Measured with
+//! 1,000 entities and 1,024 asks in flight: from one other node 460,000 a second with the yield and
+//! 600,000 without; on three nodes with entities, from one of them, 950,000 and 760,000. So each
+//! shard adapts to the recent outcomes, as a branch predictor does: a counter with inertia, and an
+//! occasional try.
 
-/// Turns in vain, one after the other, after which there is none. Measured: with 2, tells in turns to
-/// 1,000 entities, for which every second turn pays, lose a fifth of their rate.
+/// Wasted yields in a row after which a shard stops yielding. Measured: with 2, streams to 1,000
+/// entities in turn, for which every second yield pays, lose a fifth of their rate.
 const PATIENCE: u8 = 8;
 
-/// Of so many that would go at once one tries it.
+/// While a shard does not yield, one of this many entities tries it.
 const TRY_EVERY: u8 = 16;
 
-/// What is known of one shard's entities, together.
+/// Recent outcomes of one shard's entities together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Linger {
     patience: u8, // ≤ PATIENCE
-    gone: u8,     // at once, since the last try; < TRY_EVERY
+    gone: u8,     // not yielded since the last try; < TRY_EVERY
 }
 
 impl Linger {
@@ -27,7 +28,7 @@ impl Linger {
         Self { patience: PATIENCE, gone: 0 }
     }
 
-    /// Whether one that has handled messages waits for a turn of others before it goes.
+    /// Returns whether an entity that has handled its messages yields before its task ends.
     pub(super) const fn waits(&mut self) -> bool {
         if self.patience > 0 {
             return true;
@@ -36,7 +37,7 @@ impl Linger {
         self.gone == 0
     }
 
-    /// One has waited, and messages came, or none.
+    /// Records whether a yield paid: messages came meanwhile.
     pub(super) const fn learn(&mut self, paid: bool) {
         self.patience = if paid { PATIENCE } else { self.patience.saturating_sub(1) };
     }
@@ -46,7 +47,7 @@ impl Linger {
 mod tests {
     use super::*;
 
-    /// How many of so many entities wait, if messages come meanwhile or not.
+    /// Returns how many of `entities` yield if each yield pays, or none does.
     fn waits(linger: &mut Linger, entities: usize, pays: bool) -> usize {
         let waited = (0..entities).filter(|_| {
             let waits = linger.waits();

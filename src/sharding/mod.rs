@@ -1,8 +1,10 @@
-//! Cluster sharding: entities by id, grouped into shards, each with one home that moves
-//! (spec/sharding.md, spec/safety.md §2, §3, §5).
+//! Cluster sharding: entities by id, grouped into shards, each with one home that may move.
 //!
-//! Knows nothing of sockets: what peers say arrives as inputs, what they are told leaves as
-//! outputs or down a lane.
+//! Protocol: docs/protocol/sharding.md decides the homes, docs/protocol/message-order.md carries
+//! the messages. `machines`, `coordinator` and `region` are state machines without I/O: messages of
+//! peers are inputs, and messages to them are outputs. `runtime`, `shard` and `run` execute
+//! entities, and `gate` orders their messages. The public interface is in `entity`, `context`,
+//! `entity_ref`, `shard_region`, `reply` and `config`.
 
 mod actives;
 pub mod agreed;

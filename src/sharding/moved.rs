@@ -1,5 +1,6 @@
-//! What other nodes have moved here, by their own word: how much of it may wait for one entity, and
-//! what becomes of what is held for a shard when its sender is out.
+//! Limits of messages that other nodes marked as moved: how many may wait for one entity
+//! (docs/protocol/message-order.md#moved-messages-are-exempt), and when held messages of a removed
+//! sender are given up (docs/protocol/message-order.md#orphaned-held-messages-expire).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,18 +15,19 @@ use super::letter::Letter;
 use super::mailbox::Room;
 use super::shard::Desk;
 
-/// What is held of who is out is given up no earlier, however short drains may be.
+/// Shortest time after which held messages of a removed sender are given up, however short drains
+/// are.
 const ORPHANED_MIN: Duration = Duration::from_secs(30);
 
-/// Since when messages are held whose senders are out, of each, and how the shard stands.
+/// Start of the wait for each removed sender with held messages, and the state of the shard then.
 pub(super) struct Orphaned {
     since: BTreeMap<RegionId, Instant>, // ≤ lanes
     standing: Standing,
 }
 
 impl<E: Entity> Desk<'_, E> {
-    /// Whether more waits for an entity than moves bring: that others say that a message had to wait
-    /// for one gives them no room without an end.
+    /// Returns whether more messages wait for an entity than moves can bring. Only the sender marks
+    /// messages as moved, so the mark must not give it unlimited room.
     pub(super) fn is_overrun(&self, from: RegionId, row: u32, bytes: usize) -> bool {
         let Limits { messages, bytes: bytes_max } = self.runtime.moved_by(from);
         let busy = self.floor.tenants.get(row).busy.as_ref();
@@ -33,9 +35,9 @@ impl<E: Entity> Desk<'_, E> {
         busy.is_some_and(|busy| room.check(busy.mailbox.waits(), bytes).is_err())
     }
 
-    /// Some time has passed: gives up what is held of senders that are out, once nobody has told for
-    /// long of the decision that it waits for. A coordinator that knows this region says that again
-    /// and again, unless it was lost with a majority, or never was.
+    /// Gives up held messages of removed senders after nobody has announced their decision for
+    /// long. Called from time to time. A coordinator that knows this region repeats its decisions,
+    /// so the decision was lost with a majority or never existed.
     pub(super) fn review_held(&mut self, gate: &mut Gate<Letter>) {
         let Some(coordinated) = self.runtime.coordinated_since() else { return };
         let lanes = gate.ahead().filter(|lane| self.runtime.is_removed(*lane));

@@ -1,8 +1,8 @@
-//! What takes unusually long: more than three times as long as 99 of 100 like it took
-//! (spec/sharding.md §13).
+//! Detects decisions that take unusually long: more than three times as long as 99 of 100 similar
+//! ones.
 //!
-//! Knows no deadline: who has it looks when something happens anyway, and what is open is spoken of
-//! again every two seconds.
+//! It has no timer. The owner calls [`Pace::take_slow`] when other events occur, which happens at
+//! least every two seconds while a decision is open, because open decisions are repeated.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -15,28 +15,27 @@ use super::remembered::Slow;
 /// Durations that are remembered of each kind.
 const SAMPLES_MAX: usize = 1_024;
 
-/// Fewer say nothing of one in a hundred.
+/// Fewer samples do not determine the 99th percentile.
 const SAMPLES_MIN: usize = 100;
 
-/// The percentile is found anew after so many new durations.
+/// The percentile is computed again after this many new samples.
 const ANEW: usize = 32;
 
-/// What takes less is not slow, however fast others were: a word may have to be said again.
+/// Shorter durations are never slow, however fast others were: a message may have to be repeated.
 const AT_LEAST: Duration = Duration::from_secs(1);
 
-/// What is slow while it is not known how long such things take: twice as long as a shard may be
-/// drained.
+/// Limit while too few samples are known: twice the default time for the drain of a shard.
 const UNKNOWN: Duration = Duration::from_secs(30);
 
-/// Between two looks, at least: many may be open.
+/// Least time between two checks, because many decisions may be open.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Things of two kinds last differently.
+/// Kind of a decision; the kinds have different durations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Kind {
-    /// Nobody has to end first.
+    /// No predecessor has to end first.
     Start,
-    /// Somebody has.
+    /// A predecessor has to end first.
     Move,
 }
 
@@ -67,13 +66,13 @@ impl Took {
     }
 }
 
-/// See the module's page.
+/// Durations of past decisions and the open ones; see the module documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pace {
     starts: Took,
     moves: Took,
     open: BTreeMap<ShardId, (Instant, Kind)>, // ≤ shards
-    order: BTreeSet<(Instant, ShardId)>,      // of those that were not called slow; ≤ open
+    order: BTreeSet<(Instant, ShardId)>,      // those not yet reported as slow; ≤ open
     look_at: Instant,
 }
 
@@ -92,14 +91,14 @@ impl Pace {
         }
     }
 
-    /// Something begins at a shard; whatever was open there is forgotten.
+    /// Records the start of a decision about a shard, and forgets the one that was open there.
     pub(super) fn begin(&mut self, now: Instant, shard: ShardId, kind: Kind) {
         self.forget(shard);
         self.open.insert(shard, (now, kind));
         self.order.insert((now, shard));
     }
 
-    /// It is done.
+    /// Records that the open decision of a shard was carried out.
     pub(super) fn end(&mut self, now: Instant, shard: ShardId) {
         if let Some((begun, kind)) = self.open.get(&shard).copied() {
             self.forget(shard);
@@ -107,20 +106,21 @@ impl Pace {
         }
     }
 
-    /// It came to nothing.
+    /// Forgets the open decision of a shard, which was not carried out.
     pub(super) fn forget(&mut self, shard: ShardId) {
         if let Some((begun, _)) = self.open.remove(&shard) {
             self.order.remove(&(begun, shard));
         }
     }
 
-    /// All that is open came to nothing.
+    /// Forgets all open decisions.
     pub(super) fn forget_all(&mut self) {
         self.open.clear();
         self.order.clear();
     }
 
-    /// What is slow now and was not before, the oldest first. Whom it waits for others know.
+    /// Returns the shards whose decisions became slow since the last call, the oldest first. The
+    /// caller adds the regions that they wait for.
     pub(super) fn take_slow(&mut self, now: Instant) -> Option<Slow> {
         if now < self.look_at {
             return None;
@@ -131,7 +131,7 @@ impl Pace {
         for (begun, shard) in &self.order {
             let waited = now - *begun;
             if waited <= least {
-                break; // all that follow are younger
+                break; // the following ones are younger
             }
             let Some((_, kind)) = self.open.get(shard) else { continue };
             let limit = self.limit(*kind);
@@ -174,9 +174,9 @@ mod tests {
         }
         pace.begin(ms(0), SHARD, Kind::Move);
         assert_eq!(pace.take_slow(ms(1_500)), None);
-        assert_eq!(pace.take_slow(ms(1_501)), None, "not looked at again so soon");
+        assert_eq!(pace.take_slow(ms(1_501)), None, "checked too recently");
         assert_eq!(pace.take_slow(ms(1_700)), slow(1_700, 1_500));
-        assert_eq!(pace.take_slow(ms(9_999)), None, "once");
+        assert_eq!(pace.take_slow(ms(9_999)), None, "reported only once");
         pace.end(ms(9_999), SHARD);
         pace.begin(ms(10_000), SHARD, Kind::Move);
         assert_eq!(pace.take_slow(ms(11_501)), slow(1_501, 1_500), "another decision");

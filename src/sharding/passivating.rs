@@ -1,5 +1,5 @@
-//! Which entities stop although their shard stays, on one node (spec/sharding.md §10): who keeps the
-//! books, and who looks how often.
+//! Passivation on one node (docs/protocol/sharding.md#passivation): which bookkeeping a type needs,
+//! the periodic check for idle entities, and their stop. The strategies are in `passivation`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,21 +18,22 @@ use super::shard::{After, Floor, Shard, Visit};
 use super::tenancy::Stage;
 use super::tenants::{NONE, Tenant};
 
-/// How often is looked, at most.
+/// Shortest time between two checks.
 const SWEEP_MIN: Duration = Duration::from_millis(10);
 
-/// Rows that are looked at under one hold of their shard's lock.
+/// Rows of the entity table that are checked under one hold of the shard's lock.
 const ROWS_AT_A_TIME: usize = 1_000;
 
-/// Who keeps the books of passivation.
+/// Bookkeeping of passivation for a region.
 pub(super) enum Books {
     Nobody,
-    /// Nobody; whoever was idle for so long is found by a look at all rows. For a look takes a few
-    /// nanoseconds a row, once in a while, and books would be written at each burst of messages.
+    /// None; a check of all rows finds the entities that were idle for the timeout. A check takes a
+    /// few nanoseconds per row, once in a while; bookkeeping would be updated at each burst of
+    /// messages.
     Rows,
-    /// All shards together.
+    /// One tracker for all shards together.
     Region(Arc<Actives>),
-    /// Each shard its own.
+    /// One tracker per shard.
     Shards(Box<settings::Passivation>),
 }
 
@@ -60,16 +61,16 @@ impl Books {
     }
 }
 
-/// Who looks after a shard's entities that may have to stop.
+/// Bookkeeping of passivation for a shard.
 pub(super) enum ShardBooks {
     Nobody,
-    /// Whoever looks at the rows: since when each entity rests stands there.
+    /// The rows record since when their entities are idle; the periodic check reads them.
     Rows,
     Kept(Arc<Actives>),
 }
 
 impl ShardBooks {
-    /// The books in which an entity has that place.
+    /// Returns the tracker in which an entity has this slot.
     fn of(&self, slot: u32) -> Option<&Actives> {
         match self {
             Self::Kept(actives) if slot != NONE => Some(actives),
@@ -86,7 +87,8 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
-    /// Does something to the entities of a shard that lives here and does not leave, and what follows.
+    /// Changes the entities of a shard if it lives here and does not drain, and carries out the
+    /// effects.
     fn if_open<T>(
         self: &Arc<Self>,
         shard: &Arc<Shard<E>>,
@@ -101,7 +103,7 @@ impl<E: Entity> Runtime<E> {
         done
     }
 
-    /// Begins to look for idle entities, if nobody does.
+    /// Starts the periodic check for idle entities, unless it runs.
     pub(super) fn sweep(self: &Arc<Self>) {
         let Some(settings) = self.settings.automatic_passivation() else { return };
         let off = matches!(self.books, Books::Nobody) || settings.idle_timeout.is_zero();
@@ -140,7 +142,8 @@ impl<E: Entity> Runtime<E> {
         self.passivate(leavers);
     }
 
-    /// Of many rows some at a time, with a turn of others after each: messages wait meanwhile.
+    /// Stops the idle entities of a shard. The rows are checked in parts, with a turn for other
+    /// tasks after each, because messages wait meanwhile.
     async fn stop_idle(self: &Arc<Self>, shard: &Arc<Shard<E>>) {
         for first in (0..).step_by(ROWS_AT_A_TIME) {
             let (rows, now) = (first..first + ROWS_AT_A_TIME, self.world.now());
@@ -157,7 +160,7 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
-    /// Another limit of active entities, for all shards.
+    /// Sets the limit of active entities for all shards together.
     pub(super) fn set_limit(self: &Arc<Self>, limit: usize) {
         self.limit.store(limit, Ordering::Release);
         if let Books::Region(actives) = &self.books {
@@ -168,7 +171,7 @@ impl<E: Entity> Runtime<E> {
         self.share_limit();
     }
 
-    /// Each shard that lives here has its part of the limit, if there are parts.
+    /// Divides the limit among the shards that live here, if each has its own tracker.
     pub(super) fn share_limit(self: &Arc<Self>) {
         if !matches!(self.books, Books::Shards(_)) {
             return;
@@ -186,7 +189,7 @@ impl<E: Entity> Runtime<E> {
 }
 
 impl<E: Entity> Floor<E> {
-    /// Counts a message in the books of passivation.
+    /// Reports a message to the tracker.
     pub(super) fn visit(
         &mut self,
         row: u32,
@@ -202,7 +205,7 @@ impl<E: Entity> Floor<E> {
         actives.touch(runtime.world.now(), tenant.slot, hash, &mut after.leavers);
     }
 
-    /// An entity has nothing to do any more.
+    /// Records that an entity became idle.
     pub(super) fn rest(&mut self, row: u32, runtime: &Runtime<E>, after: &mut After<E>) {
         let tenant = self.tenants.get_mut(row);
         if let ShardBooks::Rows = self.books {
@@ -213,14 +216,14 @@ impl<E: Entity> Floor<E> {
         }
     }
 
-    /// An entity with that place in the books has gone.
+    /// Removes an entity with this slot from the tracker.
     pub(super) fn leave_books(&self, slot: u32) {
         if let Some(actives) = self.books.of(slot) {
             actives.leave(slot);
         }
     }
 
-    /// Who is named by the books is to stop, if it is still this one and idle.
+    /// Stops an entity that the tracker chose, if it is still this one and idle.
     pub(super) fn passivate(&mut self, leaver: Leaver, after: &mut After<E>) {
         let Leaver { row, slot, .. } = leaver;
         let is_it = |tenant: &Tenant<E>| tenant.slot == slot && tenant.busy.is_none();
@@ -229,7 +232,8 @@ impl<E: Entity> Floor<E> {
         }
     }
 
-    /// Stops those of some rows that are idle, and for long. False: there are no rows behind these.
+    /// Stops the entities in `rows` that are idle and match `for_long`. Returns false if no rows
+    /// follow.
     fn stop_idle(
         &mut self,
         rows: Range<usize>,
@@ -242,14 +246,14 @@ impl<E: Entity> Floor<E> {
         true
     }
 
-    /// An idle entity is to stop: its value goes, after its last word if it has one.
+    /// Stops an idle entity: its value is dropped, after its stop message if the type has one.
     fn stop(&mut self, row: u32, after: &mut After<E>) {
         let tenant = self.tenants.get(row);
         let slot = tenant.slot;
         if tenant.state.is_none() {
             return self.forget(row, slot);
         }
-        // In a task of its own: no other instance begins before this one is dropped.
+        // In a task of its own, so that no other instance begins before this one is dropped.
         self.tenants.busy(row).leaves = true;
         if let Some(actives) = self.books.of(slot) {
             actives.set_busy(slot);
@@ -257,7 +261,7 @@ impl<E: Entity> Floor<E> {
         self.start(row, after);
     }
 
-    /// A dormant state goes as its entity would: that has had its last word.
+    /// Drops a dormant state as its idle entity would be; its instance had its stop message before.
     fn forget(&mut self, row: u32, slot: u32) {
         if self.tenants.wake(row).is_none() {
             return;
@@ -266,7 +270,7 @@ impl<E: Entity> Floor<E> {
         self.leave_books(slot);
     }
 
-    /// Its entities are no longer active: their shard leaves.
+    /// Removes all entities from the tracker, because their shard leaves.
     pub(super) fn close_books(&mut self) {
         for tenant in self.tenants.all() {
             let slot = std::mem::replace(&mut tenant.slot, NONE);

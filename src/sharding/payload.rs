@@ -1,11 +1,10 @@
-//! What a move carries along: what entities handed over, then the messages that were accepted and
-//! not begun, in order (spec/sharding.md §5 R5).
+//! message  letter                           2 state  id length u16 · id · state
+//! ```
+//! Numbers are little-endian.
+//! begun, in order (docs/protocol/sharding.md#the-payload-carries-what-has-not-begun).
 //!
 //! ```text
 //! version u8 (2) · per entry: kind u8 · length u32 · content
-//! 1 message  letter                           2 state  id length u16 · id · state
-//! ```
-//! Numbers are little-endian.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -30,22 +29,22 @@ mod kind {
     pub(super) const STATE: u8 = 2;
 }
 
-/// What a payload holds.
+/// Contents of a payload.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Carried {
     pub(super) states: Vec<(EntityId, State)>,
     pub(super) letters: Vec<Letter>,
 }
 
-/// What is dropped once the lock is released.
+/// Values to drop after the lock is released.
 pub(super) struct Left<E: Entity> {
     pub(super) values: Vec<Box<Instance<E>>>,
-    /// Their bytes are in the payload.
+    /// Typed messages that were encoded into the payload.
     pub(super) typed: Vec<E::Message>,
     pub(super) lost: Vec<(Lost, Entry<E::Message>)>,
 }
 
-/// Empties a shard's mailboxes, and takes the states that no instance has.
+/// Encodes the mailboxes and dormant states of a shard, and empties them.
 pub(super) fn seal<E: Entity>(mut tenants: Tenants<E>, canary: Canary) -> (Option<Bytes>, Left<E>) {
     let mut left = Left { values: Vec::new(), typed: Vec::new(), lost: Vec::new() };
     let mut bytes = Vec::new();
@@ -72,7 +71,7 @@ pub(super) fn seal<E: Entity>(mut tenants: Tenants<E>, canary: Canary) -> (Optio
 }
 
 fn draft_of<M: serde::Serialize>(to: &EntityId, message: &M) -> Option<Draft> {
-    // A panic of the user's here would take the shard's lock with it.
+    // A panic of user code must not poison the shard's lock.
     catch_unwind(AssertUnwindSafe(|| encode(to, message, None).ok())).ok().flatten()
 }
 
@@ -94,12 +93,13 @@ fn head(bytes: &mut Vec<u8>, kind: u8, length: usize) {
     if bytes.is_empty() {
         bytes.push(VERSION);
     }
-    let length = u32::try_from(length).expect("what a lane takes is shorter than 4 GiB");
+    let length = u32::try_from(length).expect("lanes take less than 4 GiB");
     bytes.push(kind);
     bytes.extend_from_slice(&length.to_le_bytes());
 }
 
-/// What a payload holds, and why there is no more, if it ends too early.
+/// Decodes a payload up to its end or the first malformed entry. The result says whether it was
+/// complete.
 pub(super) fn read(payload: &Bytes) -> (Carried, Result<(), BadFrame>) {
     let mut carried = Carried::default();
     let Some((VERSION, mut rest)) = payload.split_first().map(|(v, rest)| (*v, rest)) else {
@@ -135,7 +135,7 @@ fn state(content: &[u8]) -> Result<(EntityId, State), BadFrame> {
     let (id, state) = rest.split_at_checked(length).ok_or(CUT)?;
     let id = std::str::from_utf8(id).map_err(|_| BadFrame("an entity id that is no UTF-8"))?;
     let id = EntityId::new(id).map_err(|_| BadFrame("an entity id of a wrong length"))?;
-    Ok((id, state.into())) // copied: it may stay long after the rest is gone
+    Ok((id, state.into())) // copied: it may outlive the payload by far
 }
 
 #[cfg(test)]
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn malformed_payload_is_refused_without_panic() {
-        assert!(read(&Bytes::from_static(&[9])).1.is_err(), "of another release");
+        assert!(read(&Bytes::from_static(&[9])).1.is_err(), "unknown version");
         let (bytes, _) = ends();
         for at in 0..bytes.len() {
             for value in 0..=255 {
@@ -197,6 +197,6 @@ mod tests {
             }
         }
         let no_id = [VERSION, kind::STATE, 2, 0, 0, 0, 0, 0];
-        assert!(read(&Bytes::copy_from_slice(&no_id)).1.is_err(), "of nobody");
+        assert!(read(&Bytes::copy_from_slice(&no_id)).1.is_err(), "an empty id");
     }
 }

@@ -1,9 +1,9 @@
-//! Handlers that are polled at this moment, at most one a thread: for a monitor that asks which of
-//! them blocks its thread.
+//! The handlers that are polled at this moment, at most one per thread. A monitor uses them to find
+//! a handler that blocks its thread.
 //!
-//! A handler that blocks can't say so, and its thread says nothing else. So each thread writes down
-//! whose handler it polls, and since when by a clock that the monitor moves on: four stores a poll,
-//! no lock, no name. The monitor finds the entity by its place once it knows that there is a need.
+//! A blocked handler cannot report itself. So each thread records the entity whose handler it polls
+//! and the start of the poll, by a clock that the monitor advances. This costs four stores per
+//! poll, and no lock. The monitor looks up the entity only when it reports a long poll.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use super::ids::ShardId;
 
-/// No handler is polled.
+/// Value of `began` while no handler is polled.
 const NONE: u64 = 0;
 
-/// Milliseconds since the host was started, as of the last look of a monitor of this process.
+/// Milliseconds since the host was started, as of the last check of a monitor of this process.
 static NOW: AtomicU64 = AtomicU64::new(1);
 
-/// What each thread polls that ever polled a handler.
+/// State of every thread that has ever polled a handler.
 static THREADS: Mutex<Vec<Weak<Polled>>> = Mutex::new(Vec::new()); // ≤ threads of the process
 
 thread_local! {
@@ -32,33 +32,33 @@ struct Polled {
     row: AtomicU32,
 }
 
-/// Names what hosts one entity type on one node.
+/// Identifies the runtime of one entity type on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entities(u64);
 
 /// A handler that has been polled for long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LongPoll {
-    /// Of which entities.
+    /// Runtime of the entity.
     pub entities: Entities,
-    /// The entity's shard.
+    /// Shard of the entity.
     pub shard: ShardId,
-    /// Its place in the shard.
+    /// Row of the entity in the table of its shard.
     pub row: u32,
-    /// When its poll began, in milliseconds since the host was started.
+    /// Start of the poll, in milliseconds since the host was started.
     pub began: u64,
-    /// For how long it has been polled, to about the time between two looks of the monitor.
+    /// Duration of the poll, exact to about the time between two checks of the monitor.
     pub took: Duration,
 }
 
 impl Entities {
-    /// A name that nothing else in this process has.
+    /// Makes an identifier that nothing else in this process has.
     pub(super) fn unnamed() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Polls a handler of the entity at this place.
+    /// Polls a handler of the entity in this row, and records the poll.
     #[inline]
     pub(super) fn poll<T>(self, shard: ShardId, row: u32, poll: impl FnOnce() -> T) -> T {
         MINE.with(|mine| {
@@ -85,8 +85,8 @@ fn threads() -> MutexGuard<'static, Vec<Weak<Polled>>> {
     THREADS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Moves the clock on to `now`, the time since the host was started, and tells which handlers have
-/// been polled for at least so long, in all nodes of this process.
+/// Advances the clock to `now`, the time since the host was started. Returns the handlers of all
+/// nodes of this process that have been polled for at least `span`.
 pub fn longer_than(span: Duration, now: Duration) -> Vec<LongPoll> {
     let millis = u64::try_from(now.as_millis()).unwrap_or(u64::MAX).max(1);
     let now = NOW.fetch_max(millis, Ordering::Relaxed).max(millis);
@@ -101,7 +101,7 @@ pub fn longer_than(span: Duration, now: Duration) -> Vec<LongPoll> {
             began,
             took,
         };
-        // What changes meanwhile is no long poll.
+        // A poll that changes during this check has ended, so it is not long.
         let is_long = began != NONE && took >= span;
         (is_long && thread.began.load(Ordering::Acquire) == began).then_some(long)
     });
@@ -119,7 +119,7 @@ mod tests {
             let all = longer_than(Duration::from_millis(500), Duration::from_millis(now));
             all.into_iter().filter(|poll| poll.entities == entities).collect()
         };
-        // Far ahead of the clock of any host, which other tests of this process may move on.
+        // Far ahead of any host's clock, which other tests of this process may advance.
         let start = 1 << 50;
         assert_eq!(mine(start), []);
         let (shard, row) = (ShardId::new(7), 9);

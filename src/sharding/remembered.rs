@@ -1,5 +1,6 @@
-//! The last decisions, with who wanted them and how long each phase took, so that "why is it
-//! there?" has an answer (spec/sharding.md §13).
+//! The last decisions with their reasons and the duration of each phase, for explanations of a
+//! shard's home (docs/protocol/sharding.md#queries-and-stops). Coordinator and regions each keep a
+//! [`Ring`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,51 +11,51 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::{Generation, RegionId, ShardId};
 
-/// Decisions that are remembered where nothing else is set.
+/// Decisions that are remembered by default.
 pub const REMEMBERED_MAX: usize = 4_096;
 
-/// One decision about one shard, as a coordinator or a region saw it. All durations are counted
+/// One decision about one shard as a coordinator or a region saw it. All durations are measured
 /// from `at`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Remembered {
-    /// When it was made or, at a region, heard of: by the wall clock of who remembers, in
-    /// milliseconds since 1970.
+    /// Time at which the decision was made or, at a region, received: wall clock of the coordinator
+    /// or region, in milliseconds since 1970.
     #[serde(with = "millis")]
     pub at: WallTime,
-    /// The same by its monotonic clock; means nothing elsewhere.
+    /// The same time by its monotonic clock; meaningless on other nodes.
     #[serde(skip)]
     pub begun: Instant,
-    /// Which shard.
+    /// Shard of the decision.
     pub shard: ShardId,
-    /// Which decision.
+    /// Generation of the decision.
     pub generation: Generation,
-    /// Where it lived.
+    /// Home before the decision.
     #[serde(default)]
     pub from: Option<RegionId>,
-    /// Where it is to live.
+    /// Home by the decision.
     #[serde(default)]
     pub to: Option<RegionId>,
-    /// Why, in the words of who chose.
+    /// Reason of the decision, as given by its cause.
     pub why: Arc<str>,
-    /// Until its write began, which waits for the one before; at the coordinator only.
+    /// Time until its write began, which waits for the write before; only at the coordinator.
     #[serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub queued: Option<Duration>,
-    /// Until a quorum held it; at the coordinator only.
+    /// Time until a quorum held it; only at the coordinator.
     #[serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub written: Option<Duration>,
-    /// Until the last entity had ended; at the region that it leaves only.
+    /// Time until the last entity had stopped; only at the region that the shard leaves.
     #[serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub drained: Option<Duration>,
-    /// Until it was carried out: the home hosts or, where there is to be none, nobody does.
+    /// Time until it was carried out: the home hosts, or no region does if there is no home.
     #[serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub settled: Option<Duration>,
-    /// Who had to end first.
+    /// Regions that had to end first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub awaited: Vec<RegionId>, // ≤ regions
 }
 
 impl Remembered {
-    /// A decision of which nothing else is known yet.
+    /// Makes an entry for a new decision.
     #[must_use]
     pub fn new(now: Now, shard: ShardId, generation: Generation, why: Arc<str>) -> Self {
         Self {
@@ -73,13 +74,13 @@ impl Remembered {
         }
     }
 
-    /// Whether it is carried out, or drained where that is all there is to do.
+    /// Returns whether it was carried out, or drained if that was this region's part.
     #[must_use]
     pub const fn is_over(&self) -> bool {
         self.settled.is_some() || self.drained.is_some()
     }
 
-    /// Whether a region has a part in it.
+    /// Returns whether the decision concerns a region.
     #[must_use]
     pub fn concerns(&self, region: RegionId) -> bool {
         self.from == Some(region) || self.to == Some(region) || self.awaited.contains(&region)
@@ -99,50 +100,50 @@ mod millis {
     }
 }
 
-/// A step of a decision, as it happens: for events.
+/// A step of a decision, for events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// What happened.
     pub what: What,
-    /// Of which decision, with what is known of it by now.
+    /// The decision, with all that is known about it so far.
     pub of: Remembered,
 }
 
-/// The steps.
+/// Kinds of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum What {
-    /// The coordinator has decided; the write begins.
+    /// The coordinator decided, and the write begins.
     Decided,
-    /// A quorum holds it: it is spoken of.
+    /// A quorum holds the decision, and the coordinator sends it.
     Written,
-    /// It is carried out, as the coordinator knows.
+    /// The coordinator knows that the decision was carried out.
     Settled,
-    /// A region was told to host the shard.
+    /// A region received the order to host the shard.
     Told,
-    /// It has started there.
+    /// The shard started on the region.
     Started,
-    /// It ran there already, and goes on.
+    /// The shard was already running on the region and continues under the decision.
     Adopted,
-    /// A region was told to release what it hosts.
+    /// A region received the order to release the shard.
     Draining,
-    /// Nothing of it runs there any more.
+    /// The last entity of the shard has stopped on the region.
     Drained,
 }
 
-/// Decisions that take more than three times as long as nearly all do.
+/// Decisions that take more than three times as long as nearly all others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slow {
-    /// Of which shards; said once of each decision.
+    /// Their shards; each decision is reported once.
     pub shards: Vec<ShardId>, // ≤ number-of-shards
-    /// For how long the oldest of them has waited.
+    /// Time for which the oldest of them has waited.
     pub waited: Duration,
-    /// After how long a decision counts as slow.
+    /// Time after which a decision counts as slow.
     pub limit: Duration,
-    /// Who has not said what is waited for, as far as is known here.
+    /// Regions that are waited for, as far as is known here.
     pub awaited: Vec<RegionId>, // ≤ regions
 }
 
-/// The ring of them.
+/// The last decisions, up to a limit.
 #[derive(Clone, Debug)]
 pub struct Ring {
     limit: usize,
@@ -156,13 +157,13 @@ impl Default for Ring {
 }
 
 impl Ring {
-    /// A ring of `limit` decisions; at least one.
+    /// Makes a ring of `limit` decisions, at least one.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self { limit: limit.max(1), entries: VecDeque::new() }
     }
 
-    /// Remembers a decision, and forgets the oldest when it is full.
+    /// Adds a decision, and removes the oldest if the ring is full.
     pub fn push(&mut self, entry: Remembered) {
         while self.entries.len() >= self.limit {
             self.entries.pop_front();
@@ -170,7 +171,8 @@ impl Ring {
         self.entries.push_back(entry);
     }
 
-    /// Where a decision stands. They come nearly always in their order.
+    /// Returns the index of a decision. Entries are nearly always in order, so a binary search
+    /// comes first.
     fn find(&self, shard: ShardId, generation: Generation) -> Option<usize> {
         let key = |entry: &Remembered| (entry.generation, entry.shard);
         let wanted = (generation, shard);
@@ -181,13 +183,13 @@ impl Ring {
         by_order.or_else(|| (!is_forgotten).then(by_looking)?)
     }
 
-    /// What is remembered of a decision.
+    /// Returns the entry of a decision.
     #[must_use]
     pub fn get(&self, shard: ShardId, generation: Generation) -> Option<&Remembered> {
         self.entries.get(self.find(shard, generation)?)
     }
 
-    /// Notes what became of a decision, if it is still remembered; what is known of it then.
+    /// Changes the entry of a decision, if it is still remembered, and returns it.
     pub fn note(
         &mut self,
         shard: ShardId,
@@ -200,7 +202,7 @@ impl Ring {
         Some(entry)
     }
 
-    /// Notes something at all decisions about a shard that are like this; the newest of them.
+    /// Changes all matching decisions about a shard, and returns the newest of them.
     pub fn note_each(
         &mut self,
         shard: ShardId,
@@ -215,12 +217,12 @@ impl Ring {
         newest
     }
 
-    /// All of them, oldest first.
+    /// Returns all entries, oldest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Remembered> {
         self.entries.iter()
     }
 
-    /// What is remembered of a shard, newest first.
+    /// Returns the entries about a shard, newest first.
     pub fn of_shard(&self, shard: ShardId) -> impl Iterator<Item = &Remembered> {
         self.entries.iter().rev().filter(move |entry| entry.shard == shard)
     }
@@ -271,7 +273,7 @@ mod tests {
             ..Remembered::new(now, ShardId::new(3), Generation::NEVER, "test".into())
         };
         let bytes = rmp_serde::to_vec_named(&said).expect("plain data");
-        let heard: Remembered = rmp_serde::from_slice(&bytes).expect("as it was said");
+        let heard: Remembered = rmp_serde::from_slice(&bytes).expect("it decodes");
         assert_eq!(heard, Remembered { begun: Instant::default(), ..said });
     }
 }

@@ -1,5 +1,6 @@
-//! What is said again until it is answered: after a first pause, then after twice as long, up to
-//! a longest one (spec/sharding.md §5: 200 ms, doubling to 2 s).
+//! Schedule of repetitions: a message about a shard is repeated until it is answered, after a first
+//! pause, then with doubled pauses up to a longest one
+//! (docs/protocol/sharding.md#repeat-until-hosted: 200 ms, doubling to 2 s).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,9 +12,9 @@ use super::ids::ShardId;
 /// The pauses between repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pauses {
-    /// Before the first repetition.
+    /// Pause before the first repetition.
     pub first: Duration,
-    /// The longest.
+    /// Longest pause between repetitions.
     pub longest: Duration,
 }
 
@@ -23,20 +24,20 @@ impl Default for Pauses {
     }
 }
 
-/// Which shard is to be spoken of again, and when.
+/// The shards with unanswered messages, and when to repeat them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Repeats {
     open: BTreeMap<ShardId, (Instant, Duration)>, // ≤ shards
-    order: BTreeSet<(Instant, ShardId)>,          // as many
+    order: BTreeSet<(Instant, ShardId)>,          // one entry per shard
 }
 
 impl Repeats {
-    /// Repeats what was said of a shard just now, until [`end`](Self::end).
+    /// Repeats a message about a shard that was sent just now, until [`end`](Self::end).
     pub(super) fn begin(&mut self, now: Instant, shard: ShardId, pauses: Pauses) {
         self.at(now + pauses.first, shard, pauses.first);
     }
 
-    /// The same of what is to be said now.
+    /// The same for a message that is due now.
     pub(super) fn begin_now(&mut self, now: Instant, shard: ShardId, pauses: Pauses) {
         self.at(now, shard, pauses.first / 2);
     }
@@ -47,14 +48,14 @@ impl Repeats {
         self.order.insert((due, shard));
     }
 
-    /// It is answered.
+    /// Ends the repetition, because the message was answered.
     pub(super) fn end(&mut self, shard: ShardId) {
         if let Some((due, _)) = self.open.remove(&shard) {
             self.order.remove(&(due, shard));
         }
     }
 
-    /// Shards whose time has come; their next pause is twice as long.
+    /// Returns the shards whose messages are due, and doubles their next pause.
     pub(super) fn take_due(&mut self, now: Instant, pauses: Pauses) -> Vec<ShardId> {
         let due = self.order.iter().take_while(|(due, _)| *due <= now);
         let due: Vec<ShardId> = due.map(|(_, shard)| *shard).collect();
@@ -67,17 +68,17 @@ impl Repeats {
         due
     }
 
-    /// The next time.
+    /// Returns the time of the next repetition.
     pub(super) fn next(&self) -> Option<Instant> {
         self.order.first().map(|(due, _)| *due)
     }
 
-    /// Whether a shard is being repeated.
+    /// Returns whether the message about a shard is being repeated.
     pub(super) fn contains(&self, shard: ShardId) -> bool {
         self.open.contains_key(&shard)
     }
 
-    /// Nothing is repeated any more.
+    /// Ends all repetitions.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }

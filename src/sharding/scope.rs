@@ -1,5 +1,5 @@
-//! What holds on a thread while an entity's code runs on it: which shard is at work, which way
-//! answers go, which types there are, and why a message is dropped. Synchronous: never held across
+//! Thread-local context of user code: the entity that runs, the path for answers, the registry of
+//! types, and the reason why a message is dropped. Set only around synchronous calls, never across
 //! an await.
 
 use std::cell::{Cell, RefCell};
@@ -12,13 +12,13 @@ use super::ids::EntityId;
 use super::tenancy::Phase;
 use super::types::Types;
 
-/// The entity whose code runs on a thread.
+/// The entity whose code runs on this thread.
 #[derive(Clone, Debug)]
 pub(super) struct AtWork {
-    /// Of its shard.
+    /// Phase of its shard.
     pub(super) phase: Arc<Phase>,
-    /// Set while a handler is polled: the entity handles nothing else until that ends. Unset in a
-    /// task of the entity.
+    /// Set while a handler is polled: the entity handles nothing else until it completes. Not set
+    /// in a task of the entity.
     pub(super) handler: Option<EntityId>,
 }
 
@@ -29,7 +29,8 @@ thread_local! {
     static DROPPED: Cell<Option<Lost>> = const { Cell::new(Some(Lost::NoAnswer)) };
 }
 
-/// Runs something while this stands here: it is lent, so that nobody has to count who uses it.
+/// Sets a thread-local for the duration of `run`. The value is moved in and out again, which avoids
+/// reference counting.
 fn lending<V, T>(
     slot: &'static LocalKey<RefCell<Option<V>>>,
     value: &mut Option<V>,
@@ -46,12 +47,12 @@ fn lending<V, T>(
     run()
 }
 
-/// Runs a poll of an entity's code. `at_work` is there before and after.
+/// Polls an entity's code with `at_work` set, and restores it afterwards.
 pub(super) fn at_work<T>(at_work: &mut Option<AtWork>, poll: impl FnOnce() -> T) -> T {
     lending(&AT_WORK, at_work, poll)
 }
 
-/// The entity whose handler is polled on this thread, with its shard's phase.
+/// Returns the entity whose handler is polled on this thread, with its shard's phase.
 pub(super) fn handler() -> Option<(Arc<Phase>, EntityId)> {
     AT_WORK.with(|at_work| {
         let at_work = at_work.borrow();
@@ -60,39 +61,39 @@ pub(super) fn handler() -> Option<(Arc<Phase>, EntityId)> {
     })
 }
 
-/// Whether a handler of a shard that drains is at work on this thread.
+/// Returns whether code of an entity whose shard drains runs on this thread.
 pub(super) fn is_draining() -> bool {
     AT_WORK.with(|at_work| at_work.borrow().as_ref().is_some_and(|at| at.phase.is_draining()))
 }
 
-/// Decodes something in which addresses of answers may stand: they go `way`.
+/// Decodes a message; reply addresses in it use the path `way`.
 pub(super) fn decoding<T>(way: &mut Option<Arc<dyn Way>>, decode: impl FnOnce() -> T) -> T {
     lending(&WAY, way, decode)
 }
 
-/// The way for an address that is being decoded.
+/// Returns the path for a reply address that is being decoded.
 pub(super) fn way() -> Option<Arc<dyn Way>> {
     WAY.with(|way| way.borrow().clone())
 }
 
-/// Reads an answer, in which references to entities may stand.
+/// Decodes an answer, which may contain references to entities.
 pub(super) fn reading<T>(types: Arc<Readers>, read: impl FnOnce() -> T) -> T {
     lending(&TYPES, &mut Some(types), read)
 }
 
-/// The types of the node that reads a message, or an answer, now.
+/// Returns the registry of types of the node that decodes a message or answer now.
 pub(super) fn types() -> Option<Arc<Types>> {
     let of_answer = || TYPES.with(|types| types.borrow().as_ref().map(|of| Arc::clone(&of.0)));
     way().map(|way| Arc::clone(way.types())).or_else(of_answer)
 }
 
-/// Where a message is dropped by `drop`, whoever asked in it learns why.
+/// Drops a message; the askers in it learn the reason `why`.
 pub(super) fn dropping(why: Lost, drop: impl FnOnce()) {
     dropping_for(Some(why), drop);
 }
 
-/// Where a message's value is dropped by `drop` and the message itself goes on, as the bytes that it
-/// was read from: nobody who asked in it learns anything.
+/// Drops the value of a message that continues to exist as the bytes from which it was decoded, so
+/// the askers in it are not told anything.
 pub(super) fn dropping_value(drop: impl FnOnce()) {
     dropping_for(None, drop);
 }
@@ -108,7 +109,8 @@ fn dropping_for(why: Option<Lost>, drop: impl FnOnce()) {
     drop();
 }
 
-/// Why an address that nobody used is dropped now; `None`: it goes on elsewhere.
+/// Returns the reason with which an unused reply address is dropped now; `None`: the message
+/// continues elsewhere.
 pub(super) fn dropped() -> Option<Lost> {
     let why = DROPPED.with(Cell::get);
     if std::thread::panicking() { why.and(Some(Lost::EntityFailed)) } else { why }

@@ -1,12 +1,13 @@
-//! Between the coordinator and the Replicator: what it asks as requests on the guarded group
-//! `sharding/<type>/homes`, and the replies as facts (spec/safety.md §2). The group has three keys:
-//! the homes, and beneath them `settings`, what all nodes must agree on (§13), and `recovered`, the
-//! last forced configuration whose survivors were asked what runs (spec/safety.md §1).
+//! The guarded group in which a coordinator stores homes, `sharding/<type>/homes`: requests to the
+//! Replicator and their replies (docs/protocol/sharding.md#the-cell-of-a-shard). The group has
+//! three keys: the homes, and beneath them `settings`, on which all nodes must agree, and
+//! `recovered`, the last forced configuration whose survivors were counted.
 //!
-//! A register's stamp says who wrote it last; the generation inside says which decision it is. A
-//! decision that is written again, by its own coordinator after a timeout or by the next one after
-//! its fencing read, gets a new stamp and keeps its generation: from then on no write of a lower
-//! term can win, and no region notices. Knows no shard's history.
+//! The stamp of a register identifies its last write, the generation inside identifies the
+//! decision. A decision that is written again, by its coordinator after a timeout or by the next
+//! one after its fencing read, gets a new stamp and keeps its generation. From then on no write of
+//! a lower term can win, and regions see no change
+//! (docs/protocol/sharding.md#takeover-rewrites-before-speaking).
 
 use std::time::Duration;
 
@@ -26,91 +27,91 @@ use super::config::MajorityPlus;
 use super::home::ShardHome;
 use super::ids::{EntityType, ShardId};
 
-/// What the replicated map of homes holds.
+/// The replicated map of homes.
 pub type Homes = ORMap<ShardId, LWWRegister<ShardHome>>;
 
-/// What the coordinator asks of the Replicator. At most one at a time.
+/// Request of a coordinator to the Replicator. At most one is pending.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Ask {
     /// Takes a term and reads every cell.
     Fence {
-        /// The term.
+        /// Term to take.
         term: Term,
-        /// How long to wait.
+        /// Timeout of the request.
         within: Duration,
     },
     /// Writes cells under the term.
     Write {
-        /// The term.
+        /// Term of the coordinator.
         term: Term,
-        /// The stamp of the write: rises within a term.
+        /// Stamp of the write, which rises within a term.
         seq: u64,
-        /// What is written.
+        /// Cells to write.
         cells: Vec<(ShardId, ShardHome)>, // ≤ BATCH_MAX
-        /// How long to wait.
+        /// Timeout of the request.
         within: Duration,
     },
-    /// Writes under the term that the homes hold all that survived a recovery by force.
+    /// Writes under the term that all homes that survived a forced configuration were counted.
     Recover {
-        /// Of which configuration; the term that it is written under.
+        /// The forced configuration, and the term of the write.
         recovered: Recovered,
-        /// The stamp of the write.
+        /// Stamp of the write.
         seq: u64,
-        /// How long to wait.
+        /// Timeout of the request.
         within: Duration,
     },
-    /// Writes under the term what all nodes must agree on.
+    /// Writes under the term the settings on which all nodes must agree.
     Agree {
-        /// The term.
+        /// Term of the coordinator.
         term: Term,
-        /// The stamp of the write.
+        /// Stamp of the write.
         seq: u64,
-        /// What is written.
+        /// Settings to write.
         agreed: Agreed,
-        /// How long to wait.
+        /// Timeout of the request.
         within: Duration,
     },
 }
 
-/// That the homes hold all that survived a recovery by force.
+/// Record that the survivors of a forced configuration were counted
+/// (docs/protocol/sharding.md#recount-after-a-forced-configuration).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Recovered {
-    /// The configuration that was forced.
+    /// The forced configuration.
     #[serde(rename = "o")]
     pub origin: EpochId,
-    /// Whose count that was. What was decided below it counts nowhere.
+    /// Term of the coordinator that counted. Decisions below it are ignored.
     #[serde(rename = "t")]
     pub term: Term,
 }
 
-/// What became of an [`Ask`].
+/// Result of an [`Ask`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The term is taken; a quorum holds these cells, this of the settings, and of which forced
-    /// configuration the homes hold what survived.
+    /// The term is taken. A quorum holds these cells, these settings, and this record of a recount.
     Fenced(Vec<(ShardId, ShardHome)>, Option<Agreed>, Option<Recovered>),
-    /// A quorum holds what was written.
+    /// A quorum holds the write.
     Written,
-    /// Somebody holds a higher term.
+    /// A replica has promised a higher term.
     Refused {
-        /// The highest term heard of.
+        /// The highest term that was reported.
         current: Term,
     },
-    /// Too few answered in time; a write may have been made. Ask again at once.
+    /// Too few replicas answered in time; a write may have been made. Ask again at once.
     Late,
     /// Nothing was done. Ask again after a while.
     NotNow {
-        /// What is the matter.
+        /// Description of the cause.
         why: String,
     },
-    /// This node was removed, or the term is lost in a way that must not happen: stop.
+    /// This node was removed, or the Replicator refuses the node's requests for good: stop.
     Over {
-        /// What is the matter.
+        /// Description of the cause.
         why: String,
     },
 }
 
-/// Where the homes of one entity type are kept.
+/// Keys of the homes of one entity type.
 #[derive(Clone, Debug)]
 pub struct HomesKey {
     key: Key<Homes>,
@@ -122,7 +123,7 @@ pub struct HomesKey {
 }
 
 impl HomesKey {
-    /// The homes of a type, written at `level`.
+    /// Makes the keys of a type, whose homes are written at `level`.
     #[must_use]
     pub fn new(entity_type: &EntityType, level: MajorityPlus) -> Self {
         let name = format!("sharding/{entity_type}/homes");
@@ -132,19 +133,19 @@ impl HomesKey {
         Self { key, settings, recovered, group, level, canary }
     }
 
-    /// The same, with a rule left out.
+    /// Returns the same keys with an injected fault.
     #[must_use]
     pub fn with_canary(self, canary: Canary) -> Self {
         Self { canary, ..self }
     }
 
-    /// The key.
+    /// Returns the key of the homes.
     #[must_use]
     pub const fn key(&self) -> &Key<Homes> {
         &self.key
     }
 
-    /// The request that carries out what is asked.
+    /// Returns the request to the Replicator for `ask`.
     #[must_use]
     pub fn request(&self, ask: Ask) -> Request {
         let group = self.group.clone();
@@ -187,7 +188,7 @@ impl HomesKey {
         }
     }
 
-    /// What a reply says.
+    /// Translates a reply of the Replicator.
     #[must_use]
     pub fn answer(&self, reply: Result<Reply, RequestError>) -> Answer {
         match reply {
@@ -208,7 +209,8 @@ impl HomesKey {
 }
 
 impl HomesKey {
-    /// What the group holds, or why it can't be read: nothing can be built on a part of it.
+    /// Decodes the values of the group. Fails if any is unreadable, because decisions based on a
+    /// part could contradict the rest.
     fn read(&self, values: &[(KeyName, Value)]) -> Result<Read, String> {
         let of = |name: &KeyName| values.iter().find(|(key, _)| key == name);
         let other = |name: &KeyName| format!("`{name}` holds other data");
@@ -237,7 +239,7 @@ type Cells = Vec<(ShardId, ShardHome)>;
 /// The three values of the group.
 type Read = (Cells, Option<Agreed>, Option<Recovered>);
 
-/// Every cell, or which of them can't be read: nothing can be built on a part of them.
+/// Decodes all cells. Fails if any is unreadable, for the same reason.
 fn cells(homes: &Homes) -> Result<Vec<(ShardId, ShardHome)>, String> {
     let mut cells = Vec::with_capacity(homes.len());
     for (shard, register) in homes.iter() {

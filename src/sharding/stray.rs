@@ -1,16 +1,17 @@
-//! Frames of an entity type that this node has not started: answers are taken all the same.
+//! Frames of an entity type that this node has not started. Answers among them are accepted.
 //!
-//! An address may have been handed on, from the entity that was asked to one of another type: then
-//! the answer comes under that type's name. Who waits for it is known by its number alone.
+//! A reply address may have been passed on from the entity that was asked to one of another type.
+//! Then the answer arrives under that type's name, and the asker is found by the number alone.
 
 use super::asks::Asks;
 use super::frame::Frame;
 use super::hosting::BadFrame;
 
-/// Whether it was an answer, and is taken. What else comes for such a type is for nobody.
+/// Passes an answer or refusal to its ask. Returns false for all other frames, which have no
+/// receiver here.
 ///
 /// # Errors
-/// [`BadFrame`] if it is no frame: count it and go on.
+/// [`BadFrame`] if the frame does not decode: count it and go on.
 pub fn take_answer(asks: &Asks, frame: &[u8]) -> Result<bool, BadFrame> {
     match Frame::read(frame)? {
         Frame::Answer { correlation, body } => asks.answered(correlation, body),

@@ -1,24 +1,25 @@
-//! How far a shard's stay on a node is: told to its handlers between two locks.
+//! The stage of a shard on a node, which handlers read without the shard's lock.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::ask_cycles::ShardAsks;
 
-/// Where a stay is.
+/// Stage of a shard on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Stage {
-    /// Nothing lives here.
+    /// No entity lives here.
     Empty,
     /// Entities handle messages.
     Open,
-    /// No further message begins but those that running handlers wait for.
+    /// Messages begin only if running handlers wait for them.
     Draining,
     /// Handlers are dropped at their next await.
     Aborted,
 }
 
-/// The stage, read without a lock before each message and each poll. Set under the shard's lock.
+/// The stage, read without a lock before each message and each poll, and set under the shard's
+/// lock; and the asks of the shard's handlers.
 #[derive(Debug, Default)]
 pub(super) struct Phase {
     stage: AtomicU8,
@@ -36,7 +37,7 @@ impl Phase {
         }
     }
 
-    /// The asks for which its handlers wait.
+    /// Returns the asks for which its handlers wait.
     pub(super) const fn asks(&self) -> &ShardAsks {
         &self.asks
     }

@@ -1,6 +1,7 @@
-//! The entities of one shard on one node: a table by id, and their mailboxes.
+//! The entity table of one shard on one node: entities by id, with their mailboxes.
 //!
-//! An idle entity is a row: no task, no channel, no queue. Under the shard's lock.
+//! An idle entity is only a row: no task, no channel, no queue. The shard's lock protects the
+//! table.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -17,14 +18,14 @@ use super::instance::Instance;
 use super::mailbox::Mailbox;
 use super::slow_handlers::Handling;
 
-/// Queues that are kept for the next entity that gets messages.
+/// Mailboxes that are kept for the next entities that get messages.
 const SPARE_MAX: usize = 8;
 
-/// No row, no slot.
+/// In place of a row or slot: there is none.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Hasher for numbers that are hashes or random already: leaves them as they are. Only for numbers
-/// that no peer and no end user can choose.
+/// Hasher for numbers that are already hashes or random: it keeps them as they are. Only for
+/// numbers that no peer and no end user can choose.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Numbers(u64);
 
@@ -40,22 +41,22 @@ impl Hasher for Numbers {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // The table takes its place from the low bits and a tag from the high ones.
+        // The map derives the position from the low bits and a tag from the high ones.
         self.0 = number ^ number.rotate_left(57);
     }
 }
 
-/// An entity that has messages, or handles one.
+/// State of an entity that has messages or handles one.
 pub(super) struct Busy<M> {
     pub(super) mailbox: Mailbox<M>,
-    /// How many of the first ones a draining handler waits for.
+    /// How many of the first messages a draining handler waits for.
     pub(super) marked: usize,
-    /// It has a task.
+    /// Whether the entity has a task.
     pub(super) runs: bool,
-    /// Of that, once one had to wait. A task that has ended registers no more, so that the next may
-    /// have the same.
+    /// Waker of the task, created when one first had to wait. A task that has ended no longer
+    /// registers, so the next one may reuse it.
     pub(super) waker: Option<Arc<Handling>>,
-    /// It is to stop if nothing comes.
+    /// Whether the entity stops if no message comes.
     pub(super) leaves: bool,
 }
 
@@ -65,30 +66,30 @@ impl<M> Default for Busy<M> {
     }
 }
 
-/// One entity.
+/// An entity of the shard.
 pub(super) struct Tenant<E: Entity> {
     pub(super) id: EntityId,
-    /// Its value, unless it runs, or has not begun.
+    /// Its instance, unless it runs or has not begun.
     pub(super) state: Option<Box<Instance<E>>>,
     pub(super) busy: Option<Box<Busy<E::Message>>>,
-    /// Its place in the books of passivation, or [`NONE`].
+    /// Its slot in the passivation tracker, or [`NONE`].
     pub(super) slot: u32,
-    /// Since when it has nothing to do, where somebody looks at that.
+    /// Since when it has been idle, recorded where the periodic check reads it.
     pub(super) rests_since: Instant,
     next: u32, // with the same hash
 }
 
-/// The table.
+/// The entity table of a shard.
 pub(super) struct Tenants<E: Entity> {
-    /// The first row with that [hash](super::id_hash::hash), which is keyed: chains stay short
+    /// The first row with a [hash](super::id_hash::hash). The hash is keyed, so chains stay short
     /// whatever ids end users choose.
     index: HashMap<u64, u32, BuildHasherDefault<Numbers>>,
     rows: Vec<Option<Tenant<E>>>, // ≤ entities of the shard at a time
     free: Vec<u32>,
-    dormant: BTreeMap<u32, State>, // by row; ≤ rows, none of which has a value
+    dormant: BTreeMap<u32, State>, // by row; ≤ rows, none of which has an instance
     spare: SmallVec<[Box<Busy<E::Message>>; 1]>, // ≤ SPARE_MAX
     #[cfg(test)]
-    compared: std::cell::Cell<usize>, // ids, by `find`
+    compared: std::cell::Cell<usize>, // ids compared by `find`
 }
 
 impl<E: Entity> Tenants<E> {
@@ -113,7 +114,8 @@ impl<E: Entity> Tenants<E> {
         loop {
             #[cfg(test)]
             self.compared.set(self.compared.get() + 1);
-            let tenant = self.rows[at as usize].as_ref().expect("the index names rows in use");
+            let tenant =
+                self.rows[at as usize].as_ref().expect("the index contains only rows in use");
             if tenant.id.as_bytes() == id {
                 return Some(at);
             }
@@ -130,13 +132,13 @@ impl<E: Entity> Tenants<E> {
             u32::try_from(self.rows.len() - 1).expect("fewer than 2^32 entities in a shard")
         });
         let next = self.index.insert(hash, at).unwrap_or(NONE);
-        let rests_since = Instant::default(); // it does not yet
+        let rests_since = Instant::default(); // not idle yet
         self.rows[at as usize] =
             Some(Tenant { id, state: None, busy: None, slot: NONE, rests_since, next });
         at
     }
 
-    /// Forgets an entity that neither runs nor has messages.
+    /// Removes an entity that neither runs nor has messages.
     pub(super) fn remove(
         &mut self,
         at: u32,
@@ -145,7 +147,7 @@ impl<E: Entity> Tenants<E> {
         let tenant = self.rows[at as usize].take().expect("a row in use");
         let busy = tenant.busy.as_ref();
         assert!(busy.is_none_or(|busy| busy.mailbox.is_empty() && !busy.runs));
-        assert!(!self.is_dormant(at), "its state would be the next one's");
+        assert!(!self.is_dormant(at), "the next entity in the row would get its state");
         self.unlink(at, tenant.next, hash(tenant.id.as_bytes()));
         self.free.push(at);
         tenant.state
@@ -172,7 +174,7 @@ impl<E: Entity> Tenants<E> {
         }
     }
 
-    /// The row of an entity, if it is in use.
+    /// Returns the row of an entity, if it is in use.
     pub(super) fn try_get(&self, at: u32) -> Option<&Tenant<E>> {
         self.rows.get(at as usize).and_then(Option::as_ref)
     }
@@ -185,18 +187,18 @@ impl<E: Entity> Tenants<E> {
         self.rows[at as usize].as_mut().expect("a row in use")
     }
 
-    /// Its queue, with a new one if it has none.
+    /// Returns the mailbox and state of a busy entity, and creates them if there are none.
     pub(super) fn busy(&mut self, at: u32) -> &mut Busy<E::Message> {
         let Self { rows, spare, .. } = self;
         let tenant = rows[at as usize].as_mut().expect("a row in use");
         tenant.busy.get_or_insert_with(|| spare.pop().unwrap_or_default())
     }
 
-    /// It has nothing to do.
+    /// Makes an entity idle, and keeps its mailbox for reuse.
     pub(super) fn idle(&mut self, at: u32) {
         let Some(mut busy) = self.get_mut(at).busy.take() else { return };
         assert!(busy.mailbox.is_empty(), "an idle entity has no messages");
-        let reusable = !busy.mailbox.puts_somebody_off(); // it would be the next entity's
+        let reusable = !busy.mailbox.puts_somebody_off(); // the next entity would inherit the notices
         if reusable && self.spare.len() < SPARE_MAX {
             busy.mailbox.rest();
             (busy.marked, busy.runs, busy.leaves) = (0, false, false);
@@ -204,12 +206,13 @@ impl<E: Entity> Tenants<E> {
         }
     }
 
-    /// Keeps what an instance handed over until the next one needs it. Gives back what was kept.
+    /// Keeps an exported state until the next instance needs it. Returns the state that was kept
+    /// before.
     pub(super) fn keep(&mut self, at: u32, state: State) -> Option<State> {
         self.dormant.insert(at, state)
     }
 
-    /// What is kept for the instance that begins now.
+    /// Takes the state that is kept for the instance that begins now.
     pub(super) fn wake(&mut self, at: u32) -> Option<State> {
         self.dormant.remove(&at)
     }
@@ -218,17 +221,17 @@ impl<E: Entity> Tenants<E> {
         self.dormant.contains_key(&at)
     }
 
-    /// All that is kept, in the order of rows.
+    /// Returns all kept states, in the order of rows.
     pub(super) fn dormant(&self) -> impl Iterator<Item = (&EntityId, &[u8])> + '_ {
         self.dormant.iter().map(|(at, state)| (&self.get(*at).id, &state[..]))
     }
 
-    /// How many were kept.
+    /// Drops all kept states and returns their number.
     pub(super) fn forget_dormant(&mut self) -> usize {
         std::mem::take(&mut self.dormant).len()
     }
 
-    /// Those in some rows that are so; `None`: there are no rows behind these.
+    /// Returns the rows in a range that match; `None` if no rows follow.
     pub(super) fn those(
         &self,
         rows: Range<usize>,

@@ -1,5 +1,5 @@
-//! Timers of entities: the handle, how many are pending in an instance, and those lost to an
-//! active-entity limit.
+//! Timers of entities: the handle, the number pending in an instance, and the count of those lost
+//! to an active-entity limit.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use super::ids::{EntityId, ShardId};
 use super::runtime::Runtime;
 use super::tracked::TaskControl;
 
-/// Nanoseconds between two log lines about lost timers of one entity type.
+/// Least time in nanoseconds between two log lines about lost timers of one entity type.
 const LOG_EVERY: u64 = 60_000_000_000;
 
-/// How many timers of one instance have yet to send their message; a receive timeout that is set
-/// counts as one. While there is any, the instance does not stop for being idle.
+/// Number of timers of one instance that have not sent their message yet; a set receive timeout
+/// counts as one. While it is above 0, the instance does not stop for being idle.
 #[derive(Debug, Default)]
 pub(super) struct Timers(AtomicUsize);
 
@@ -29,7 +29,7 @@ impl Timers {
     }
 }
 
-/// A timer that has yet to send its message. Dropping it uncounts the timer.
+/// A timer that has not sent its message yet. Dropping it uncounts the timer.
 #[derive(Debug)]
 pub(super) struct Pending(Arc<Timers>);
 
@@ -39,8 +39,8 @@ impl Drop for Pending {
     }
 }
 
-/// A message that an entity sends itself later. It ends with the instance that began it; dropping
-/// this handle does not cancel it.
+/// A message that an entity sends itself later. It is cancelled when the instance that began it
+/// ends; dropping this handle does not cancel it.
 #[derive(Clone)]
 pub struct Timer {
     control: Arc<TaskControl>,
@@ -63,11 +63,11 @@ impl fmt::Debug for Timer {
     }
 }
 
-/// Timers that an active-entity limit has stopped before they sent their message.
+/// Counts timers that an active-entity limit stopped before they sent their message.
 #[derive(Debug, Default)]
 pub(super) struct LostTimers {
     count: AtomicU64,
-    logged: AtomicU64, // when, in nanoseconds; 0: never
+    logged: AtomicU64, // time of the last log line in nanoseconds; 0: never
 }
 
 impl LostTimers {
@@ -77,8 +77,8 @@ impl LostTimers {
 }
 
 impl<E: Entity> Runtime<E> {
-    /// An instance stops for the active-entity limit while `count` of its timers are pending.
-    /// Logged at most once a minute.
+    /// Counts and logs the pending timers of an instance that stops because of the active-entity
+    /// limit. Logged at most once a minute.
     pub(super) fn lose_timers(&self, count: usize, shard: ShardId, entity: &EntityId) {
         if count == 0 {
             return;

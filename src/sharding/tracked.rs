@@ -1,5 +1,6 @@
-//! Tasks and timers that an instance begins and that end with it: dropped at their next await,
-//! before the entity's next instance begins, here or on another node.
+//! Tasks and timers that an instance starts and that end with it: they are dropped at their next
+//! await, before the entity's next instance begins, here or on another node
+//! (docs/protocol/sharding.md#an-instance-ends-before-its-successor).
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,16 +20,16 @@ use super::scope::{self, AtWork};
 use super::shard::Shard;
 
 /// The tasks and timers of one instance. Dropping it stops them.
-#[derive(Default)]
+#[derive(Default)] // ≤ twice the tasks that run, plus 8
 pub(super) struct Tracked(Vec<Arc<TaskControl>>); // ≤ twice the tasks that run, and 8
 
-/// The control block of one task: a request to stop, and the fact that it has ended.
+/// Control block of one task: a request to stop, and whether it has ended.
 #[derive(Default)]
 pub(super) struct TaskControl {
     stops: AtomicBool,
-    task: AtomicWaker, // of the task, which looks at `stops` before each poll
+    task: AtomicWaker, // of the task, which checks `stops` before each poll
     ended: AtomicBool,
-    waiter: AtomicWaker, // of the entity's activation, once it waits for the end
+    waiter: AtomicWaker, // of the entity's burst, once it waits for the end
 }
 
 impl TaskControl {
@@ -46,14 +47,14 @@ impl TaskControl {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Whether the task must stop now. A later request wakes it.
+    /// Returns whether the task must stop now. A later request wakes it.
     pub(super) fn must_stop(&self, cx: &TaskContext<'_>) -> bool {
         self.task.register(cx.waker());
         self.is_stopped()
     }
 }
 
-/// Marks the task as ended when it is dropped: keep it until the task's future is dropped.
+/// Marks the task as ended when dropped. Keep it until the task's future is dropped.
 pub(super) struct EndMark(Arc<TaskControl>);
 
 impl EndMark {
@@ -69,8 +70,8 @@ impl Drop for EndMark {
     }
 }
 
-/// Tasks of instances that have ended, whose futures may still exist. The entity's next instance
-/// begins after they are dropped: they may hold a lock, a file or a socket that it needs.
+/// Tasks of ended instances whose futures may still exist. The entity's next instance begins after
+/// they are dropped, because they may hold a lock, a file or a socket that it needs.
 #[derive(Default)]
 pub(super) struct Unfinished(Vec<Arc<TaskControl>>);
 
@@ -83,8 +84,8 @@ impl Unfinished {
         self.0.extend(tasks);
     }
 
-    /// Waits until the future of each of them is dropped, which takes at most as long as one poll
-    /// of theirs, unless their executor is busy.
+    /// Waits until all these futures are dropped. This takes at most one poll of each, unless the
+    /// executor is busy.
     pub(super) async fn end(&mut self) {
         poll_fn(|cx| {
             while let Some(task) = self.0.last() {
@@ -100,7 +101,7 @@ impl Unfinished {
     }
 }
 
-/// A task counts among those that its shard's drain waits for. Fields are dropped in order.
+/// Counts a task among those that the shard's drain waits for. Its fields are dropped in order.
 struct Stay<E: Entity> {
     _end: EndMark,
     runtime: Arc<Runtime<E>>,
@@ -108,7 +109,7 @@ struct Stay<E: Entity> {
 }
 
 impl Tracked {
-    /// Runs a task of an entity, which handles a message now.
+    /// Runs a task of an entity that is handling a message.
     pub(super) fn spawn<E: Entity>(
         &mut self,
         (runtime, shard): (&Arc<Runtime<E>>, &Arc<Shard<E>>),
@@ -122,7 +123,7 @@ impl Tracked {
         runtime.world.spawn(Box::pin(run(stay, id.clone(), control, task)));
     }
 
-    /// A control block for one more task.
+    /// Makes the control block of one more task.
     pub(super) fn add(&mut self) -> EndMark {
         if self.0.len() == self.0.capacity() {
             self.0.retain(|task| !task.has_ended());
@@ -148,7 +149,7 @@ async fn run<E: Entity>(
     task: impl Future<Output = ()> + Send,
 ) {
     let runtime = &*stay.runtime;
-    let mut task = pin!(task); // dropped before the stay is over
+    let mut task = pin!(task); // dropped before `stay`
     let mut pause = None;
     let phase = Arc::clone(&stay.shard.phase);
     let mut at_work = Some(AtWork { phase, handler: None });
@@ -164,7 +165,7 @@ async fn run<E: Entity>(
                 return Poll::Pending;
             }
         }
-        // Its shard's drain waits for it, and so for those that it asks.
+        // The shard's drain waits for the task, and thus for the entities that it asks.
         let poll = || scope::at_work(&mut at_work, || task.as_mut().poll(cx));
         catch_unwind(AssertUnwindSafe(poll)).unwrap_or_else(|_| {
             runtime.failures.fetch_add(1, Ordering::Relaxed);

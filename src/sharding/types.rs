@@ -1,5 +1,5 @@
-//! The entity types that a node has started, by name: a reference to an entity that comes from
-//! another node finds its way through them.
+//! Registry of the entity types that a node has started, by name. References to entities in
+//! received messages find the runtime of their type in it.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -7,27 +7,27 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use super::ids::EntityType;
 
-/// Why nothing is found.
+/// Reason why no runtime is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missing {
-    /// Nothing runs the type here.
+    /// No runtime of the type was started here.
     Absent,
-    /// The name stands for other entities here.
+    /// The type was started here with another entity or message type.
     Other,
 }
 
-/// What runs each type. Does not keep it alive.
+/// The runtime of each type, which the registry does not keep alive.
 #[derive(Debug, Default)]
 pub(super) struct Types(RwLock<BTreeMap<EntityType, Weak<dyn Any + Send + Sync>>>); // ≤ types that the node starts
 
 impl Types {
-    /// From now on this runs the type here.
+    /// Registers the runtime of a type.
     pub(super) fn add<R: Any + Send + Sync>(&self, entity_type: EntityType, runtime: &Arc<R>) {
         let runtime: Weak<R> = Arc::downgrade(runtime);
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(entity_type, runtime);
     }
 
-    /// What runs the type.
+    /// Returns the runtime of a type.
     pub(super) fn find<R: Any + Send + Sync>(
         &self,
         entity_type: &EntityType,

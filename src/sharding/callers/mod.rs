@@ -1,4 +1,4 @@
-//! Callers of `tell_wait`, and how they hear of room.
+//! The callers of `tell_wait` that wait for room, and how they are woken.
 
 #[cfg(test)]
 mod threads;
@@ -6,7 +6,7 @@ mod waiting;
 
 pub(super) use waiting::{Callers, Seat};
 
-/// What [`waiting`] synchronises with. Its tests under loom have other types of these names.
+/// Synchronisation primitives of [`waiting`]. Its loom tests replace them with loom's.
 mod sync {
     pub(super) use std::sync::atomic::AtomicBool;
     pub(super) use std::sync::{Mutex, MutexGuard};

@@ -1,5 +1,5 @@
-//! Callers that wait and who makes room for them, by loom: the file that runs in production, with
-//! loom's types. The mailbox is the real one, under a lock as a shard's.
+//! Loom models of callers that wait for room and of the tasks that make it. They compile the
+//! production file with loom's types, and use the real mailbox under a lock as in a shard.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -24,13 +24,13 @@ mod sync {
 
 const ROOM: Room = Room { messages: 1, bytes: 1_000 };
 
-/// A step that the test leaves out.
+/// A step that the test leaves out, to show that the model notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaves {
     Nothing,
-    /// A caller does not look again once it is registered.
+    /// A caller does not check again after it registered.
     SecondLook,
-    /// Who makes room wakes nobody.
+    /// The task that makes room wakes no caller.
     Wake,
 }
 
@@ -50,7 +50,7 @@ struct Shard {
 
 impl Shard {
     fn offer(&self, message: u8) -> bool {
-        let mut mailbox = self.mailbox.lock().expect("nobody panicked");
+        let mut mailbox = self.mailbox.lock().expect("no thread panicked");
         let fits = mailbox.check(ROOM, 1).is_ok();
         if fits {
             mailbox.push(Passing::Typed(message));
@@ -58,7 +58,7 @@ impl Shard {
         fits
     }
 
-    /// As `tell_wait`.
+    /// Does the same as `tell_wait`.
     fn tell(&self, message: u8, leaves: Leaves) {
         let (bell, mut seat) = (Arc::<Bell>::default(), self.callers.seat());
         let waker = Waker::from(Arc::clone(&bell));
@@ -71,10 +71,10 @@ impl Shard {
         }
     }
 
-    /// As an entity's task.
+    /// Does the same as an entity's task.
     fn take(&self, leaves: Leaves) -> usize {
         let (taken, made_room) = {
-            let mut mailbox = self.mailbox.lock().expect("nobody panicked");
+            let mut mailbox = self.mailbox.lock().expect("no thread panicked");
             let taken = mailbox.take(usize::MAX, &mut Batch::default());
             (taken, taken > 0 && mailbox.make_room())
         };
@@ -91,7 +91,7 @@ fn explore(callers: u8, leaves: Leaves) {
     builder.check(move || {
         let shard = Shard { mailbox: Mutex::new(Mailbox::default()), callers: Callers::new() };
         let shard = Arc::new(shard);
-        assert!(shard.offer(0), "nothing waits yet");
+        assert!(shard.offer(0), "the mailbox is empty");
         let tellers = (1..=callers).map(|message| {
             let shard = Arc::clone(&shard);
             thread::spawn(move || shard.tell(message, leaves))
@@ -104,7 +104,7 @@ fn explore(callers: u8, leaves: Leaves) {
                 some => taken += some,
             }
         }
-        tellers.into_iter().for_each(|teller| teller.join().expect("nobody panicked"));
+        tellers.into_iter().for_each(|teller| teller.join().expect("no thread panicked"));
     });
 }
 

@@ -1,7 +1,8 @@
-//! Who waits for room: registered before the last look at it, and woken after some was made. A look,
-//! and making room, are under a lock that both take; so one of the two sees the other.
+//! Wakers of callers that wait for room. A caller registers before its last check, and the task
+//! that makes room wakes afterwards. Check and making room happen under a common lock, so one of
+//! the two sees the other, and no wake-up is lost.
 //!
-//! Its tests compile this file a second time, with loom's types under the names of
+//! The loom tests compile this file a second time with loom's types under the names of
 //! [`sync`](super::sync).
 
 use std::collections::BTreeMap;
@@ -11,22 +12,22 @@ use std::task::Waker;
 
 use super::sync::{AtomicBool, Mutex, MutexGuard};
 
-/// Those of one entity type on one node.
+/// The waiting callers of one entity type on one node.
 pub(in crate::sharding) struct Callers {
     waiting: Mutex<Waiting>,
-    any: AtomicBool, // read for each batch of messages
+    any: AtomicBool, // checked for each batch of messages
 }
 
 #[derive(Default)]
 struct Waiting {
-    wakers: BTreeMap<u64, Waker>, // by seat; ≤ those that wait
+    wakers: BTreeMap<u64, Waker>, // by seat; ≤ waiting callers
     last: u64,
 }
 
-/// The place of one caller: it has one waker at a time, and none once it has gone.
+/// Registration of one caller: at most one waker, which is removed when the seat is dropped.
 pub(in crate::sharding) struct Seat<'a> {
     callers: &'a Callers,
-    number: u64, // 0: not taken yet
+    number: u64, // 0: not registered
 }
 
 impl Callers {
@@ -34,17 +35,17 @@ impl Callers {
         Self { waiting: Mutex::default(), any: AtomicBool::new(false) }
     }
 
-    /// For somebody who may have to wait.
+    /// Makes a seat for a caller that may have to wait.
     pub(in crate::sharding) const fn seat(&self) -> Seat<'_> {
         Seat { callers: self, number: 0 }
     }
 
-    /// How many wait.
+    /// Returns the number of waiting callers.
     pub(in crate::sharding) fn len(&self) -> usize {
         self.lock().wakers.len()
     }
 
-    /// A buffer or a mailbox has room again.
+    /// Wakes all waiting callers, because a buffer or a mailbox has room again.
     pub(in crate::sharding) fn wake(&self) {
         if !self.any.load(Ordering::SeqCst) {
             return;
@@ -63,7 +64,7 @@ impl Callers {
 }
 
 impl Seat<'_> {
-    /// Is woken when there is room somewhere, once. Look again after it.
+    /// Registers a waker that is woken once, when there is room anywhere. Check again afterwards.
     pub(in crate::sharding) fn wait(&mut self, waker: &Waker) {
         let mut waiting = self.callers.lock();
         if self.number == 0 {

@@ -1,4 +1,5 @@
-//! Tests of the entity table: colliding ids cost no more work than others.
+//! Tests of the entity table: ids that collide under an unkeyed hash need no more comparisons than
+//! others.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +17,7 @@ impl Entity for Idle {
     async fn handle(&mut self, (): (), _cx: &mut Context<'_, Self>) {}
 }
 
-/// The first 128 bytes of XXH3's default secret, as little-endian words.
+/// First 128 bytes of XXH3's default secret, as little-endian words.
 const SECRET: [u64; 16] = [
     0xbe4b_a423_396c_feb8,
     0x1cad_21f7_2c81_017c,
@@ -39,7 +40,7 @@ const SECRET: [u64; 16] = [
 /// Candidates for each of the eight 16-byte blocks of an id.
 const BLOCKS: u32 = 1 << 18;
 
-/// The bits that the first and the second round of the birthday search cancel.
+/// Number of bits that the first and the second round of the birthday search cancel.
 const ROUND_BITS: u32 = 18;
 
 fn block(lane: usize, number: u32) -> [u8; 16] {
@@ -52,7 +53,7 @@ fn block(lane: usize, number: u32) -> [u8; 16] {
     std::array::from_fn(|_| letter())
 }
 
-/// The summand of one block: XXH3 adds up eight of them for an id of 128 bytes.
+/// The summand of one block; XXH3 adds up eight of them for an id of 128 bytes.
 fn summand(lane: usize, number: u32) -> u64 {
     let block = u128::from_le_bytes(block(lane, number));
     // Blocks from the end alternate with blocks from the beginning.
@@ -63,10 +64,10 @@ fn summand(lane: usize, number: u32) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// A partial sum, and the blocks that it is of; 0 for those that it is not of.
+/// A partial sum with the numbers of its blocks; 0 for blocks that are not part of it.
 type Sum = (u64, [u32; 8]);
 
-/// Pairs whose sums are zero in `bits`.
+/// Returns pairs whose sums are zero in `bits`.
 fn join(left: &[Sum], mut right: Vec<Sum>, bits: u64) -> Vec<Sum> {
     right.sort_unstable_by_key(|(sum, _)| sum & bits);
     let mut joined = Vec::new();
@@ -81,7 +82,8 @@ fn join(left: &[Sum], mut right: Vec<Sum>, bits: u64) -> Vec<Sum> {
     joined
 }
 
-/// Distinct ids of 128 lower-case letters that have one unkeyed XXH3: by Wagner's algorithm.
+/// Returns distinct ids of 128 lower-case letters with equal unkeyed XXH3, found by Wagner's
+/// algorithm.
 fn colliding_ids() -> BTreeSet<String> {
     let lane = |lane: usize| -> Vec<Sum> {
         let one = |number| {
@@ -100,7 +102,7 @@ fn colliding_ids() -> BTreeSet<String> {
     ids.collect()
 }
 
-/// Comparisons of ids when each of them is added, and found once.
+/// Returns the number of id comparisons when each id is added, and found once.
 fn comparisons(ids: &BTreeSet<String>, hash: impl Fn(&[u8]) -> u64) -> usize {
     let mut tenants = Tenants::<Idle>::new();
     for id in ids {
@@ -118,8 +120,8 @@ fn ids_that_collide_unkeyed_cost_as_much_as_others() {
     let ids = colliding_ids();
     assert!(ids.len() > 64, "{} ids", ids.len());
     let unkeyed: BTreeSet<u64> = ids.iter().map(|id| xxh3_64(id.as_bytes())).collect();
-    assert_eq!(unkeyed.len(), 1, "all of them collide");
-    assert!(comparisons(&ids, xxh3_64) > ids.len() * ids.len() / 2, "the count counts");
+    assert_eq!(unkeyed.len(), 1, "all ids collide");
+    assert!(comparisons(&ids, xxh3_64) > ids.len() * ids.len() / 2, "the counter works");
     let compared = comparisons(&ids, hash);
     assert!(compared <= ids.len() + 10, "{compared} comparisons for {} ids", ids.len());
 }
