@@ -287,7 +287,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn messages_come_out_as_they_went_in() {
+    fn batch_returns_messages_in_order() {
         let mut batch = Batch::default();
         let lengths = [0, 20, 0, 700, 13, 0, 9_000, 99];
         for (number, length) in (0..).zip(lengths) {
@@ -305,7 +305,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn it_is_full_by_number_or_by_bytes() {
+    fn batch_is_full_by_number_or_by_bytes() {
         let mut batch = Batch::default();
         (0..BATCH as u64).for_each(|number| {
             assert!(!batch.is_full());
@@ -339,7 +339,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn memory_stays_and_less_of_it_where_nothing_comes() {
+    fn memory_is_kept_and_reduced_at_rest() {
         let mut batch = Batch::default();
         assert!(batch.is_fresh());
         (0..4).for_each(|number| push(&mut batch, number, LONG));

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_remembered_than_there_may_be() {
+    fn busy_entities_are_bounded() {
         let mut crowded = Crowded::new(Decision::default());
         (0..2 * CROWDED_MAX).for_each(|n| crowded.add(id(n), at(0)));
         assert_eq!(crowded.entities.len(), CROWDED_MAX);

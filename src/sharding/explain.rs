@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reads_as_a_story() {
+    fn explanation_text_lists_decisions() {
         let expected = "\
 entity \"alice\" of counter is in shard 7, which lives on 2
 2023-11-14T22:13:20.900Z  decision 4.2: shard 7 from 1 to 2
@@ -366,7 +366,7 @@ entity \"alice\" of counter is in shard 7, which lives on 2
     }
 
     #[test]
-    fn whatever_others_say_can_be_printed() {
+    fn any_remote_value_can_be_printed() {
         let mut strange = account(1, Witness::Region, 1, 0);
         strange.remembered.at = WallTime::from_millis(u64::MAX);
         let recalled = Recalled { accounts: vec![strange], ..Recalled::default() };

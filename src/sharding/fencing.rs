@@ -196,7 +196,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_and_text_order_as_tokens_do_and_lead_back_to_them(a in token(), b in token()) {
+        fn bytes_and_text_order_as_tokens_and_round_trip(a in token(), b in token()) {
             prop_assert_eq!(a.to_bytes().cmp(&b.to_bytes()), a.cmp(&b));
             prop_assert_eq!(a.to_string().cmp(&b.to_string()), a.cmp(&b));
             prop_assert_eq!(FencingToken::from_bytes(a.to_bytes()), a);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_spelled_otherwise_is_no_token() {
+    fn misspelled_text_is_no_token() {
         let good = FencingToken::of([0xa, 2, 3, 4]).to_string();
         let (upper, short) = (good.to_uppercase(), good[1..].to_owned());
         let (more, signed) = (format!("{good}-{:016x}", 5), good.replacen('0', "+", 1));

@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn no_frame_has_a_longer_head_than_is_reserved_for_it() {
+    fn frame_heads_fit_the_reserved_room() {
         let (shard, stamp) = (ShardId::new(u32::MAX), g(u64::MAX, u64::MAX, u64::MAX));
         let home = Some(RegionId::new(u64::MAX.into()));
         let (letter, mut bytes) = (letter("ab", b"xy", None), Vec::new());
@@ -415,7 +415,7 @@ mod tests {
 
     /// A message with such a stamp would be held for a decision that never comes.
     #[test]
-    fn a_stamp_that_no_decision_can_have_is_refused() {
+    fn impossible_stamp_is_refused() {
         let (shard, letter) = (ShardId::new(1), letter("ab", b"xy", None));
         let mut bytes = Vec::new();
         for number in [0, Term::NUMBER_MAX + 1, u64::MAX] {

@@ -111,13 +111,13 @@ mod tests {
     }
 
     #[test]
-    fn a_first_home_waits_for_nobody() {
+    fn first_home_has_no_predecessors() {
         let first = next(None, 1, Some(1), 0);
         assert_eq!((first.region, after(&first)), (Some(region(1)), vec![]));
     }
 
     #[test]
-    fn the_old_home_is_listed_whether_it_confirmed_or_not() {
+    fn old_home_is_listed_even_if_unconfirmed() {
         let first = next(None, 1, Some(1), 0);
         for hosted in [0, 1] {
             assert_eq!(after(&next(Some(&first), 2, Some(2), hosted)), [(1, 1)]);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_stay_until_somebody_hosts_above_them() {
+    fn predecessors_stay_until_a_region_hosts_above_them() {
         let first = next(None, 1, Some(1), 0);
         let second = next(Some(&first), 2, Some(2), 1);
         assert_eq!(after(&next(Some(&second), 3, Some(3), 1)), [(1, 1), (2, 2)]);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_new_home_is_not_listed_and_nowhere_lists_everybody() {
+    fn new_home_is_not_listed_and_no_home_lists_all() {
         let first = next(None, 1, Some(1), 0);
         let second = next(Some(&first), 2, Some(2), 1);
         assert_eq!(after(&next(Some(&second), 3, Some(1), 1)), [(2, 2)], "the shard moves back");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_epoch_never_falls_behind_an_earlier_decision() {
+    fn epoch_never_decreases_between_decisions() {
         let epoch = |number| EpochId { generation: 1, number };
         let before = ShardHome { epoch: epoch(7), ..next(None, 1, Some(1), 0) };
         let decision =

@@ -5,9 +5,9 @@
 //! messages. It is wasted if messages come one by one from other nodes: an answer takes longer than
 //! the yield, and the entity's data have left the core's cache when it continues. Measured with
 //! 1,000 entities and 1,024 asks in flight: from one other node 460,000 a second with the yield and
-//! 600,000 without; on three nodes with entities, from one of them, 950,000 and 760,000. So each
-//! shard adapts to the recent outcomes, as a branch predictor does: a counter with inertia, and an
-//! occasional try.
+//! 600,000 without; to entities on three nodes, the asker's own among them, 950,000 and 760,000. So
+//! each shard adapts to the recent outcomes, as a branch predictor does: a counter with inertia,
+//! and an occasional try.
 
 /// Wasted yields in a row after which a shard stops yielding. Measured: with 2, streams to 1,000
 /// entities in turn, for which every second yield pays, lose a fifth of their rate.
@@ -60,27 +60,27 @@ mod tests {
     }
 
     #[test]
-    fn one_waits_as_long_as_it_pays() {
+    fn yields_while_it_pays() {
         let mut linger = Linger::new();
         assert_eq!(waits(&mut linger, 1_000, true), 1_000);
     }
 
     #[test]
-    fn in_vain_only_a_few_try_it() {
+    fn only_few_try_after_wasted_yields() {
         let mut linger = Linger::new();
         let tries = usize::from(PATIENCE) + 1_000 / usize::from(TRY_EVERY);
         assert!(waits(&mut linger, 1_000, false) <= tries);
     }
 
     #[test]
-    fn a_try_that_pays_is_followed_by_others() {
+    fn paying_try_resumes_yielding() {
         let mut linger = Linger::new();
         let _tries = waits(&mut linger, 1_000, false);
         assert!(waits(&mut linger, 100, true) > 100 - usize::from(TRY_EVERY));
     }
 
     #[test]
-    fn a_few_in_vain_between_those_that_pay_are_not_enough() {
+    fn occasional_wasted_yields_do_not_stop_yielding() {
         let mut linger = Linger::new();
         for turn in 0..1_000_u16 {
             assert!(linger.waits());

@@ -20,8 +20,8 @@ use super::scope::{self, AtWork};
 use super::shard::Shard;
 
 /// The tasks and timers of one instance. Dropping it stops them.
-#[derive(Default)] // ≤ twice the tasks that run, plus 8
-pub(super) struct Tracked(Vec<Arc<TaskControl>>); // ≤ twice the tasks that run, and 8
+#[derive(Default)]
+pub(super) struct Tracked(Vec<Arc<TaskControl>>); // ≤ twice the tasks that run, plus 8
 
 /// Control block of one task: a request to stop, and whether it has ended.
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! What is read, what is refused, and in which words.
+//! Tests of the settings: what is parsed, what is refused, and the errors.
 
 use super::*;
 use crate::sharding::passivation::settings::{Policy, Scope, Segmented};
@@ -10,7 +10,7 @@ fn read(text: &str) -> Sharding {
 }
 
 fn refusal(text: &str) -> String {
-    read(text).check(PHASE).expect_err("these settings make no sense").to_string()
+    read(text).check(PHASE).expect_err("these settings are refused").to_string()
 }
 
 #[test]

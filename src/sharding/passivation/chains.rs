@@ -1,5 +1,5 @@
-//! Doubly linked lists over slots, all in one arena: an entity stands in at most one of them, and
-//! every step costs the same, however many entities there are.
+//! Doubly linked lists of slots in one arena. A slot is in at most one list, and every operation
+//! takes constant time.
 
 use super::Slot;
 
@@ -23,7 +23,7 @@ impl Chain {
 struct Node {
     before: u32,
     after: u32,
-    chain: u32, // NONE: stands in no list
+    chain: u32, // NONE: in no list
 }
 
 const FREE: Node = Node { before: NONE, after: NONE, chain: NONE };
@@ -37,11 +37,11 @@ struct Ends {
 
 const EMPTY: Ends = Ends { front: NONE, back: NONE, len: 0 };
 
-/// Lists of slots.
+/// Several linked lists of slots.
 #[derive(Clone, Debug)]
 pub(super) struct Chains {
     nodes: Vec<Node>, // by slot: as long as the highest slot ever used
-    ends: Vec<Ends>,  // by chain: ≤ the most lists that were ever asked for
+    ends: Vec<Ends>,  // by chain: ≤ the most lists that were ever used
     len: usize,
 }
 
@@ -50,7 +50,7 @@ impl Chains {
         Self { nodes: Vec::new(), ends: Vec::new(), len: 0 }
     }
 
-    /// Slots in all lists.
+    /// Returns the number of slots in all lists.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
@@ -59,7 +59,7 @@ impl Chains {
         self.ends.get(chain.index()).map_or(0, |ends| ends.len as usize)
     }
 
-    /// The list in which a slot stands.
+    /// Returns the list that contains a slot.
     pub(super) fn chain_of(&self, slot: Slot) -> Option<Chain> {
         let node = self.nodes.get(slot.index())?;
         (node.chain != NONE).then_some(Chain(node.chain))
@@ -77,19 +77,19 @@ impl Chains {
         self.ends.get(chain.index()).and_then(|ends| slot(ends.back))
     }
 
-    /// The neighbour towards the front.
+    /// Returns the neighbour towards the front.
     pub(super) fn before(&self, of: Slot) -> Option<Slot> {
         self.nodes.get(of.index()).and_then(|node| slot(node.before))
     }
 
-    /// The neighbour towards the back.
+    /// Returns the neighbour towards the back.
     pub(super) fn after(&self, of: Slot) -> Option<Slot> {
         self.nodes.get(of.index()).and_then(|node| slot(node.after))
     }
 
-    /// Appends a slot that stands in no list.
+    /// Appends a slot that is in no list.
     pub(super) fn push_back(&mut self, chain: Chain, slot: Slot) {
-        assert!(!self.contains(slot), "slot {slot:?} stands in a list already");
+        assert!(!self.contains(slot), "slot {slot:?} is in a list already");
         if self.nodes.len() <= slot.index() {
             self.nodes.resize(slot.index() + 1, FREE);
         }
@@ -107,7 +107,7 @@ impl Chains {
         self.len += 1;
     }
 
-    /// Takes a slot out of its list; false if it stood in none.
+    /// Removes a slot from its list; false if it was in none.
     pub(super) fn remove(&mut self, slot: Slot) -> bool {
         let Some(chain) = self.chain_of(slot) else { return false };
         let Node { before, after, .. } = std::mem::replace(&mut self.nodes[slot.index()], FREE);

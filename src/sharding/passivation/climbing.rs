@@ -1,20 +1,19 @@
-//! How large the admission window should be, found by trying: a step in one direction, and back
-//! if fewer messages found their entity active than before.
+//! Optimizer of the admission window by hill climbing: it changes the size by a step, and reverses
+//! the direction if the hit rate fell. A hit is a message that finds its entity active.
 //!
-//! Hill climbing as in Einziger, Eytan, Friedman, Manes, *Adaptive Software Cache Management*
-//! (2018).
+//! Einziger, Eytan, Friedman, Manes, *Adaptive Software Cache Management* (2018).
 
 use super::settings;
 
-/// Counts how often an entity was found active, and proposes steps.
+/// Measures the hit rate and proposes steps.
 #[derive(Clone, Debug)]
 pub(super) struct HillClimbing {
     settings: settings::HillClimbing,
     adjust_after: usize, // accesses
     accesses: usize,
     hits: usize,
-    rate: f64, // of the round before
-    next: f64, // share of the limit, with its direction
+    rate: f64, // hit rate of the round before
+    next: f64, // next step as a share of the limit, with its sign
 }
 
 impl HillClimbing {
@@ -33,13 +32,13 @@ impl HillClimbing {
         self.adjust_after = super::portion(self.settings.adjust_multiplier, limit).max(1);
     }
 
-    /// Counts an access.
+    /// Records an access and whether it was a hit.
     pub(super) fn record(&mut self, was_active: bool) {
         self.accesses += 1;
         self.hits += usize::from(was_active);
     }
 
-    /// The step to take now, as a share of the limit; `None` within a round.
+    /// Returns the step to take now, as a share of the limit; `None` within a round.
     pub(super) fn step(&mut self) -> Option<f64> {
         if self.accesses < self.adjust_after {
             return None;

@@ -1,5 +1,5 @@
-//! A window for newcomers before the main area, and a filter between them: what was used once and
-//! never again (a scan) does not push out what is used all the time.
+//! An admission window for newcomers before the main area, and a filter between them. Entities that
+//! are used only once, as in a scan, do not displace frequently used ones.
 //!
 //! W-TinyLFU, of Einziger, Friedman, Manes (2017), with an adaptive window (2018), for any two
 //! policies.
@@ -10,11 +10,11 @@ use super::replacement::Replacement;
 use super::settings::{self, Filter, Optimizer};
 use super::sketch::Sketch;
 
-/// What becomes of the counts when the limit changes.
+/// Treatment of the frequency counts when the limit changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counts {
     Kept,
-    /// As in Pekko.
+    /// All counts are reset, as in Pekko.
     Dropped,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Composite {
     settings: settings::Composite,
     counts: Counts,
     limit: usize,
-    share: f64, // of the window
+    share: f64, // of the limit, for the window
     window: Replacement,
     main: Replacement,
     sketch: Option<Sketch>,
@@ -67,7 +67,8 @@ impl Composite {
         self.window.remove(slot) || self.main.remove(slot)
     }
 
-    /// A use: appends to `out` whoever has to go for it, which may be `slot` itself.
+    /// Records a use, and appends the entities that must stop for it to `out`; `slot` itself may be
+    /// one.
     pub(super) fn access(&mut self, slot: Slot, hash: u64, out: &mut Vec<Slot>) {
         let was_active = self.contains(slot);
         if let Some(climbing) = &mut self.climbing {
@@ -127,7 +128,7 @@ impl Composite {
         self.candidates = candidates;
     }
 
-    /// Into the main area, or out.
+    /// Decides whether a candidate enters the main area or stops.
     fn judge(&mut self, candidate: Slot, out: &mut Vec<Slot>) {
         if !self.main.is_full() {
             return self.main.insert(candidate);
@@ -149,7 +150,7 @@ impl Composite {
         })
     }
 
-    /// Moves the border between window and main area; nobody is stopped for it.
+    /// Moves the border between window and main area. No entity stops for it.
     fn climb(&mut self, step: f64) {
         let (low, high) =
             (self.settings.minimum_window_proportion, self.settings.maximum_window_proportion);
@@ -167,7 +168,7 @@ impl Composite {
     }
 }
 
-/// What is over the limit moves over, the oldest first.
+/// Moves entities over the limit of `from` into `to`, in the order in which they would stop.
 fn spill(from: &mut Replacement, to: &mut Replacement) {
     while from.len() > from.limit()
         && let Some(moving) = from.victim()

@@ -1,8 +1,8 @@
-//! Who was used least often, with dynamic aging.
+//! Least frequently used, with optional dynamic aging.
 //!
-//! Counts stand in buckets, so that a use and an eviction cost the same however many entities
-//! there are (Shah, Mitra, Matani, *An O(1) algorithm for implementing the LFU cache eviction
-//! scheme*, 2010, with an ordered map for the buckets). Aging: Arlitt, Cherkasova, Dilley,
+//! Entities are kept in buckets by count, so that a use and an eviction take the same time for any
+//! number of entities (Shah, Mitra, Matani, *An O(1) algorithm for implementing the LFU cache
+//! eviction scheme*, 2010, with an ordered map for the buckets). Aging: Arlitt, Cherkasova, Dilley,
 //! Friedrich, Jin, *Evaluating Content Management Techniques for Web Proxy Caches* (2000).
 
 use std::collections::BTreeMap;
@@ -10,20 +10,20 @@ use std::collections::BTreeMap;
 use super::Slot;
 use super::chains::{Chain, Chains};
 
-/// Whether counts of long ago weigh less.
+/// Whether old counts lose weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Aging {
     Off,
-    /// A newcomer starts above the count of the last one that was stopped.
+    /// A newcomer starts above the count of the entity that was stopped last.
     Dynamic,
 }
 
-/// Active entities by how often they were used.
+/// Active entities, ordered by their number of uses.
 #[derive(Clone, Debug)]
 pub(super) struct Frequency {
     aging: Aging,
     age: u64,
-    buckets: BTreeMap<u64, Chain>, // by count; ≤ one per entity, none of them empty
+    buckets: BTreeMap<u64, Chain>, // by count; ≤ one per entity, none is empty
     spare: Vec<Chain>,             // lists without a bucket; ≤ the most buckets there ever were
     lists: u32,                    // lists ever made
     members: Chains,               // each list from the least to the most recent use
@@ -71,13 +71,14 @@ impl Frequency {
         }
     }
 
-    /// The one with the smallest count; the least recent among equals.
+    /// Returns the entity with the smallest count; among equals the least recently used one.
     pub(super) fn victim(&self) -> Option<Slot> {
         let (_, &list) = self.buckets.first_key_value()?;
         self.members.front(list)
     }
 
-    /// Counts of those that stay weigh less from now on: `slot` is about to be stopped.
+    /// Advances the age to the count of `slot`, which is about to stop, so that the counts of the
+    /// others lose weight.
     pub(super) fn age_by(&mut self, slot: Slot) {
         if self.aging == Aging::Dynamic {
             self.age = self.counts[slot.index()];

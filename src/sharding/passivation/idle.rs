@@ -1,4 +1,4 @@
-//! Who was not used for a while.
+//! Entities that were not used for the idle timeout.
 
 use std::time::Duration;
 
@@ -45,7 +45,8 @@ impl Idle {
         }
     }
 
-    /// Takes out and appends to `out` whoever was idle for the timeout, if it is time to look.
+    /// Removes the entities that were idle for the timeout and appends them to `out`, if a check is
+    /// due.
     pub(super) fn look(&mut self, now: Instant, out: &mut Vec<Slot>) {
         if self.look_at.is_none_or(|at| now < at) {
             return;

@@ -1,7 +1,8 @@
-//! Passivation: which entities stop so that others have room (spec/sharding.md §10).
+//! Strategies of passivation: they choose the entities that stop so that others have room
+//! (docs/protocol/sharding.md#passivation).
 //!
-//! Knows entities as numbered [`Slot`]s and their messages as accesses: no ids, no mailboxes, no
-//! clock. Whoever runs the entities says who is busy, and stops whom it is told to stop.
+//! The strategies see entities as numbered [`Slot`]s and messages as accesses; they know no ids,
+//! mailboxes or clock. The caller reports which entities are busy, and stops the chosen ones.
 
 mod chains;
 mod climbing;
@@ -25,20 +26,21 @@ use settings::{ACTIVE_ENTITIES_MAX, Scope, Strategy};
 
 const LEAVING: Chain = Chain::new(0);
 
-/// Where an active entity stands in its region's table. Dense: the policies keep arrays by slot.
-/// Free for another entity once this one has stopped.
+/// Number of an active entity in its region's table. Numbers are dense because the policies keep
+/// arrays by slot. A slot is reused after its entity has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(u32);
 
 impl Slot {
-    /// The slot with this number, below [`settings::ACTIVE_ENTITIES_MAX`] and a little.
+    /// Makes the slot with this number, which is not far above [`settings::ACTIVE_ENTITIES_MAX`] at
+    /// most.
     #[must_use]
     pub const fn new(number: u32) -> Self {
         assert!(number < u32::MAX, "the highest number means no slot");
         Self(number)
     }
 
-    /// The number.
+    /// Returns the number of the slot.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
@@ -55,12 +57,12 @@ impl fmt::Display for Slot {
     }
 }
 
-/// Whether an active entity is used.
+/// State of an active entity, as it matters for its stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// It neither handles a message nor has messages waiting.
     Idle,
-    /// The same, and a timer of it is pending: a limit may stop it, idleness does not.
+    /// The same, but one of its timers is pending: a limit may stop it, idleness does not.
     Timed,
     /// It handles a message, or has messages waiting.
     Busy,
@@ -69,11 +71,11 @@ pub enum Use {
 /// A message for an entity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// When it came.
+    /// Time of the message.
     pub now: Instant,
-    /// For whom.
+    /// Slot of the entity.
     pub slot: Slot,
-    /// A hash of the entity's id, which the entity keeps when it comes back in another slot.
+    /// Hash of the entity's id, which stays the same when the entity returns in another slot.
     pub hash: u64,
 }
 
@@ -84,25 +86,25 @@ enum Limited {
     ByTwo(Box<Composite>),
 }
 
-/// The active entities of a region, or of a shard, and who of them has to stop.
+/// The active entities of a region or of a shard, and the choice of those that must stop.
 ///
-/// An entity that has to stop leaves the order at once and counts no longer. If it is busy then,
-/// it stops as soon as it has [rested](Self::rested), and not at all if a message comes for it
-/// first: so busy entities may exceed the limit, and nobody else.
+/// A chosen entity leaves the order at once and no longer counts. If it is busy, it stops as soon
+/// as it has [rested](Self::rested), and not at all if a message comes for it first. So only busy
+/// entities can exceed the limit.
 ///
-/// Every access costs the same however many entities there are (with `least-frequently-used`,
+/// An access takes the same time for any number of entities (with `least-frequently-used`,
 /// logarithmic in the number of different counts).
 #[derive(Clone, Debug)]
 pub struct Passivation {
     limited: Limited,
     limit: usize,
     idle: Option<Idle>,
-    leaving: Chains,  // busy when they had to go; ≤ busy entities
+    leaving: Chains,  // busy when they were chosen; ≤ busy entities
     going: Vec<Slot>, // empty between calls
 }
 
 impl Passivation {
-    /// With the limit that the settings name.
+    /// Makes a tracker with the limit of the settings.
     #[must_use]
     pub fn new(settings: &settings::Passivation) -> Self {
         let limit = settings.active_entity_limit.clamp(1, ACTIVE_ENTITIES_MAX);
@@ -123,15 +125,15 @@ impl Passivation {
         Self { limited, limit, idle, leaving: Chains::empty(), going: Vec::new() }
     }
 
-    /// The part of a region's limit that one of its active shards has with [`Scope::Shard`]: at
+    /// Returns the part of a region's limit for each of its active shards with [`Scope::Shard`]; at
     /// least 1.
     #[must_use]
     pub fn share(limit: usize, active_shards: usize) -> usize {
         (limit / active_shards.max(1)).max(1)
     }
 
-    /// Counts a message, before its entity handles it, and appends to `stop` whoever has to stop
-    /// for it. `busy` says who is handling a message or has messages waiting.
+    /// Records a message before its entity handles it, and appends the entities that must stop for
+    /// it to `stop`. `busy` tells whether an entity handles a message or has messages waiting.
     pub fn touched(
         &mut self,
         access: Access,
@@ -151,8 +153,9 @@ impl Passivation {
         self.let_go(busy, stop);
     }
 
-    /// An entity is no longer busy. Appends it to `stop` if it had to stop while it was busy: without
-    /// this a burst would leave idle entities beyond the limit until further messages come.
+    /// Records that an entity is no longer busy. Appends it to `stop` if it was chosen while it was
+    /// busy; otherwise a burst would leave idle entities beyond the limit until further messages
+    /// come.
     pub fn rested(&mut self, slot: Slot, stop: &mut Vec<Slot>) {
         if self.leaving.remove(slot) {
             if let Some(idle) = &mut self.idle {
@@ -162,7 +165,7 @@ impl Passivation {
         }
     }
 
-    /// Forgets an entity that has stopped by itself, or asked for it.
+    /// Removes an entity that stopped for another reason.
     pub fn stopped(&mut self, slot: Slot) {
         self.leaving.remove(slot);
         if let Some(idle) = &mut self.idle {
@@ -175,7 +178,7 @@ impl Passivation {
         };
     }
 
-    /// Sets another limit, 1 to [`ACTIVE_ENTITIES_MAX`], and appends to `stop` whoever is over it now.
+    /// Sets the limit, 1 to [`ACTIVE_ENTITIES_MAX`], and appends the entities over it to `stop`.
     pub fn set_limit(
         &mut self,
         limit: usize,
@@ -194,15 +197,15 @@ impl Passivation {
         self.let_go(busy, stop);
     }
 
-    /// Appends to `stop` whoever was idle for too long, and whoever had to stop and is no longer
-    /// busy. Call it at [`next_deadline`](Self::next_deadline).
+    /// Appends to `stop` the entities that were idle for too long, and the chosen ones that are no
+    /// longer busy. Call it at [`next_deadline`](Self::next_deadline).
     pub fn tick(&mut self, now: Instant, uses: &mut dyn FnMut(Slot) -> Use, stop: &mut Vec<Slot>) {
         self.look_again(uses, stop);
         let Some(idle) = &mut self.idle else { return };
         idle.look(now, &mut self.going);
         for slot in std::mem::take(&mut self.going) {
             if uses(slot) != Use::Idle {
-                // In use: as good as a message now.
+                // An entity in use counts as if a message came now.
                 if let Some(idle) = &mut self.idle {
                     idle.touch(now, slot);
                 }
@@ -213,13 +216,15 @@ impl Passivation {
         }
     }
 
-    /// When somebody may have been idle for too long; `None` if nobody can be.
+    /// Returns the next time at which an entity may have been idle for too long; `None` if none
+    /// can.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.idle.as_ref().and_then(Idle::next_deadline)
     }
 
-    /// Entities that count against the limit; at most [`limit`](Self::limit). 0 without a limit.
+    /// Returns the number of entities that count, at most [`limit`](Self::limit). 0 without a
+    /// limit.
     #[must_use]
     pub fn counted(&self) -> usize {
         match &self.limited {
@@ -229,13 +234,13 @@ impl Passivation {
         }
     }
 
-    /// Entities that have to stop as soon as they are no longer busy.
+    /// Returns the number of chosen entities that stop as soon as they are no longer busy.
     #[must_use]
     pub const fn waiting_to_stop(&self) -> usize {
         self.leaving.len()
     }
 
-    /// The limit, in active entities.
+    /// Returns the limit of active entities.
     #[must_use]
     pub const fn limit(&self) -> usize {
         self.limit
@@ -270,8 +275,8 @@ impl Passivation {
     }
 }
 
-/// `share` of `limit`, rounded down; a little is added first, since 0.7 × 10 is less than 7 in
-/// binary.
+/// Returns `share` of `limit`, rounded down. A small amount is added first because 0.7 × 10 is less
+/// than 7 in binary floating point.
 fn portion(share: f64, limit: usize) -> usize {
     (share * limit as f64 + 1e-9) as usize
 }

@@ -1,26 +1,26 @@
-//! Who was used last: least recently used, in one level or in several, and most recently used.
+//! Order by last use: least recently used, in one level or several, and most recently used.
 //!
 //! The segmented form is that of Karedla, Love and Wherry, *Caching Strategies to Improve Disk
-//! System Performance* (1994): what is used again rises a level, what does not fit there sinks
-//! back, and the lowest level goes first. One level is plain LRU.
+//! System Performance* (1994): a repeated use raises an entity by a level, an overfull level lowers
+//! its oldest entity, and entities stop from the lowest level. One level is plain LRU.
 
 use super::Slot;
 use super::chains::{Chain, Chains};
 
-/// Which end goes first.
+/// Which end of the order stops first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Goes {
     LeastRecent,
     MostRecent,
 }
 
-/// Active entities by their last use.
+/// Active entities, ordered by their last use.
 #[derive(Clone, Debug)]
 pub(super) struct Recency {
     goes: Goes,
     levels: Chains, // chain 0 is the lowest; each runs from the least to the most recent
-    shares: Vec<f64>, // of the limit, by level; at least one
-    limits: Vec<usize>, // by level; that of level 0 binds nobody
+    shares: Vec<f64>, // shares of the limit, by level; at least one
+    limits: Vec<usize>, // by level; the limit of level 0 is not applied
 }
 
 impl Recency {
@@ -52,7 +52,7 @@ impl Recency {
         self.levels.push_back(Chain::new(0), slot);
     }
 
-    /// A use of an entity that is in: it rises, and others sink.
+    /// Records a use of an entity in the order: it rises, and others may sink.
     pub(super) fn touch(&mut self, slot: Slot) {
         let top = self.shares.len() - 1;
         let Some(level) = self.levels.chain_of(slot) else { return };
@@ -61,7 +61,7 @@ impl Recency {
         self.sink();
     }
 
-    /// Whom to stop next, `except` left aside.
+    /// Returns the entity to stop next, other than `except`.
     pub(super) fn victim(&self, except: Option<Slot>) -> Option<Slot> {
         let levels = &self.levels;
         (0..self.shares.len()).map(chain).find_map(|level| {

@@ -1,4 +1,5 @@
-//! A replacement policy with its limit: whom to stop when one more becomes active.
+//! A replacement policy with its limit: it chooses the entity that stops when one more becomes
+//! active.
 
 use super::Slot;
 use super::frequency::{Aging, Frequency};
@@ -14,7 +15,7 @@ enum Order {
 /// Active entities in the order in which they would be stopped.
 #[derive(Clone, Debug)]
 pub(super) struct Replacement {
-    order: Order, // ≤ limit entities between any two calls, but for `insert`
+    order: Order, // ≤ limit entities between any two calls, except after `insert`
     limit: usize,
 }
 
@@ -65,7 +66,7 @@ impl Replacement {
         }
     }
 
-    /// Lets an entity in that is not, over the limit if need be.
+    /// Adds an entity, also beyond the limit.
     pub(super) fn insert(&mut self, slot: Slot) {
         match &mut self.order {
             Order::Recency(recency) => recency.insert(slot),
@@ -73,7 +74,7 @@ impl Replacement {
         }
     }
 
-    /// A use of an entity that is in.
+    /// Records a use of an entity that was added.
     pub(super) fn touch(&mut self, slot: Slot) {
         match &mut self.order {
             Order::Recency(recency) => recency.touch(slot),
@@ -81,7 +82,8 @@ impl Replacement {
         }
     }
 
-    /// A use: lets the entity in if it is not, and appends to `out` whoever has to go for it.
+    /// Records a use: adds the entity if necessary, and appends the entities that must stop for it
+    /// to `out`.
     pub(super) fn access(&mut self, slot: Slot, out: &mut Vec<Slot>) {
         if self.contains(slot) {
             return self.touch(slot);
@@ -91,7 +93,7 @@ impl Replacement {
                 self.insert(slot);
                 self.shrink_to(self.limit, Some(slot), out);
             }
-            // Before the newcomer is in, whose count is the lowest.
+            // Before the newcomer is added, whose count is the lowest.
             Order::Frequency(_) => {
                 self.shrink_to(self.limit.saturating_sub(1), None, out);
                 self.insert(slot);
@@ -99,12 +101,12 @@ impl Replacement {
         }
     }
 
-    /// Whom to stop next.
+    /// Returns the entity to stop next.
     pub(super) fn victim(&self) -> Option<Slot> {
         self.victim_but(None)
     }
 
-    /// Stops `slot`, which was the victim.
+    /// Removes `slot`, which was the victim.
     pub(super) fn evict(&mut self, slot: Slot) {
         if let Order::Frequency(frequency) = &mut self.order {
             frequency.age_by(slot);
@@ -112,7 +114,7 @@ impl Replacement {
         self.remove(slot);
     }
 
-    /// Sets the limit and stops nobody for it yet.
+    /// Sets the limit without removing any entity.
     pub(super) fn aim(&mut self, limit: usize) {
         self.limit = limit;
         if let Order::Recency(recency) = &mut self.order {
@@ -120,7 +122,7 @@ impl Replacement {
         }
     }
 
-    /// Appends to `out` whoever is over the limit.
+    /// Removes the entities over the limit and appends them to `out`.
     pub(super) fn shrink(&mut self, out: &mut Vec<Slot>) {
         self.shrink_to(self.limit, None, out);
     }

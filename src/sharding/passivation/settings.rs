@@ -1,46 +1,48 @@
-//! `[cluster.sharding.passivation]`: who is stopped to make room, and when.
+//! Settings of passivation, `[cluster.sharding.passivation]`: which entities stop to make room, and
+//! when.
 
 use std::time::Duration;
 
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
-/// Most active entities that a limit can name: slots are 32-bit numbers.
+/// Highest limit of active entities: slots are 32-bit numbers.
 pub const ACTIVE_ENTITIES_MAX: usize = 1 << 30;
 
 /// Most counters in a row of a frequency sketch, whatever the limit: 2²⁴ are 8 MiB.
 pub const SKETCH_WIDTH_MAX: usize = 1 << 24;
 
-/// `[cluster.sharding.passivation]`: automatic passivation. An entity can always ask for its own.
+/// `[cluster.sharding.passivation]`: automatic passivation. An entity can always passivate itself.
 ///
-/// Never stopped: an entity that is handling a message or has messages waiting. With
-/// `remember-entities` all of this is off.
+/// An entity that handles a message or has messages waiting is never stopped. With
+/// `remember-entities` automatic passivation is off.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Passivation {
-    /// `idle` alone, or a limit as well; `composite` keeps the most messages from finding their
-    /// entity stopped, whatever the pattern, and costs about 60 bytes an entity.
+    /// `idle` alone, or a limit as well. `composite` has the most messages find their entity
+    /// active, whatever the pattern, and costs about 60 bytes per entity.
     pub strategy: Strategy,
-    /// Stops an entity that got no message for this long, whatever the strategy but `none`. An
-    /// entity with a pending timer (`Context::after`) or a receive timeout is not stopped for that;
-    /// a task (`Context::spawn`) does not keep its entity. 0: no entity is stopped for being idle.
+    /// Stops an entity that got no message for this long, with every strategy except `none`. An
+    /// entity with a pending timer (`Context::after`) or a receive timeout is not stopped for being
+    /// idle; a task (`Context::spawn`) does not keep its entity. 0: no entity is stopped for being
+    /// idle.
     #[serde(with = "humantime_serde")]
     pub idle_timeout: Duration,
-    /// How often is looked, at most each 10 ms. Unset: half of `idle-timeout`. With `idle` alone a look
-    /// costs a few nanoseconds for each entity.
+    /// Time between two checks, at least 10 ms. Unset: half of `idle-timeout`. With `idle` alone a
+    /// check costs a few nanoseconds per entity.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub idle_interval: Option<Duration>,
-    /// Most active entities of a region, at least 1. Exceeded only by entities that are busy: one
-    /// that was over the limit while it was busy stops as soon as it has nothing to do. A pending
-    /// timer does not protect its entity: its loss is counted and logged (`sharding.lost_timers`).
+    /// Most active entities of a region, at least 1. Only busy entities exceed it: an entity over
+    /// the limit stops as soon as it is idle. A pending timer does not protect its entity; its loss
+    /// is counted and logged (`sharding.lost_timers`).
     pub active_entity_limit: usize,
-    /// What the limit counts.
+    /// Whether the limit applies to a region or to each shard.
     pub scope: Scope,
-    /// `[cluster.sharding.passivation.segmented]`
+    /// Levels of `segmented`: `[cluster.sharding.passivation.segmented]`
     pub segmented: Segmented,
-    /// `[cluster.sharding.passivation.least-frequently-used]`
+    /// Aging: `[cluster.sharding.passivation.least-frequently-used]`
     pub least_frequently_used: LeastFrequentlyUsed,
-    /// `[cluster.sharding.passivation.composite]`
+    /// Window and filter: `[cluster.sharding.passivation.composite]`
     pub composite: Composite,
 }
 
@@ -59,62 +61,62 @@ impl Default for Passivation {
     }
 }
 
-/// Who is stopped first.
+/// Strategies that choose the entity to stop first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Strategy {
-    /// Nobody.
+    /// No entity is stopped.
     None,
-    /// Whoever was idle for `idle-timeout`; no limit.
+    /// Entities that were idle for `idle-timeout`; no limit.
     #[default]
     Idle,
-    /// Over the limit, the one whose last message is the oldest.
+    /// Over the limit, the entity whose last message is the oldest.
     LeastRecentlyUsed,
-    /// The same in levels: what is used again is better protected.
+    /// Least recently used in levels: entities that are used again are better protected.
     Segmented,
-    /// Over the limit, the one whose last message is the youngest: for entities that are all
-    /// gone through in a loop.
+    /// Over the limit, the entity whose last message is the youngest: for entities that are all
+    /// used in a loop.
     MostRecentlyUsed,
-    /// Over the limit, the one with the fewest messages.
+    /// Over the limit, the entity with the fewest messages.
     LeastFrequentlyUsed,
-    /// An admission window, a filter by frequency, and any of the above.
+    /// An admission window, a filter by frequency, and any of the policies above.
     Composite,
 }
 
-/// What a limit counts.
+/// Entities to which a limit applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
-    /// Active entities of all shards of a region, with one policy for them all.
+    /// Active entities of all shards of a region, with one policy for all.
     #[default]
     Region,
-    /// An equal part for each shard that runs here, with a policy each, as in Pekko.
+    /// An equal part for each shard that runs here, each with its own policy, as in Pekko.
     Shard,
 }
 
-/// A replacement policy.
+/// Policy that chooses the entity to stop.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(tag = "policy", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Policy {
-    /// The oldest last message goes first.
+    /// The entity with the oldest last message stops first.
     #[default]
     LeastRecentlyUsed,
-    /// The same in levels.
+    /// Least recently used in levels.
     Segmented(Segmented),
-    /// The youngest last message goes first.
+    /// The entity with the youngest last message stops first.
     MostRecentlyUsed,
-    /// The fewest messages go first.
+    /// The entity with the fewest messages stops first.
     LeastFrequentlyUsed(LeastFrequentlyUsed),
 }
 
-/// Levels of least recently used.
+/// Settings of the levels of least recently used.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Segmented {
-    /// Share of the limit of each level, the lowest first, from which entities go; together 1;
-    /// 2 to 8 levels.
+    /// Shares of the limit by level, the lowest first, from which entities stop; 2 to 8 levels,
+    /// which add up to 1.
     pub proportions: Vec<f64>,
 }
 
@@ -128,11 +130,11 @@ impl Default for Segmented {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LeastFrequentlyUsed {
-    /// Whoever was popular once does not stay for ever.
+    /// Ages the counts, so that an entity that was popular once does not stay for ever.
     pub dynamic_aging: bool,
 }
 
-/// An admission window and a filter before a main area.
+/// Settings of an admission window and a filter before a main area.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Composite {
@@ -141,17 +143,18 @@ pub struct Composite {
     /// Policy of the window. Unset: no window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Policy>,
-    /// Share of the limit that the window starts with; 0 to 1.
+    /// Initial share of the limit for the window; 0 to 1.
     pub window_proportion: f64,
-    /// The optimizer leaves the window at least this share.
+    /// Least share of the limit for the window when it adapts.
     pub minimum_window_proportion: f64,
-    /// The optimizer leaves the window at most this share.
+    /// Greatest share of the limit for the window when it adapts.
     pub maximum_window_proportion: f64,
-    /// Whether the window adapts.
+    /// Whether the size of the window adapts.
     pub optimizer: Optimizer,
-    /// How it adapts.
+    /// How the size of the window adapts.
     pub hill_climbing: HillClimbing,
-    /// Who comes from the window into the main area.
+    /// Whether a candidate from the window must be used more often than the entity that it
+    /// replaces.
     pub filter: Filter,
     /// How frequencies are estimated.
     pub frequency_sketch: FrequencySketch,
@@ -173,40 +176,40 @@ impl Default for Composite {
     }
 }
 
-/// Whether an admission window adapts.
+/// Adaptation of an admission window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Optimizer {
-    /// It stays as it is.
+    /// The window keeps its size.
     None,
-    /// By trying.
+    /// By steps in the direction that raises the share of messages that find their entity active.
     #[default]
     HillClimbing,
 }
 
-/// Who comes from the window into a full main area.
+/// Admission from the window into a full main area.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Filter {
-    /// Everybody.
+    /// Every entity is admitted.
     None,
-    /// Who was used more often lately than the one that would have to go.
+    /// An entity that was used more often lately than the one that it would replace.
     #[default]
     FrequencySketch,
 }
 
-/// How an admission window adapts.
+/// Settings of the adaptation of an admission window.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct HillClimbing {
-    /// A step each time that many messages came, as a multiple of the limit.
+    /// Messages between two steps, as a multiple of the limit.
     pub adjust_multiplier: f64,
     /// The first step, as a share of the limit.
     pub initial_step: f64,
-    /// The steps start anew when the share of messages that found their entity active changes by
-    /// this much.
+    /// The steps start again at the first size when the share of messages that find their entity
+    /// active changes by this much.
     pub restart_threshold: f64,
-    /// Each step is the last one times this.
+    /// Factor between the sizes of two steps.
     pub step_decay: f64,
 }
 
@@ -221,15 +224,15 @@ impl Default for HillClimbing {
     }
 }
 
-/// How frequencies are estimated.
+/// Settings of the estimation of frequencies.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct FrequencySketch {
-    /// Rows of counters, 1 to 8: each more makes an estimate less often too high.
+    /// Rows of counters, 1 to 8: with more rows an estimate is less often too high.
     pub depth: usize,
     /// Counters in a row, as a multiple of the limit's next power of two; 4 bits each.
     pub width_multiplier: usize,
-    /// All counts are halved each time that many messages came, as a multiple of the limit.
+    /// Messages after which all counts are halved, as a multiple of the limit.
     pub reset_multiplier: f64,
 }
 
@@ -240,7 +243,7 @@ impl Default for FrequencySketch {
 }
 
 impl Passivation {
-    /// The policy of a strategy that has a limit and no window.
+    /// Returns the policy of a strategy that has a limit and no window.
     #[must_use]
     pub fn policy(&self) -> Option<Policy> {
         match self.strategy {
@@ -254,8 +257,8 @@ impl Passivation {
         }
     }
 
-    /// The first setting that makes no sense: its name within the section, its value, and what it
-    /// must be.
+    /// Returns the first setting out of bounds: its name within the section, its value, and the
+    /// values allowed.
     #[must_use]
     pub fn wrong(&self) -> Option<Wrong> {
         let limit = self.active_entity_limit;
@@ -335,7 +338,7 @@ impl Composite {
     }
 }
 
-/// A setting that makes no sense: its name, its value, what it must be.
+/// A setting out of bounds: its name, its value, and the values allowed.
 pub type Wrong = (&'static str, String, &'static str);
 
 fn first_wrong(checks: impl IntoIterator<Item = (bool, Wrong)>) -> Option<Wrong> {

@@ -1,8 +1,8 @@
-//! How often an entity was used lately, stopped ones included, in a few bits each.
+//! Estimates of recent uses per entity, also of stopped ones, in a few bits each.
 //!
-//! A count-min sketch (Cormode, Muthukrishnan 2005) of 4-bit counters that are halved from time
-//! to time, as in TinyLFU (Einziger, Friedman, Manes, *TinyLFU: A Highly Efficient Cache Admission
-//! Policy*, 2017). It errs upwards only, and only between halvings.
+//! A count-min sketch (Cormode, Muthukrishnan 2005) of 4-bit counters that are halved from time to
+//! time, as in TinyLFU (Einziger, Friedman, Manes, *TinyLFU: A Highly Efficient Cache Admission
+//! Policy*, 2017). Between halvings an estimate may be too high, but never too low.
 
 use super::settings;
 
@@ -21,7 +21,7 @@ pub(super) struct Sketch {
 }
 
 impl Sketch {
-    /// A sketch for `limit` active entities.
+    /// Makes a sketch for `limit` active entities.
     pub(super) fn new(settings: &settings::FrequencySketch, limit: usize) -> Self {
         let width = settings
             .width_multiplier
@@ -41,12 +41,12 @@ impl Sketch {
         sketch
     }
 
-    /// Keeps the counts, and the width that it was made for.
+    /// Sets the limit; the counts and the width stay as they are.
     pub(super) fn set_limit(&mut self, limit: usize) {
         self.halve_after = super::portion(self.reset_multiplier, limit).max(1);
     }
 
-    /// Counts one use.
+    /// Counts a use of the entity with this hash.
     pub(super) fn increment(&mut self, hash: u64) {
         for row in 0..self.depth {
             let (word, shift) = self.place(row, hash);
@@ -60,7 +60,7 @@ impl Sketch {
         }
     }
 
-    /// The estimated number of uses, at most 15.
+    /// Returns the estimated number of uses, at most 15.
     pub(super) fn count(&self, hash: u64) -> u64 {
         let counter = |row| {
             let (word, shift) = self.place(row, hash);
@@ -77,7 +77,8 @@ impl Sketch {
     }
 
     fn place(&self, row: usize, hash: u64) -> (usize, u32) {
-        // Kirsch, Mitzenmacher, *Less Hashing, Same Performance* (2006): two hashes make them all.
+        // Kirsch, Mitzenmacher, *Less Hashing, Same Performance* (2006): all hashes derive from
+        // two.
         let step = (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29) | 1;
         let mixed = hash.wrapping_add(step.wrapping_mul(row as u64));
         let counter = (mixed ^ mixed >> 32) as usize & (self.width - 1);

@@ -1,11 +1,12 @@
-//! When the time of an ask is over.
+//! Timeouts of asks.
 //!
-//! A timer of the program's runtime for each ask costs more than the rest of waiting: tokio's are
-//! kept under one lock. So an ask that may wait for a second or more stands in a [table]
-//! instead, and a task looks at that every [`SWEEP_EVERY`], for as long as anybody asks.
+//! One timer of the tokio runtime per ask would cost more than the rest of waiting, because tokio
+//! keeps timers under one lock. So an ask with a timeout of a second or more is put into a [table],
+//! which a task (the sweeper) checks every [`SWEEP_EVERY`] while there are asks.
 //!
-//! The task is the runtime's of the node, also for asks on another one, and may be dropped with it
-//! at any time. Whoever stands in the table then is woken, and has a timer from there on.
+//! The sweeper runs on the runtime of its node, also for asks of other runtimes, and may be dropped
+//! with it at any time. Then the asks in the table are woken, and each continues with its own
+//! timer.
 
 mod table;
 #[cfg(test)]
@@ -25,17 +26,17 @@ use table::{Place, Sweeper};
 
 pub(super) use table::Timeouts;
 
-/// Who waits for less has a timer: 50 ms would be much of it.
+/// Asks with a shorter timeout have their own timer, because 50 ms would be a large part of it.
 const EXACT_BELOW: Duration = Duration::from_secs(1);
 
-/// How much later than its time an ask may hear that it is over.
+/// Interval between two sweeps: the longest delay with which an ask learns of its timeout.
 const SWEEP_EVERY: Duration = Duration::from_millis(50);
 
-/// So often nobody waits before the sweeper ends: a second. Who asks now and then does not begin
-/// one with each ask.
+/// Sweeps without asks after which the sweeper ends, a second together. Occasional asks thus do not
+/// start a sweeper each.
 const IDLE_SWEEPS: u32 = 20;
 
-/// What [`table`] synchronises with, and its size. Its tests under loom have others of these names.
+/// Synchronisation primitives of [`table`], and its size. The loom tests replace them.
 mod sync {
     pub(super) use std::sync::atomic::AtomicBool;
     pub(super) use std::sync::{Mutex, MutexGuard};
@@ -43,9 +44,9 @@ mod sync {
     pub(super) const STRIPES: usize = 16;
 }
 
-/// The time of one ask. To be [ended](Self::end) when its asker waits no longer.
+/// The timeout of one ask. Must be [ended](Self::end) when its asker no longer waits.
 pub(super) enum Timer {
-    /// It has not begun.
+    /// The timeout has not begun.
     Unset,
     Exact(BoxFuture<'static, ()>),
     Swept {
@@ -56,7 +57,8 @@ pub(super) enum Timer {
 }
 
 impl Timer {
-    /// Whether it is over: `timeout` after `since`, and up to [`SWEEP_EVERY`] later if that is long.
+    /// Returns `Ready` when the time is over: `timeout` after `since`, and up to [`SWEEP_EVERY`]
+    /// later for swept timeouts.
     pub(super) fn poll(
         &mut self,
         (timeouts, world): (&Arc<Timeouts>, &Arc<dyn World>),
@@ -99,7 +101,7 @@ impl Timer {
         polled
     }
 
-    /// Nobody waits for it any more.
+    /// Ends the timeout, because the asker no longer waits.
     pub(super) fn end(&mut self, timeouts: &Timeouts) {
         if let Self::Swept { place, .. } = std::mem::replace(self, Self::Over) {
             timeouts.leave(place);
@@ -107,7 +109,7 @@ impl Timer {
     }
 }
 
-/// Ends with the table, or some time after the last ask.
+/// Task of the sweeper. Ends with the table, or some time after the last ask.
 async fn sweep(sweeper: Sweeper, world: Arc<dyn World>) {
     let mut idle = 0;
     while idle < IDLE_SWEEPS {

@@ -1,10 +1,11 @@
-//! Asks that wait, each with its deadline and who is to be woken then; and who wakes them.
+//! The table of pending asks with their deadlines and wakers, and the sweeper that wakes them.
 //!
-//! There is at most one [`Sweeper`]. Who enters looks for it after that; a sweeper that ends says so
-//! first, and then wakes whoever is in. Both are in the table by a stripe's lock; so if the sweeper
-//! came too early to see who entered, that one sees that there is none, and begins the next.
+//! There is at most one [`Sweeper`]. An ask enters the table first and looks for a sweeper
+//! afterwards; a sweeper that ends first clears the flag `swept` and then wakes all entries. Both
+//! hold the lock of the stripe for the entry. So either the ending sweeper sees the new entry, or
+//! the ask sees that there is no sweeper and starts the next one.
 //!
-//! Its tests compile this file a second time, with loom's types under the names of
+//! The loom tests compile this file a second time with loom's types under the names of
 //! [`sync`](super::sync).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,15 +26,15 @@ pub(in crate::sharding) struct Timeouts {
     swept: AtomicBool,
 }
 
-/// Those that began to wait on some of the threads. In cache lines of its own, with its lock.
+/// The asks that began on some of the threads, with their lock in their own cache lines.
 #[repr(align(128))]
 struct Stripe(Mutex<Inside>);
 
 #[derive(Default)]
 struct Inside {
-    /// By key. Room for as many as ever waited at once; given back when a sweeper ends.
+    /// By key. Grows to the most asks that ever waited at once; freed when a sweeper ends.
     entries: Slab<Entry>,
-    /// Nobody is to be woken before that: a sweep that comes earlier looks at no entry.
+    /// No entry is due before this time, so an earlier sweep checks none.
     next: Option<Instant>,
 }
 
@@ -42,14 +43,14 @@ struct Entry {
     waker: Option<Waker>, // `None`: woken
 }
 
-/// The place of one ask. Its key is somebody else's only once it has [left](Timeouts::leave).
+/// Position of one ask. Its key is reused only after it has [left](Timeouts::leave).
 #[derive(Debug)]
 pub(in crate::sharding) struct Place {
     stripe: usize,
     key: usize,
 }
 
-/// Wakes those whose time is over. Dropped, it wakes all the others, for nobody else will.
+/// Wakes the asks whose time is over. When dropped it wakes all others, because nothing else will.
 pub(in crate::sharding) struct Sweeper(Weak<Timeouts>);
 
 impl Timeouts {
@@ -58,13 +59,13 @@ impl Timeouts {
         Arc::new(Self { stripes, swept: AtomicBool::new(false) })
     }
 
-    /// How many are in.
+    /// Returns the number of entries.
     #[cfg(any(test, feature = "canaries"))]
     pub(in crate::sharding) fn len(&self) -> usize {
         (0..STRIPES).map(|stripe| self.lock(stripe).entries.len()).sum()
     }
 
-    /// Entries that there is memory for.
+    /// Returns the number of entries for which memory is allocated.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         (0..STRIPES).map(|stripe| self.lock(stripe).entries.capacity()).sum()
@@ -74,26 +75,27 @@ impl Timeouts {
         self.stripes[stripe].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    // ── For those who wait ──
+    // ── Called by asks ──
 
-    /// Is woken, once, when a sweep finds that it is so late. Look for a [`sweeper`](Self::sweeper)
-    /// after it.
+    /// Adds an ask, which is woken once, when a sweep finds that its deadline has passed. Look for
+    /// a [`sweeper`](Self::sweeper) afterwards.
     pub(super) fn enter(&self, deadline: Instant, waker: &Waker) -> Place {
-        let stripe = threads::number() % STRIPES; // so those who ask at once mostly have one each
+        let stripe = threads::number() % STRIPES; // so concurrent askers mostly use different stripes
         let entry = Entry { deadline, waker: Some(waker.clone()) };
         let mut inside = self.lock(stripe);
         inside.expect(deadline);
         Place { stripe, key: inside.entries.insert(entry) }
     }
 
-    /// To be run by the caller if there is one: there was none.
+    /// Returns a sweeper that the caller must run, if there is none.
     pub(super) fn sweeper(self: &Arc<Self>) -> Option<Sweeper> {
-        // Loaded first, for nearly always there is one, and a load leaves the cache line shared.
+        // Loaded first, because nearly always there is a sweeper, and a load keeps the cache line
+        // shared.
         let begins = !self.swept.load(Ordering::SeqCst) && !self.swept.swap(true, Ordering::SeqCst);
         begins.then(|| Sweeper(Arc::downgrade(self)))
     }
 
-    /// It is this one that is to be woken from now on. `false`: somebody was, and nobody will be.
+    /// Replaces the waker. Returns false if the ask was woken, and will not be woken again.
     pub(super) fn stay(&self, place: &Place, waker: &Waker) -> bool {
         let mut inside = self.lock(place.stripe);
         let known = &mut inside.entries[place.key].waker;
@@ -103,24 +105,24 @@ impl Timeouts {
             Some(known) => std::mem::replace(known, waker.clone()),
         };
         drop(inside);
-        drop(former); // may be the last of its task, and that may hold asks
+        drop(former); // may be the last reference to its task, which may own asks
         true
     }
 
-    /// Waits no longer.
+    /// Removes an ask that no longer waits.
     pub(super) fn leave(&self, Place { stripe, key }: Place) {
         let entry = self.lock(stripe).entries.remove(key);
         drop(entry); // its waker as above: not under the lock
     }
 
-    // ── For the sweeper ──
+    // ── Called by the sweeper ──
 
-    /// Nobody sweeps any more.
+    /// Records that no sweeper runs.
     pub(super) fn end(&self) {
         self.swept.store(false, Ordering::SeqCst);
     }
 
-    /// Wakes everybody, and keeps no memory for those that will come.
+    /// Wakes all asks, and frees the memory of empty stripes.
     pub(super) fn wake_all(&self) {
         for stripe in 0..STRIPES {
             let mut wakers = Vec::new();
@@ -143,7 +145,7 @@ impl Inside {
         self.next = Some(self.next.map_or(deadline, |next| next.min(deadline)));
     }
 
-    /// The wakers of those whose time is over.
+    /// Returns the wakers of the asks whose time is over.
     fn due(&mut self, now: Instant) -> Vec<Waker> {
         let mut due = Vec::new();
         if self.next.is_none_or(|next| now < next) {
@@ -163,7 +165,8 @@ impl Inside {
 }
 
 impl Sweeper {
-    /// Wakes whoever waits until now, or less; how many are in. `None`: there is no table any more.
+    /// Wakes the asks whose deadline is at or before `now`. Returns the number of entries; `None`
+    /// if the table was dropped.
     pub(super) fn sweep(&self, now: Instant) -> Option<usize> {
         let timeouts = self.0.upgrade()?;
         let sweep = |stripe| {
@@ -187,12 +190,12 @@ impl Drop for Sweeper {
     }
 }
 
-/// Each of them, also where one panics: they are of the askers' executors, and whoever is left out here
-/// never hears that its time is over.
+/// Wakes each of them, also if one panics: they belong to the executors of the askers, and a
+/// skipped one would never learn of its timeout.
 fn wake(wakers: Vec<Waker>) {
     for waker in wakers {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-            forget_panic(panic); // it was reported by its hook
+            forget_panic(panic); // its panic hook has reported it
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the table says and whom it wakes, and when memory is given back.
+//! Tests of the table: its results, the asks that it wakes, and the memory that it frees.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Counts how often it was rung.
+/// Counts how often it was woken.
 #[derive(Default)]
 struct Bell(AtomicUsize);
 
@@ -47,14 +47,14 @@ fn waiting_ask_is_woken_once_at_its_deadline() {
     assert_eq!((sweeper.sweep(at(9)), bell.rung()), (Some(1), 0));
     assert!(timeouts.stay(&place, &waker));
     assert_eq!((sweeper.sweep(at(10)), bell.rung()), (Some(1), 1));
-    assert!(!timeouts.stay(&place, &waker), "its time is over");
+    assert!(!timeouts.stay(&place, &waker), "it was woken already");
     assert_eq!((sweeper.sweep(at(11)), bell.rung()), (Some(1), 1));
     timeouts.leave(place);
     assert_eq!((sweeper.sweep(at(12)), bell.rung(), timeouts.len()), (Some(0), 1, 0));
 }
 
 #[test]
-fn a_key_that_is_used_again_is_its_new_owners_alone() {
+fn reused_key_wakes_only_its_new_owner() {
     let (timeouts, sweeper) = swept();
     let [(former, of_former), (bell, waker)] = [Bell::new(), Bell::new()];
     let place = timeouts.enter(at(1), &of_former);
@@ -73,7 +73,7 @@ fn moved_ask_is_woken_in_its_latest_task() {
     let [(former, of_former), (bell, waker)] = [Bell::new(), Bell::new()];
     let place = timeouts.enter(at(5), &of_former);
     assert!(timeouts.stay(&place, &waker));
-    assert_eq!(Arc::strong_count(&former), 2, "only the test's");
+    assert_eq!(Arc::strong_count(&former), 2, "only the references of the test");
     assert_eq!(sweeper.sweep(at(5)), Some(1));
     assert_eq!((former.rung(), bell.rung()), (0, 1));
     timeouts.leave(place);
@@ -89,7 +89,11 @@ fn one_sweeper_and_asks_learn_of_its_end() {
     assert_eq!(bell.rung(), 1);
     assert!(!timeouts.stay(&place, &waker));
     let sweeper = timeouts.sweeper().expect("the next");
-    assert_eq!((sweeper.sweep(at(5)), bell.rung()), (Some(1), 1), "it has a timer now");
+    assert_eq!(
+        (sweeper.sweep(at(5)), bell.rung()),
+        (Some(1), 1),
+        "it was woken before and has its own timer"
+    );
     timeouts.leave(place);
     drop(timeouts);
     assert_eq!(sweeper.sweep(at(6)), None, "it does not keep the table");
@@ -113,7 +117,7 @@ fn memory_is_given_back_when_nobody_waits_and_the_sweeper_ends() {
     assert_eq!(timeouts.capacity(), 0);
 }
 
-/// Looks at the table when it is gone, as a task with asks does.
+/// Uses the table when it is dropped, as a task that owns asks does.
 struct Nosy(Arc<Timeouts>);
 
 impl Wake for Nosy {
@@ -138,7 +142,7 @@ fn a_waker_that_is_dropped_finds_the_table_unlocked() {
     assert_eq!(timeouts.len(), 0);
 }
 
-/// Panics when it is rung, and what that says does when it is dropped.
+/// Panics when it is woken; the payload of the panic panics again when it is dropped.
 struct Cracked;
 
 struct Shards;
@@ -151,12 +155,12 @@ impl Wake for Cracked {
 
 impl Drop for Shards {
     fn drop(&mut self) {
-        panic!("as the test wants it");
+        panic!("intended by the test");
     }
 }
 
 #[test]
-fn a_waker_that_panics_keeps_nobody_else_from_being_woken() {
+fn panicking_waker_does_not_stop_other_wakeups() {
     let (timeouts, sweeper) = swept();
     let mut places = Vec::new();
     let mut enter = |time| {
@@ -170,7 +174,7 @@ fn a_waker_that_panics_keeps_nobody_else_from_being_woken() {
     assert_eq!((sweeper.sweep(at(1)), rung()), (Some(9), vec![1, 0, 0]));
     assert_eq!((sweeper.sweep(at(2)), rung()), (Some(9), vec![1, 1, 0]), "the sweeps go on");
     drop(sweeper);
-    assert_eq!(rung(), [1, 1, 1], "nobody sweeps any more");
+    assert_eq!(rung(), [1, 1, 1], "the end of the sweeper wakes the rest");
     assert!(places.iter().all(|place| !timeouts.stay(place, Waker::noop())));
 }
 
@@ -191,10 +195,10 @@ fn entry_may_leave_on_another_thread() {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Enter(u64),
-    /// Whose place is this far down the list.
+    /// Removes the entry at this position of the list.
     Leave(usize),
     Move(usize),
-    /// So much time passes.
+    /// Sweeps after this much time.
     Sweep(u64),
 }
 
@@ -208,9 +212,10 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Each sweep wakes whom a list of all that wait says, whoever has left, come or moved between.
+    /// Each sweep wakes exactly the entries that a plain list predicts, whatever left, came or
+    /// moved between.
     #[test]
-    fn a_sweep_wakes_exactly_those_whose_time_is_over(
+    fn sweep_wakes_exactly_the_due_asks(
         steps in prop::collection::vec(step(), 0..60)
     ) {
         let (timeouts, sweeper) = swept();

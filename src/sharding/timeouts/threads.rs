@@ -1,5 +1,5 @@
-//! Those who wait and a sweeper that ends, by loom: the file that runs in production, with loom's
-//! types. Whom nobody wakes is a deadlock, which loom reports.
+//! Loom models of asks and a sweeper that ends. They compile the production file with loom's types.
+//! An ask that is never woken is a deadlock, which loom reports.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -22,15 +22,15 @@ mod sync {
     pub(super) const STRIPES: usize = 2; // one is used: loom's threads are one thread
 }
 
-/// A step that the test leaves out.
+/// A step that the test leaves out, to show that the model notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaves {
     Nothing,
-    /// Who enters looks for a sweeper before it, and not after.
+    /// An ask looks for a sweeper before it enters, and not afterwards.
     LookAfter,
-    /// A sweeper that ends does not say so.
+    /// An ending sweeper does not clear the flag.
     End,
-    /// It wakes nobody then.
+    /// An ending sweeper wakes no ask.
     WakeAll,
 }
 
@@ -43,8 +43,8 @@ impl Wake for Bell {
     }
 }
 
-/// As an ask without an answer. What woke it does not matter: if its time is not over it has a
-/// timer from there on.
+/// Does the same as an ask without an answer. The cause of the wake-up does not matter: if the time
+/// is not over, the ask continues with its own timer.
 fn ask(timeouts: &Arc<Timeouts>, leaves: Leaves) {
     let bell = Arc::<Bell>::default();
     let early = (leaves == Leaves::LookAfter).then(|| timeouts.sweeper()).flatten();
@@ -58,7 +58,7 @@ fn ask(timeouts: &Arc<Timeouts>, leaves: Leaves) {
     timeouts.leave(place);
 }
 
-/// As the task, but that it ends the first time that nobody waits.
+/// Does the same as the sweeper's task, but ends as soon as no ask waits.
 fn sweep(timeouts: &Timeouts, sweeper: Sweeper, leaves: Leaves) {
     while sweeper.sweep(Instant::from_nanos(1)).is_some_and(|waiting| waiting > 0) {
         thread::yield_now();
@@ -81,7 +81,7 @@ fn explore(leaves: Leaves) {
         let other = Arc::clone(&timeouts);
         let asks = thread::spawn(move || ask(&other, leaves));
         ask(&timeouts, leaves);
-        asks.join().expect("nobody panicked");
+        asks.join().expect("no thread panicked");
     });
 }
 

@@ -1,4 +1,4 @@
-//! Idleness, busy entities, limits, under every strategy.
+//! Tests of idleness, busy entities and limits, under every strategy.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn passivation(strategy: Strategy, limit: usize, idle: Duration) -> Passivation 
     Passivation::new(&settings)
 }
 
-/// A message for `id` at `now`, nobody busy: who stops.
+/// Sends a message for `id` at `now` while no entity is busy; returns the entities that stop.
 fn touch(passivation: &mut Passivation, now: Instant, id: u32) -> Vec<Slot> {
     let mut stop = Vec::new();
     let access = Access { now, slot: Slot(id), hash: hash(id.into()) };
@@ -113,7 +113,7 @@ fn a_busy_entity_is_told_to_stop_once_it_is_no_longer_busy() {
     assert_eq!((stop.as_slice(), passivation.waiting_to_stop()), (&[][..], 1));
     passivation.rested(Slot(1), &mut stop);
     passivation.rested(Slot(2), &mut stop);
-    assert_eq!(stop, [Slot(1)], "without a further message");
+    assert_eq!(stop, [Slot(1)], "no further message is needed");
     assert_eq!((passivation.counted(), passivation.waiting_to_stop()), (2, 0));
 }
 
@@ -152,7 +152,7 @@ fn pending_timer_keeps_idle_entity_but_not_over_limit() {
     }
 }
 
-/// Random histories of accesses, stops, limits and idleness, with random entities busy.
+/// Random histories of accesses, stops, limits and idleness, with random busy entities.
 #[test]
 fn limit_holds_for_idle_entities_without_repeated_stops() {
     for (strategy, seed) in LIMITED.into_iter().flat_map(|s| (0..40).map(move |seed| (s, seed))) {

@@ -1,4 +1,4 @@
-//! L13: the optimizer alone, limit 5, a step after each 10 accesses.
+//! L13: the optimizer alone, with limit 5 and a step after every 10 accesses.
 
 use super::super::climbing::HillClimbing;
 use super::super::settings;
@@ -10,7 +10,7 @@ const SETTINGS: settings::HillClimbing = settings::HillClimbing {
     step_decay: 0.5,
 };
 
-/// Ten accesses, the first `hits` of them of active entities: the step after them.
+/// Makes ten accesses, the first `hits` of them hits; returns the step after them.
 fn round(climbing: &mut HillClimbing, hits: usize) -> f64 {
     for access in 0..10 {
         assert_eq!(climbing.step(), None, "within a round");

@@ -1,4 +1,4 @@
-//! How many messages find their entity active, beside plain LRU and the best that is possible.
+//! Hit rates (messages that find their entity active) compared with plain LRU and with the optimum.
 
 #![expect(clippy::print_stdout, reason = "the rates are the result")]
 
@@ -43,7 +43,8 @@ fn rate(strategy: Strategy, trace: &[u32]) -> f64 {
     hits as f64 / trace.len() as f64
 }
 
-/// Stops whoever is used again last: Belady, *A study of replacement algorithms* (1966).
+/// Stops the entity whose next use is the latest: Belady, *A study of replacement algorithms*
+/// (1966).
 fn best(trace: &[u32]) -> f64 {
     let mut next_use = vec![usize::MAX; trace.len()];
     let mut seen = BTreeMap::new();
@@ -62,14 +63,14 @@ fn best(trace: &[u32]) -> f64 {
         }
         by_next.insert((next_use[at], *id), ());
         if active.len() > LIMIT {
-            let ((_, gone), ()) = by_next.pop_last().expect("somebody is active");
+            let ((_, gone), ()) = by_next.pop_last().expect("an entity is active");
             active.remove(&gone);
         }
     }
     hits as f64 / trace.len() as f64
 }
 
-/// Entities with a popularity of 1/rank^exponent.
+/// Samples entities with a popularity of 1/rank^exponent.
 fn zipf(rng: &mut SmallRng, entities: u32, exponent: f64) -> impl FnMut() -> u32 {
     let mut total = 0.0;
     let sums: Vec<f64> = (1..=entities)
@@ -97,7 +98,7 @@ fn traces() -> [(&'static str, Vec<u32>); 4] {
         scanned += 5_000;
     }
     let looped = (0..ACCESSES).map(|at| u32::try_from(at % 2_000).expect("small")).collect();
-    // What is popular changes four times.
+    // The popular entities change four times.
     let shifting = (0..ACCESSES)
         .map(|at| popular() + 10_000 * u32::try_from(at / (ACCESSES / 5)).expect("small"))
         .collect();

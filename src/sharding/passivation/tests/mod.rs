@@ -1,4 +1,4 @@
-//! Passivation: traces, laws, hit rates.
+//! Tests of passivation: exact traces, properties of all strategies, and hit rates.
 
 mod general;
 mod hill;
@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::settings::{self, Scope, Strategy};
 use super::{Access, Passivation, Slot};
 
-/// A region with the limit split over its shards, as in Pekko; entities are known by number.
+/// A region with the limit split over its shards, as in Pekko; entities are identified by number.
 pub(super) struct Shards {
     settings: settings::Passivation,
     limit: usize,
@@ -38,14 +38,14 @@ impl Shards {
         Self::new(limit, settings::Passivation { strategy, ..Default::default() })
     }
 
-    /// A message for an entity: who stops for it.
+    /// Sends a message to an entity; returns the entities that stop for it.
     pub(super) fn access(&mut self, shard: u32, id: u32) -> Vec<u32> {
         let mut stop = Vec::new();
         if !self.shards.contains_key(&shard) {
             self.shards.insert(shard, Passivation::new(&self.settings));
             stop = self.share_out();
         }
-        let passivation = self.shards.get_mut(&shard).expect("it is there now");
+        let passivation = self.shards.get_mut(&shard).expect("inserted above");
         let mut slots = Vec::new();
         let access = Access { slot: Slot(id), hash: hash(id.into()), now: Instant::default() };
         passivation.touched(access, &mut |_| false, &mut slots);
@@ -75,7 +75,7 @@ impl Shards {
         stop.into_iter().map(Slot::get).collect()
     }
 
-    /// One message for each of `ids`; `stops` says who stops for which.
+    /// Sends one message to each of `ids`; `stops` returns the entities expected to stop for an id.
     pub(super) fn each(
         &mut self,
         shard: u32,
@@ -87,7 +87,8 @@ impl Shards {
         }
     }
 
-    /// `times(id)` messages for each of `ids`; `stops` says who stops for the first of them.
+    /// Sends `times(id)` messages to each of `ids`; `stops` returns those expected to stop for the
+    /// first one.
     pub(super) fn often(
         &mut self,
         shard: u32,

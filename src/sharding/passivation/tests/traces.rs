@@ -1,6 +1,6 @@
-//! The exact traces of spec/reference/pekko-sharding.md §5.4, L1 to L12. `s1: 1…20` there is
-//! `each(1, 1..=20, ..)` here. L5, L8, L10 and L12 were taken from Pekko's own specifications of
-//! the same behaviour.
+//! Exact traces of the strategies, L1 to L12, with the behaviour of Pekko's strategies. `each(1,
+//! 1..=20, ..)` sends a message to each of the entities 1 to 20 of shard 1. L5, L8, L10 and L12 are
+//! taken from Pekko's own specifications.
 
 use super::super::settings::{
     self, Composite, FrequencySketch, HillClimbing, LeastFrequentlyUsed, Optimizer, Policy,
@@ -179,7 +179,7 @@ fn l8_dynamic_aging_lets_newcomers_outlive_old_fame() {
     region.each(1, 16..=20, table(&[(16, 3), (17, 4), (18, 5), (19, 14), (20, 15)]));
 }
 
-/// With a sketch so wide that it errs nowhere here: the traces assume exact counts.
+/// Makes the sketch so wide that it does not err here, because the traces assume exact counts.
 fn composite(limit: usize, mut composite: Composite) -> Shards {
     composite.frequency_sketch.width_multiplier = 64;
     let strategy = Strategy::Composite;
