@@ -1,5 +1,5 @@
-//! Short asks to a process of its own, beside long messages to a few other entities there; the limit is
-//! the same asks without them.
+//! Latency of short asks to another process while a few other entities there get long messages.
+//! Limit: the same asks without the long messages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,10 +12,10 @@ use crate::peers::{Peer, start};
 use crate::subject::{Command, Subject};
 use crate::{Error, RUN, RUNS};
 
-/// Between two asks.
+/// Pause between two asks.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Entities that get long messages, and the bytes of each.
+/// Number of entities that get long messages, and bytes per message.
 const LOADS: [(u64, usize); 2] = [(4, 4_000_000), (8, 100_000)];
 
 type Entities = Vec<EntityRef<Subject>>;
@@ -76,11 +76,11 @@ async fn beside(bulk: &Entities, bytes: usize, to: &Entities, what: &str) -> Res
     Ok(())
 }
 
-/// Asks them in turn, one at a time.
+/// Asks the entities in turn, one ask at a time.
 async fn asks(entities: &Entities) -> Result<Spans, Error> {
     let (begun, mut spans) = (Instant::now(), Vec::new());
     for entity in entities {
-        entity.ask(Command::Get).await?; // it lives
+        entity.ask(Command::Get).await?; // starts it
     }
     for entity in entities.iter().cycle() {
         if begun.elapsed() > RUN * RUNS as u32 {
@@ -90,7 +90,7 @@ async fn asks(entities: &Entities) -> Result<Spans, Error> {
         let answer = entity.ask(Command::Get).await;
         spans.push(asked.elapsed());
         match answer {
-            Ok(_) | Err(AskError::Timeout { .. }) => {} // it counts with the time that it waited
+            Ok(_) | Err(AskError::Timeout { .. }) => {} // counts with the time that it waited
             Err(why) => return Err(why.into()),
         }
         tokio::time::sleep(PAUSE).await;

@@ -1,5 +1,5 @@
-//! Messages to entities of other nodes, which are processes of their own; the limit is raw TCP to
-//! another process, with the same encoding and queues.
+//! Messages to entities of other nodes, which are other processes. Limit: raw TCP to another
+//! process, with the same encoding and queues.
 
 use std::collections::VecDeque;
 
@@ -15,17 +15,17 @@ use crate::{Error, RUN, RUNS, limits};
 
 const ROUND_TRIPS: usize = 4_000;
 const TARGETS: usize = 16;
-/// Messages between two questions to one entity; twice that fits its mailbox.
+/// Messages between two asks of one entity; twice as many fit into its mailbox.
 const WINDOW: usize = 4_000;
 
 type Entities = Vec<EntityRef<Subject>>;
 
-/// Asks.
+/// Measures asks in a cluster of three processes.
 pub(crate) async fn run() -> Result<(), Error> {
     let mut cluster = Cluster::start(2).await?;
     let region = cluster.host("there").await?;
     let all = one_per_shard(&region);
-    sum(&all).await?; // all live from here on
+    sum(&all).await?; // starts all entities
     let (here, there) = by_home(&region, &cluster.node, &all);
     ask_alone(&cluster, &there[0]).await?;
     let processes = &cluster.processes();
@@ -37,7 +37,7 @@ pub(crate) async fn run() -> Result<(), Error> {
     Ok(())
 }
 
-/// Those of this node, and the others.
+/// Splits the entities into those of this node and the others.
 fn by_home(region: &ShardRegion<Subject>, node: &Node, all: &Entities) -> (Entities, Entities) {
     let me = node.id().incarnation;
     let lives_here = |entity: &EntityRef<Subject>| {
@@ -46,8 +46,8 @@ fn by_home(region: &ShardRegion<Subject>, node: &Node, all: &Entities) -> (Entit
     all.iter().cloned().partition(lives_here)
 }
 
-/// All three nodes in this process, over loopback as well: no node waits until the kernel takes a core
-/// from another one, as three do that share fewer.
+/// Measures asks with all three nodes in this process, also over loopback. Then no node waits for
+/// the kernel to take a core from another one, as three processes do that share fewer cores.
 pub(crate) async fn run_together() -> Result<(), Error> {
     let first = start(&[]).await?;
     let seed = first.addresses()[0].to_string();
@@ -68,9 +68,9 @@ pub(crate) async fn run_together() -> Result<(), Error> {
     Ok(())
 }
 
-// ── Tells ──
+// ── Messages without answers ──
 
-/// To a peer on which everything lives, from this process, which only routes.
+/// Measures messages to another process that hosts all entities, from this one, which only routes.
 pub(crate) async fn run_tells() -> Result<(), Error> {
     let mut peer = Peer::start(&[]).await?;
     let node = start(&[&peer.address]).await?;
@@ -102,8 +102,8 @@ pub(crate) async fn run_tells() -> Result<(), Error> {
     Ok(())
 }
 
-/// One sender. Mailboxes of other nodes give no back-pressure, so it asks each entity from time to
-/// time, and is never two windows ahead of an answer.
+/// One sender. Mailboxes of other nodes exert no back-pressure on it, so it asks each entity from
+/// time to time, and is never two windows ahead of an answer.
 async fn tells(entities: &[EntityRef<Subject>], others: Vec<u32>) -> Result<Rate, Error> {
     let before = sum(entities).await?;
     let (watch, mut told) = (Watch::start(others), 0);
@@ -114,7 +114,7 @@ async fn tells(entities: &[EntityRef<Subject>], others: Vec<u32>) -> Result<Rate
                 && let Some(asked) = asked.pop_front()
             {
                 match asked.await {
-                    // Nobody waits for that one: all that was told is waited for instead.
+                    // That ask was not sent: wait for all sent messages instead.
                     Err(AskError::NotSent(full)) if full.is_full() => {
                         sum(entities).await?;
                     }
@@ -137,19 +137,20 @@ async fn tells(entities: &[EntityRef<Subject>], others: Vec<u32>) -> Result<Rate
         }
     }
     let counted = sum(entities).await? - before;
-    assert_eq!(counted, told, "what was told there is handled");
+    assert_eq!(counted, told, "every message is handled");
     Ok(watch.stop(told))
 }
 
 // ── Asks ──
 
-/// As two hosts are, each process on cores of its own; and as the kernel places them.
+/// Measures single asks with each process on cores of its own, as on two hosts, and with the
+/// placement of the kernel.
 async fn ask_alone(cluster: &Cluster, entity: &EntityRef<Subject>) -> Result<(), Error> {
     let apart = (true, "ask elsewhere, one at a time, p50", "<= 1.4 x", "127 µs");
     let placed = (false, "    as the kernel places it", "-", "-");
     for (apart, what, goal, pekko) in [apart, placed] {
         if apart && Places::apart(cluster.processes()).is_none() {
-            continue; // nothing to choose from
+            continue; // too few cores to choose
         }
         let (mut ours, mut limit) = (Vec::new(), Vec::new());
         for _ in 0..RUNS {
@@ -172,7 +173,7 @@ async fn ask_alone(cluster: &Cluster, entity: &EntityRef<Subject>) -> Result<(),
     Ok(())
 }
 
-/// Of asks in flight, and what Pekko was measured at.
+/// Goals for asks in flight, and the figures measured with Pekko.
 struct Goals {
     rate: (&'static str, &'static str),
     p99: (&'static str, &'static str),

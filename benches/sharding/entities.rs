@@ -1,4 +1,4 @@
-//! How fast entities start, and what one that has nothing to do costs.
+//! Rate of entity starts, and the memory of an idle entity.
 
 use std::sync::atomic::Ordering;
 
@@ -21,6 +21,7 @@ pub(crate) async fn run() -> Result<(), Error> {
     for run in 0..RUNS {
         let (region, begun) = start_counted(&node, &format!("started-{run}")).await?;
         for shard in crate::subject::one_per_shard(&region) {
+            // allocates the homes
             shard.ask(Command::Get).await?; // homes are known from here on
         }
         let before = begun.load(Ordering::Relaxed);
@@ -42,8 +43,8 @@ pub(crate) async fn run() -> Result<(), Error> {
     Ok(())
 }
 
-/// So many entities get a message; ends when all have begun. A few thousand run at a time, so that
-/// what is left is what idle ones need.
+/// Sends a message to `count` entities and waits until all have begun. Only a few thousand run at a
+/// time, so that afterwards only the memory of idle ones remains.
 async fn fill(
     region: &ShardRegion<Subject>,
     count: u64,
@@ -72,7 +73,7 @@ async fn fill(
     Ok(())
 }
 
-/// What a program would have without us: tasks of tokio's, each with a channel and a first message.
+/// The limit: tokio tasks, each with a channel and a first message.
 async fn bare_tasks() -> Result<Rate, Error> {
     let watch = Watch::start(Vec::new());
     let mut tasks = Vec::with_capacity(STARTED as usize);
@@ -85,7 +86,7 @@ async fn bare_tasks() -> Result<Rate, Error> {
             while let Some(n) = receiver.recv().await {
                 sum += n;
                 if let Some(done) = &done {
-                    let _ = done.send(()).await; // the run is over
+                    let _ = done.send(()).await; // the run has ended
                 }
             }
             std::hint::black_box(sum);
@@ -99,7 +100,7 @@ async fn bare_tasks() -> Result<Rate, Error> {
 
 // ── Bytes ──
 
-/// In a process of its own, so that nothing else is counted.
+/// Measures memory in a process of its own, so that nothing else is counted.
 pub(crate) async fn run_memory() -> Result<(), Error> {
     let mut process = peers::process(&["memory"])?;
     let each: f64 = process.line().await?.parse()?;
@@ -114,12 +115,12 @@ pub(crate) async fn run_memory() -> Result<(), Error> {
     Ok(())
 }
 
-/// A million entities that have nothing to do: bytes that the process has grown by, each.
+/// Prints the bytes by which the process grew per idle entity, for a million of them.
 pub(crate) async fn memory() -> Result<(), Error> {
     let node = peers::start(&[]).await?;
     let (region, begun) = start_counted(&node, "idle").await?;
     for shard in crate::subject::one_per_shard(&region) {
-        shard.ask(Command::Get).await?; // homes are known from here on
+        shard.ask(Command::Get).await?; // allocates the homes
     }
     let before = (begun.load(Ordering::Relaxed), resident()?);
     fill(&region, IDLE, || begun.load(Ordering::Relaxed) - before.0).await?;
@@ -129,7 +130,7 @@ pub(crate) async fn memory() -> Result<(), Error> {
     Ok(())
 }
 
-/// Bytes of memory of its own that this process has.
+/// Returns the anonymous memory of this process in bytes.
 fn resident() -> Result<u64, Error> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));

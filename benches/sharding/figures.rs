@@ -1,10 +1,10 @@
-//! Figures: spans, rates, processor time, and the table that they stand in.
+//! Figures: durations, rates, processor time, and the table in which they are printed.
 
 use std::time::{Duration, Instant};
 
 use crate::cores;
 
-/// Spans of time, sorted.
+/// Sorted durations.
 pub(crate) struct Spans(Vec<Duration>);
 
 impl Spans {
@@ -23,15 +23,15 @@ impl Spans {
     }
 }
 
-/// What a run comes to.
+/// Result of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Rate {
     pub(crate) per_second: f64,
-    /// Nanoseconds of processor time for each, over all processes of the run, kernel included.
+    /// Nanoseconds of processor time per operation, over all processes of the run, kernel included.
     pub(crate) cpu: f64,
 }
 
-/// Looks at the clock, and at the processor time of this process and of others.
+/// Measures wall-clock time, and the processor time of this process and of others.
 pub(crate) struct Watch {
     begun: Instant,
     cpu: Duration,
@@ -58,7 +58,8 @@ impl Watch {
     }
 }
 
-/// Processor time of the threads of this process and of others, where /proc tells.
+/// Returns the processor time of the threads of this process and of others, as far as /proc shows
+/// it.
 fn cpu_time(others: &[u32]) -> Duration {
     let of_process = |process: &str| -> u64 {
         let Ok(tasks) = std::fs::read_dir(format!("/proc/{process}/task")) else { return 0 };
@@ -72,13 +73,13 @@ fn cpu_time(others: &[u32]) -> Duration {
     Duration::from_nanos(of_process("self") + others.sum::<u64>())
 }
 
-/// The median by rate.
+/// Returns the run with the median rate.
 pub(crate) fn median(mut rates: Vec<Rate>) -> Rate {
     rates.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
     rates[rates.len() / 2]
 }
 
-/// The median.
+/// Returns the median of durations.
 pub(crate) fn middle(spans: &[Duration]) -> Duration {
     Spans::of(spans.to_vec()).at(50)
 }
@@ -92,7 +93,7 @@ pub(crate) fn rate(rate: Rate) -> String {
     }
 }
 
-/// A span as people read it.
+/// Formats a duration with a suitable unit.
 pub(crate) fn span(span: Duration) -> String {
     let micros = span.as_secs_f64() * 1e6;
     match micros {
@@ -103,7 +104,7 @@ pub(crate) fn span(span: Duration) -> String {
     }
 }
 
-/// The median of several runs, and their ends.
+/// Formats the median of several runs, and their extremes.
 pub(crate) fn runs(spans: &[Duration]) -> String {
     let spans = Spans::of(spans.to_vec());
     let [low, half, high] = [0, 50, 100].map(|percent| span(spans.at(percent)));
@@ -124,7 +125,7 @@ impl Row<'_> {
         self.line(&format!("; {}", cores::seen()));
     }
 
-    /// Another figure of the runs of the line before.
+    /// Prints another figure of the same runs as the line before.
     pub(crate) fn print_below(&self) {
         self.line("");
     }
@@ -146,12 +147,12 @@ pub(crate) fn print_head(what: &str) {
     head.line("");
 }
 
-/// A limit, and how ours stands to it: rates.
+/// Formats a limiting rate, and the ratio of ours to it.
 pub(crate) fn beside(ours: Rate, limit: Rate, name: &str) -> String {
     format!("{name} {}: ratio {:.2}", rate(limit), ours.per_second / limit.per_second)
 }
 
-/// A limit, and how ours stands to it: spans.
+/// Formats a limiting duration, and the ratio of ours to it.
 pub(crate) fn times(ours: Duration, limit: Duration, name: &str) -> String {
     format!("{name} {}: {:.2} x", span(limit), ours.as_secs_f64() / limit.as_secs_f64())
 }

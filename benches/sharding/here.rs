@@ -1,4 +1,4 @@
-//! Messages to entities of the same node; the limit is a task behind a channel.
+//! Messages to entities of the same node. Limit: a task behind a channel.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::{Error, RUN, RUNS, peers, progress};
 
 const ROUND_TRIPS: usize = 20_000;
 
-/// What entities have counted, all of them together.
+/// Returns the sum that all these entities have counted.
 pub(crate) async fn sum(entities: &[EntityRef<Subject>]) -> Result<u64, Error> {
     let mut sum = 0;
     for entity in entities {
@@ -26,7 +26,7 @@ pub(crate) async fn sum(entities: &[EntityRef<Subject>]) -> Result<u64, Error> {
     Ok(sum)
 }
 
-/// One sender, one entity after the other.
+/// One sender that sends to the entities in turn.
 async fn tells(entities: &[EntityRef<Subject>]) -> Result<Rate, Error> {
     let before = sum(entities).await?;
     let (watch, mut told, mut next) = (Watch::start(Vec::new()), 0, 0);
@@ -42,11 +42,11 @@ async fn tells(entities: &[EntityRef<Subject>]) -> Result<Rate, Error> {
         tokio::task::consume_budget().await;
     }
     let counted = sum(entities).await? - before;
-    assert_eq!(counted, told, "what was told here is handled");
+    assert_eq!(counted, told, "every message is handled");
     Ok(watch.stop(told))
 }
 
-/// Questions to these entities, in flight at the same time.
+/// Measures asks of these entities, many in flight at the same time.
 pub(crate) async fn asks(
     entities: &[EntityRef<Subject>],
     choice: Choice,
@@ -77,8 +77,9 @@ pub(crate) async fn run() -> Result<(), Error> {
     let node = peers::start(&[]).await?;
     let region = start(&node, "here").await?;
     let all = one_per_shard(&region);
-    sum(&all).await?; // all live from here on
-    // Of some hundred entities all that a message touches is in the caches; of one all threads want it.
+    sum(&all).await?; // starts all entities
+    // With some hundred entities all memory that a message touches is cached; all threads compete
+    // for a single one.
     for (count, name) in [(1, "1 entity"), (334, "334 entities"), (1_000, "1,000 entities")] {
         let entities = &all[..count];
         progress(&format!("tells to {name}"));

@@ -1,4 +1,4 @@
-//! Homes for a thousand shards that nobody has asked for before; the limit is one majority write.
+//! Time to allocate homes for a thousand shards at once. Limit: one majority write.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ pub(crate) async fn run() -> Result<(), Error> {
     Ok(())
 }
 
-/// Each run has an entity type of its own.
+/// Each run uses a new entity type.
 async fn cold(cluster: &mut Cluster, run: usize) -> Result<Duration, Error> {
     let region = cluster.host(&format!("cold-{run}")).await?;
     let entities = one_per_shard(&region);

@@ -1,5 +1,5 @@
-//! The limits: raw TCP to another process, with the same encoding and queues where ours has them;
-//! and a task of tokio's behind a channel of tokio's.
+//! The limits with which figures are compared: raw TCP to another process, with the same encoding
+//! and queues where sharding has them; and a tokio task behind a tokio channel.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ use crate::{Error, IN_FLIGHT, RUN};
 
 const BODY: usize = 100;
 const ROUND_TRIPS: usize = 4_000;
-const QUEUE: usize = 10_000; // as a mailbox
+const QUEUE: usize = 10_000; // as in a mailbox
 const WRITE_MAX: usize = 64 * 1024;
 
 // ── Streams of frames ──
@@ -35,7 +35,7 @@ async fn write(outbox: Arc<Outbox>, mut stream: OwnedWriteHalf) {
         outbox.take(&mut taken).await;
         for piece in taken.chunks(WRITE_MAX) {
             if stream.write_all(piece).await.is_err() {
-                return; // the run is over
+                return; // the run has ended
             }
         }
         taken.clear();
@@ -48,7 +48,7 @@ fn encode<'a>(message: &impl Serialize, scratch: &'a mut Vec<u8>) -> Result<&'a 
     Ok(scratch)
 }
 
-/// Reads frames; ends with the stream.
+/// Reads frames until the stream ends.
 struct Frames {
     stream: OwnedReadHalf,
     bytes: Vec<u8>,
@@ -98,7 +98,7 @@ async fn connect(peer: &mut Process) -> Result<TcpStream, Error> {
 
 // ── One at a time ──
 
-/// Answers what comes, byte for byte.
+/// Returns every received byte.
 pub(crate) async fn echo() -> Result<(), Error> {
     let mut stream = accept().await?;
     let mut buffer = [0; BODY];
@@ -108,7 +108,7 @@ pub(crate) async fn echo() -> Result<(), Error> {
     Ok(())
 }
 
-/// 100 bytes there and back, over raw TCP; `apart`: each side on cores of its own.
+/// Sends 100 bytes there and back over raw TCP; with `apart`, each side runs on cores of its own.
 pub(crate) async fn round_trips(apart: bool) -> Result<Vec<Duration>, Error> {
     let mut echo = process(&["echo"])?;
     let mut stream = connect(&mut echo).await?;
@@ -126,7 +126,7 @@ pub(crate) async fn round_trips(apart: bool) -> Result<Vec<Duration>, Error> {
 
 // ── A stream of messages ──
 
-/// Decodes and queues what comes; says how many when the stream ends.
+/// Decodes and queues received messages; prints their number when the stream ends.
 pub(crate) async fn sink() -> Result<(), Error> {
     let (read, _write) = accept().await?.into_split();
     let (queue, mut queued) = mpsc::channel::<Command>(QUEUE);
@@ -147,7 +147,7 @@ pub(crate) async fn sink() -> Result<(), Error> {
     Ok(())
 }
 
-/// One sender: encoded, queued, written, read, decoded and queued.
+/// One sender: each message is encoded, queued, written, read, decoded and queued.
 pub(crate) async fn tells() -> Result<Rate, Error> {
     let mut sink = process(&["sink"])?;
     let (_read, write) = connect(&mut sink).await?.into_split();
@@ -161,20 +161,20 @@ pub(crate) async fn tells() -> Result<Rate, Error> {
         }
         tokio::task::yield_now().await;
     }
-    writes.abort(); // what it had not written is not counted: the sink says what came
+    writes.abort(); // unwritten messages do not count: the sink reports those that arrived
     let came = sink.line().await?.parse()?;
     Ok(watch.stop(came))
 }
 
-// ── Questions ──
+// ── Asks ──
 
-/// As [`Command::Get`] on the wire.
+/// Has the encoding of [`Command::Get`].
 #[derive(Serialize, Deserialize)]
 enum Question {
     Get((u64, u64)),
 }
 
-/// Decodes questions, queues them, answers them.
+/// Decodes questions, queues them, and answers them.
 pub(crate) async fn answer() -> Result<(), Error> {
     let (read, write) = accept().await?.into_split();
     let (queue, mut queued) = mpsc::channel::<Question>(QUEUE);
@@ -195,11 +195,11 @@ pub(crate) async fn answer() -> Result<(), Error> {
     answers.await?
 }
 
-/// Who waits for which answer.
+/// The pending questions by number.
 #[derive(Default)]
 struct Waiting(Mutex<HashMap<u64, oneshot::Sender<u64>>>); // ≤ IN_FLIGHT
 
-/// As many questions in flight over one connection as ours has.
+/// Keeps as many questions in flight over one connection as the measurement of sharding.
 pub(crate) async fn asks() -> Result<(Rate, Vec<Duration>), Error> {
     let mut peer = process(&["answer"])?;
     let (read, write) = connect(&mut peer).await?.into_split();
@@ -210,8 +210,8 @@ pub(crate) async fn asks() -> Result<(Rate, Vec<Duration>), Error> {
         let mut frames = Frames::new(read);
         while let Some(frame) = frames.next().await {
             let (number, answer) = rmp_serde::from_slice::<(u64, u64)>(frame)?;
-            let waits = answered.0.lock().expect("no panic inside").remove(&number);
-            let _ = waits.map(|waits| waits.send(answer)); // who asked may have left
+            let waits = answered.0.lock().expect("no task panicked").remove(&number);
+            let _ = waits.map(|waits| waits.send(answer)); // the asker may have ended
         }
         Ok::<(), Error>(())
     });
@@ -221,7 +221,7 @@ pub(crate) async fn asks() -> Result<(Rate, Vec<Duration>), Error> {
         let number = numbers.fetch_add(1, Ordering::Relaxed);
         async move {
             let (sender, receiver) = oneshot::channel();
-            waiting.0.lock().expect("no panic inside").insert(number, sender);
+            waiting.0.lock().expect("no task panicked").insert(number, sender);
             let mut scratch = Vec::with_capacity(64);
             outbox.push(encode(&Question::Get((1, number)), &mut scratch)?).await;
             Ok(receiver.await?)
@@ -295,12 +295,12 @@ pub(crate) async fn channel_round_trips(count: usize) -> Result<Vec<Duration>, E
 
 // ── Many at a time ──
 
-/// Whom the next question of a task goes to.
+/// How a task chooses the receiver of its next ask.
 #[derive(Clone, Copy)]
 pub(crate) enum Choice {
-    /// Always the same one: what they share stays with one core.
+    /// Always the same one, so the memory that both use stays with one core.
     Own,
-    /// Any, by lot.
+    /// Any of them, at random.
     Any,
 }
 
@@ -313,8 +313,8 @@ impl Choice {
     }
 }
 
-/// So many tasks, each of which asks again as soon as it has an answer: how many a second, and what
-/// each took.
+/// Runs `IN_FLIGHT` tasks, each of which asks again as soon as it has an answer. Returns the rate,
+/// and the duration of each ask.
 pub(crate) async fn in_flight<F>(
     others: Vec<u32>,
     choice: Choice,
@@ -347,7 +347,7 @@ where
     Ok((watch.stop(spans.len() as u64), spans))
 }
 
-/// Percentile 99 of several runs together.
+/// Returns the 99th percentile of several runs together.
 pub(crate) fn p99(runs: &[Vec<Duration>]) -> Duration {
     Spans::of(runs.concat()).at(99)
 }

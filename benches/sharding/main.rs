@@ -1,19 +1,21 @@
-//! Sharding on nodes that are processes of their own, over libp2p on loopback: messages here and
-//! elsewhere, homes, moves, a coordinator that is killed, and what an idle entity costs.
+//! Benchmarks of sharding on nodes in separate processes, over libp2p on loopback: messages on one
+//! node and between nodes, allocation of homes, moves, the loss of a coordinator, and the cost of
+//! an idle entity.
 //!
-//! `cargo bench --bench sharding`; arguments pick parts: `-- here tells asks bulk together cold moves
-//! entities memory`, where tells, asks and bulk are those to other processes, and together means three
-//! nodes in one. Each figure stands beside its goal, what Pekko 1.7.0 was measured at on the same kind of
-//! machine (DESIGN §6), and a limit of this run: raw TCP between two processes with the same
-//! encoding, or tokio's own tasks and channels. The median of runs counts, which take turns with
-//! the limit's. "CPU" is processor time of all processes of the run, and says more than a rate on
-//! a machine that does other things as well.
+//! `cargo bench --bench sharding`; arguments select parts: `-- here tells asks bulk together cold
+//! moves entities memory`. `tells`, `asks` and `bulk` measure messages to other processes,
+//! `together` three nodes in one process. Each figure is printed with its goal, the figure measured
+//! with Pekko 1.7.0 on the same kind of machine, and a limit measured in this run: raw TCP between
+//! two processes with the same encoding, or tokio's tasks and channels. The result is the median of
+//! runs, which alternate with the runs of the limit. "CPU" is the processor time of all processes
+//! of a run; on a machine with other load it is more reliable than a rate.
 //!
-//! Processes stand for hosts, so each has its share of the cores as threads that work, and at least
-//! one: with more of them than cores, who waits for an answer waits for the kernel's next tick as
-//! well. `workers=2` gives each process two.
+//! Processes represent hosts, so each has its share of the cores as worker threads, and at least
+//! one. With more workers than cores, an ask would also wait for the next scheduling tick of the
+//! kernel. `workers=2` gives each process two.
 //!
-//! Benches are compiled with the feature `canaries`: a few branches that a release does not have.
+//! Benchmarks are compiled with the feature `canaries`, which adds a few branches that a release
+//! does not have.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench prints")]
 
 mod bulk;
@@ -44,21 +46,21 @@ use futures::future::BoxFuture;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Of one figure.
+/// Duration of one run.
 const RUN: Duration = Duration::from_secs(1);
-/// Of which the median counts.
+/// Number of runs, of which the median counts.
 const RUNS: usize = 5;
 const SHARDS: u32 = 1_000;
 const IN_FLIGHT: usize = 1_024;
 
-/// Says what takes a while, to whoever watches.
+/// Prints the current step to a terminal, because some steps take a while.
 fn progress(what: &str) {
     if stderr().is_terminal() {
         eprintln!("{what} ..");
     }
 }
 
-/// Its name, the processes that are at work in it, and what it does.
+/// Name of a part, the number of processes that work in it, and its function.
 type Part = (&'static str, usize, fn() -> BoxFuture<'static, Result<(), Error>>);
 
 const PARTS: [Part; 9] = [
@@ -90,7 +92,7 @@ fn bench(chosen: &[String], workers: Option<usize>) -> Result<(), Error> {
     Ok(())
 }
 
-/// On a worker, as a program's own tasks are.
+/// Runs on a worker thread, as a program's own tasks do.
 fn on_workers(
     workers: usize,
     work: impl Future<Output = Result<(), Error>> + Send + 'static,

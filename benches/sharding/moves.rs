@@ -1,6 +1,6 @@
-//! Shards that move because a node joins, leaves, or is killed with the coordinator on it, while
-//! each of their entities is asked 40 times a second. What the same questions wait for when nothing
-//! moves is the limit.
+//! Moves of shards because a node joins, leaves, or is killed with the coordinator on it, while
+//! each of their entities is asked 40 times a second. Limit: the longest wait of the same asks
+//! while nothing moves.
 
 use std::time::{Duration, Instant};
 
@@ -17,11 +17,11 @@ use crate::{Error, SHARDS, progress};
 const ROUNDS: usize = 3;
 const TYPE: &str = "moving";
 const QUIET: Duration = Duration::from_secs(2);
-/// For anything to happen.
+/// Longest wait for any event.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(2);
 
-/// One figure of each round.
+/// The figures of all rounds.
 #[derive(Default)]
 struct Rounds {
     quiet: Vec<Watched>,
@@ -55,7 +55,7 @@ impl Round {
         let mut cluster = Cluster::start(2).await?;
         let region = cluster.host(TYPE).await?;
         let entities = one_per_shard(&region);
-        sum(&entities).await?; // all live from here on
+        sum(&entities).await?; // starts all entities
         Ok(Self { cluster, region, entities })
     }
 
@@ -82,7 +82,7 @@ impl Round {
         Ok(())
     }
 
-    /// Shards that live on a node, as far as is known here.
+    /// Returns the number of shards on a node, as far as this node knows.
     fn shards_on(&self, incarnation: u64) -> usize {
         let homes =
             self.entities.iter().filter_map(|entity| self.region.shard_home(entity.shard()));
@@ -100,7 +100,7 @@ impl Round {
         Ok(())
     }
 
-    /// A fourth node starts the type: until it has its quarter.
+    /// A fourth node starts the type. Returns the time until it has its quarter of the shards.
     async fn join(&mut self, mut joiner: Peer) -> Result<Duration, Error> {
         let begun = Instant::now();
         joiner.host(TYPE).await?;
@@ -114,7 +114,7 @@ impl Round {
         Ok(took)
     }
 
-    /// One of four leaves in order: until its process has ended.
+    /// One of four nodes leaves in order. Returns the time until its process has ended.
     async fn leave(&mut self) -> Result<Duration, Error> {
         let mut leaver = self.cluster.peers.remove(1);
         let begun = Instant::now();
@@ -122,8 +122,8 @@ impl Round {
         Ok(begun.elapsed())
     }
 
-    /// SIGKILL: until another coordinator acts, and until it has given a home to every shard of the
-    /// dead node.
+    /// Kills the coordinator's process. Returns the times until another coordinator acts, and until
+    /// it has given a home to every shard of the dead node.
     async fn kill(&mut self) -> Result<(Duration, Duration), Error> {
         let killed = self.coordinator().await?.ok_or("there is a coordinator")?;
         let at = self.cluster.peers.iter().position(|peer| peer.incarnation == killed);
@@ -147,7 +147,7 @@ impl Round {
     }
 }
 
-/// Percentile of each round.
+/// Returns a percentile of each round.
 fn each(rounds: &[Watched], spans: fn(&Watched) -> &Spans, percent: usize) -> Vec<Duration> {
     rounds.iter().map(|watched| spans(watched).at(percent)).collect()
 }
@@ -201,7 +201,7 @@ fn print(what: &str, goal: &str, pekko: &str, spans: &[Duration], limit: String)
     Row { what, goal, pekko, ours: runs(spans), limit }.print();
 }
 
-/// The longest wait of each moved entity.
+/// Prints the longest wait of the moved entities.
 fn print_pauses(rounds: &[Watched], quiet: &str) {
     let p99 = each(rounds, |watched| &watched.moved, 99);
     let most = Spans::of(each(rounds, |watched| &watched.moved, 100)).at(100);

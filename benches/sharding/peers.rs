@@ -1,4 +1,4 @@
-//! What the other processes do, and nodes among them.
+//! The other processes of a benchmark: nodes, and the servers of the limits.
 
 use ostraca::cluster::member::Address;
 use ostraca::prelude::*;
@@ -7,10 +7,10 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use crate::process::Process;
 use crate::{Error, entities, limits, subject};
 
-/// The argument that makes a run of this program a peer; its number of workers follows.
+/// Argument with which this program runs as a peer; the number of workers follows.
 pub(crate) const PEER: &str = "--peer";
 
-/// Another process, with as many workers as this one.
+/// Starts another process, with as many workers as this one.
 pub(crate) fn process(what: &[&str]) -> Result<Process, Error> {
     let workers = tokio::runtime::Handle::current().metrics().num_workers().to_string();
     Process::start(&[&[PEER, &workers], what].concat())
@@ -28,7 +28,7 @@ pub(crate) async fn serve(args: &[String]) -> Result<(), Error> {
     }
 }
 
-/// A node of this process, once it is a member that is up.
+/// Starts a node in this process, and waits until it is up.
 pub(crate) async fn start(seeds: &[&str]) -> Result<Node, Error> {
     let mut config = Config::default();
     config.cluster.seeds =
@@ -57,7 +57,7 @@ async fn node(seeds: &[&str]) -> Result<(), Error> {
             _ => return Err(format!("no order: {order:?}").into()),
         }
     }
-    Ok(()) // the bench is over
+    Ok(()) // the benchmark has ended
 }
 
 /// A node in another process.
@@ -68,7 +68,8 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Ends when it is a member that is up, and is a cluster of its own without a seed.
+    /// Starts a node in another process and waits until it is up. Without a seed it founds a
+    /// cluster.
     pub(crate) async fn start(seeds: &[&str]) -> Result<Self, Error> {
         let mut process = process(&[&["node"], seeds].concat())?;
         let line = process.line().await?;
@@ -77,7 +78,7 @@ impl Peer {
         Ok(Self { process, address, incarnation })
     }
 
-    /// Ends when it is done.
+    /// Sends an order and waits until it is done.
     pub(crate) async fn order(&mut self, order: &str) -> Result<(), Error> {
         self.process.order(order).await?;
         self.process.line().await?;
@@ -89,14 +90,15 @@ impl Peer {
     }
 }
 
-/// This process and others as one cluster. The first of the others is the oldest.
+/// A cluster of a node in this process and nodes in others. The first of the others is the oldest
+/// member.
 pub(crate) struct Cluster {
     pub(crate) node: Node,
     pub(crate) peers: Vec<Peer>,
 }
 
 impl Cluster {
-    /// With that many other processes, at least one.
+    /// Starts a cluster with `others` other processes, at least one.
     pub(crate) async fn start(others: usize) -> Result<Self, Error> {
         let first = Peer::start(&[]).await?;
         let seed = first.address.clone();
@@ -108,7 +110,7 @@ impl Cluster {
         Ok(Self { node, peers })
     }
 
-    /// Starts an entity type everywhere.
+    /// Starts an entity type on all nodes.
     pub(crate) async fn host(
         &mut self,
         name: &str,
@@ -119,7 +121,7 @@ impl Cluster {
         subject::start(&self.node, name).await
     }
 
-    /// The processes of the others.
+    /// Returns the ids of the other processes.
     pub(crate) fn processes(&self) -> Vec<u32> {
         self.peers.iter().filter_map(|peer| peer.process.child.id()).collect()
     }

@@ -1,5 +1,5 @@
-//! Entities that are asked all the time while something happens to their shards: what the longest
-//! wait of each was, and whether anything was lost or came twice.
+//! Probes: entities that are asked continuously while their shards move. They measure the longest
+//! wait of each entity, and detect lost and repeated messages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,40 +11,40 @@ use crate::Error;
 use crate::figures::Spans;
 use crate::subject::{Command, Subject};
 
-/// Between two questions to an entity.
+/// Pause between two asks of an entity.
 const PACE: Duration = Duration::from_millis(25);
 
-/// All have been answered before, and again after.
+/// Time before and after the event, so that all entities are answered before and after it.
 const ASIDE: Duration = Duration::from_millis(500);
 
-/// How long an answer is waited for, before the question is put again.
+/// Timeout of an ask, after which the probe asks again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// As a program does that expects no crash: each failed question is one too many.
+    /// As in a program that expects no crash; every failed ask is an error.
     Normal,
-    /// Where a node is killed, what was on its way to it is never answered.
+    /// Short, because messages on their way to a killed node are never answered.
     Short,
 }
 
-/// What one entity's probe has seen.
+/// Measurements of one probe.
 #[derive(Default)]
 struct Seen {
     answers: u64,
     longest: Duration,
-    /// When it was answered from elsewhere than before.
+    /// Time of the first answer from another node.
     moved: Option<Instant>,
     failed: u64,
     /// Visits that were counted twice, or not at all.
     wrong: u64,
 }
 
-/// What all probes have seen together.
+/// Measurements of all probes.
 pub(crate) struct Watched {
     pub(crate) answers: u64,
-    /// The longest wait of each entity that lives elsewhere now, and of each other.
+    /// Longest wait of each entity that moved; `stayed`: of each other one.
     pub(crate) moved: Spans,
     pub(crate) stayed: Spans,
-    /// From the event to the first answer of each that lives elsewhere now.
+    /// Time from the event to the first answer of each moved entity.
     pub(crate) first: Spans,
     pub(crate) failed: u64,
     pub(crate) wrong: u64,
@@ -82,7 +82,7 @@ async fn probe(
     seen
 }
 
-/// Probes all these while something happens.
+/// Probes all these entities during an event.
 pub(crate) async fn watch<T>(
     entities: &[EntityRef<Subject>],
     patience: Patience,

@@ -1,4 +1,4 @@
-//! The entity that everything is measured on, and its messages.
+//! The measured entity and its messages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,17 +13,17 @@ use crate::Error;
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Command {
     Add(u64),
-    /// 100 bytes, encoded: see [`note`].
+    /// 100 bytes when encoded: see [`note`].
     Note {
         number: u64,
         text: String,
     },
     Get(Reply<u64>),
-    /// Counts a visit: which one it is since the first life, and the node.
+    /// Counts a visit; answers the number of visits since the first life, and the node.
     Visit(Reply<(u64, u64)>),
 }
 
-/// A message of 100 bytes.
+/// Makes a message of 100 bytes.
 pub(crate) fn note(number: u64) -> Command {
     Command::Note { number: number | 1 << 40, text: "x".repeat(70) }
 }
@@ -70,7 +70,7 @@ pub(crate) async fn start(node: &Node, name: &str) -> Result<ShardRegion<Subject
     Ok(region)
 }
 
-/// As [`start`]; counts those that begin.
+/// Like [`start`], and counts the instances that begin.
 pub(crate) async fn start_counted(
     node: &Node,
     name: &str,
@@ -86,7 +86,7 @@ pub(crate) async fn start_counted(
     Ok((region, begun))
 }
 
-/// One id in each shard.
+/// Returns one entity in each shard.
 pub(crate) fn one_per_shard(region: &ShardRegion<Subject>) -> Vec<EntityRef<Subject>> {
     let mut found = std::collections::BTreeMap::new();
     for number in 0_u64.. {
