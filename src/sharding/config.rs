@@ -374,7 +374,7 @@ pub enum ConfigError {
     HandoffOutlastsPhase {
         /// Section of the setting.
         section: String,
-        /// Value of `handoff-timeout`.
+        /// The value of `handoff-timeout`.
         handoff: Duration,
         /// Length of the shutdown phase.
         phase: Duration,
@@ -386,9 +386,9 @@ pub enum ConfigError {
         section: String,
         /// Name of the setting.
         setting: &'static str,
-        /// The value found.
+        /// The value that was found.
         value: String,
-        /// The values allowed.
+        /// The values that are allowed.
         must: &'static str,
     },
 }

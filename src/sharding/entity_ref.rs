@@ -76,7 +76,7 @@ pub enum TellError {
     TooLong {
         /// Encoded length in bytes.
         bytes: usize,
-        /// Most bytes allowed.
+        /// Most bytes that are allowed.
         limit: usize,
     },
     /// The type's own `Serialize` returned an error.
@@ -163,7 +163,7 @@ pub enum AskError {
         question: &'static str,
         /// Time from the ask to this error.
         waited: Duration,
-        /// What happened to the message.
+        /// Reason, which tells the fate of the message.
         why: Lost,
     },
     /// The message was handled, but the answer does not decode: the nodes run different releases.

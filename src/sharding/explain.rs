@@ -110,7 +110,7 @@ pub struct Account {
     pub by: ReplicaId,
     /// Which part of that node.
     pub witness: Witness,
-    /// The remembered decision.
+    /// The decision that it remembers.
     pub remembered: Remembered,
 }
 

@@ -1,13 +1,17 @@
-//! message  shard · stamp · letter          4 bounce   shard · stamp · newest · home · letter
+//! Frames on user lanes between regions of one type: messages, barriers and echoes that keep their
 //! order, answers, and busy notices (docs/protocol/message-order.md#messages). The node adds the
 //! type's name and the sender's incarnation.
 //!
 //! ```text
+//! 1 message  shard · stamp · letter          4 bounce   shard · stamp · newest · home · letter
+//! 2 barrier  shard · stamp                   5 answer   correlation u64 · body
+//! 3 echo     shard · stamp                   6 refused  correlation u64 · reason u8
+//! 7 moved    as a message                    8 busy, 9 free, 10 still busy?  shard · id
 //! ```
 //! A moved message had to wait for a home, or came back. An id is its length (u16) and its bytes.
 //! A shard is a LEB128 number, a stamp three: the term's number, its owner (u64), the sequence
-//! number. A home is 0, or 1 and a u64. Other numbers are little-endian. What stands behind the
-//! fields of a frame that has no body is for later releases.
+//! number. A home is 0, or 1 and a u64. Other numbers are little-endian. Bytes after the last field
+//! of a frame without a body are ignored; later releases may use them.
 
 use ostraca_ddata::types::Term;
 

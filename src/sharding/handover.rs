@@ -155,7 +155,7 @@ impl<E: Entity> Runtime<E> {
     }
 }
 
-/// What a shard has given up: lost messages, values, and instances to stop. It is processed outside
+/// Messages and values that a shard has given up: lost messages, values, and instances to stop. It is processed outside
 /// the shard's lock; `Drop` does the rest, so nothing is skipped when the task is dropped.
 pub(super) struct Chaff<E: Entity> {
     pub(super) runtime: Arc<Runtime<E>>,

@@ -25,13 +25,13 @@ pub enum InvalidName {
     /// The name is empty.
     #[error("the {what} is empty: give it at least one byte")]
     Empty {
-        /// Kind of name.
+        /// Kind of the invalid name.
         what: &'static str,
     },
     /// The name is longer than its limit.
     #[error("the {what} has {bytes} bytes, at most {limit} are allowed: hash it, or shorten it")]
     TooLong {
-        /// Kind of name.
+        /// Kind of the invalid name.
         what: &'static str,
         /// Length of the name in bytes.
         bytes: usize,

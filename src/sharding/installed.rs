@@ -12,7 +12,7 @@ use super::ids::RegionId;
 /// The configuration that this node has installed. It changes only to a higher epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Installed {
-    /// Identifies the configuration.
+    /// Identifier of the installed configuration.
     pub epoch: EpochId,
     /// The regions of its members.
     pub members: BTreeSet<RegionId>, // ≤ members of a configuration
@@ -35,8 +35,8 @@ impl Forced {
     /// Returns the term number above which terms begin in this generation, whatever they were
     /// before: about a million per millisecond of the generation, so that a coordinator which was
     /// given up and still runs does not come near. Of two forced configurations the later one has
-    /// higher terms (within one generation by their numbers, whose lower bits only tell who made
-    /// them).
+    /// higher terms (within one generation by their numbers, whose lower bits only identify the
+    /// node that made them).
     #[must_use]
     pub fn terms_above(&self) -> u64 {
         const WIDTH: u32 = 20; // bits of the number that are used

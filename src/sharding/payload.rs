@@ -1,10 +1,11 @@
-//! message  letter                           2 state  id length u16 · id · state
-//! ```
-//! Numbers are little-endian.
+//! The payload of a move: exported entity states, then the messages that were accepted and not
 //! begun, in order (docs/protocol/sharding.md#the-payload-carries-what-has-not-begun).
 //!
 //! ```text
 //! version u8 (2) · per entry: kind u8 · length u32 · content
+//! 1 message  letter                           2 state  id length u16 · id · state
+//! ```
+//! Numbers are little-endian.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -103,13 +103,13 @@ mod millis {
 /// A step of a decision, for events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What happened.
+    /// Kind of the step.
     pub what: What,
     /// The decision, with all that is known about it so far.
     pub of: Remembered,
 }
 
-/// Kinds of steps.
+/// Kinds of steps of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum What {
     /// The coordinator decided, and the write begins.

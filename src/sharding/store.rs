@@ -35,7 +35,7 @@ pub type Homes = ORMap<ShardId, LWWRegister<ShardHome>>;
 pub enum Ask {
     /// Takes a term and reads every cell.
     Fence {
-        /// Term to take.
+        /// Term that is taken.
         term: Term,
         /// Timeout of the request.
         within: Duration,
@@ -46,7 +46,7 @@ pub enum Ask {
         term: Term,
         /// Stamp of the write, which rises within a term.
         seq: u64,
-        /// Cells to write.
+        /// Cells that are written.
         cells: Vec<(ShardId, ShardHome)>, // ≤ BATCH_MAX
         /// Timeout of the request.
         within: Duration,
@@ -66,7 +66,7 @@ pub enum Ask {
         term: Term,
         /// Stamp of the write.
         seq: u64,
-        /// Settings to write.
+        /// Settings that are written.
         agreed: Agreed,
         /// Timeout of the request.
         within: Duration,
@@ -77,7 +77,7 @@ pub enum Ask {
 /// (docs/protocol/sharding.md#recount-after-a-forced-configuration).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Recovered {
-    /// The forced configuration.
+    /// Origin of the forced configuration.
     #[serde(rename = "o")]
     pub origin: EpochId,
     /// Term of the coordinator that counted. Decisions below it are ignored.

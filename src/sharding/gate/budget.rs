@@ -64,9 +64,9 @@ impl Limits {
 /// Number and bytes of the messages that wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Waits {
-    /// Number of messages.
+    /// Number of waiting messages.
     pub messages: usize,
-    /// Total bytes of the messages.
+    /// Total bytes of these messages.
     pub bytes: usize,
 }
 

@@ -108,7 +108,7 @@ pub struct Gone;
 pub struct Bounce<M> {
     /// The stamp that the sender gave it.
     pub stamp: Generation,
-    /// The returned message.
+    /// The message that returns.
     pub item: Item<M>,
     /// The newest decision that its receiver knows; above the stamp.
     pub newest: Decision,
@@ -140,9 +140,9 @@ pub enum Told {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Clear {
     Not,
-    /// Down this lane.
+    /// Sent down this lane.
     Lane(Current),
-    /// Into a mailbox of this node.
+    /// Put into a mailbox of this node.
     Here,
 }
 

@@ -150,7 +150,7 @@ impl<M> Route<M> {
         self.exempt += usize::from(fit == Fit::Exempt);
     }
 
-    /// Removes all waiting messages; the flag says whether one counted against the limit.
+    /// Removes all waiting messages; the flag tells whether one counted against the limit.
     pub(super) fn empty(&mut self) -> impl Iterator<Item = (Item<M>, bool)> {
         (self.counted, self.exempt) = (Waits { messages: 0, bytes: 0 }, 0);
         let returned = std::mem::take(&mut self.returned);

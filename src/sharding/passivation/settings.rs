@@ -40,7 +40,7 @@ pub struct Passivation {
     pub scope: Scope,
     /// Levels of `segmented`: `[cluster.sharding.passivation.segmented]`
     pub segmented: Segmented,
-    /// Aging: `[cluster.sharding.passivation.least-frequently-used]`
+    /// Aging of counts: `[cluster.sharding.passivation.least-frequently-used]`
     pub least_frequently_used: LeastFrequentlyUsed,
     /// Window and filter: `[cluster.sharding.passivation.composite]`
     pub composite: Composite,

@@ -1,4 +1,4 @@
-//! Tests of the entity table: ids that collide under an unkeyed hash need no more comparisons than
+//! Tests of the entity table: ids that collide under an unkeyed hash need as few comparisons as
 //! others.
 
 use std::collections::BTreeSet;
