@@ -197,13 +197,13 @@ pub(crate) async fn answer() -> Result<(), Error> {
 
 /// The pending questions by number.
 #[derive(Default)]
-struct Waiting(Mutex<HashMap<u64, oneshot::Sender<u64>>>); // ≤ IN_FLIGHT
+struct PendingAnswers(Mutex<HashMap<u64, oneshot::Sender<u64>>>); // ≤ IN_FLIGHT
 
 /// Keeps as many questions in flight over one connection as the measurement of sharding.
 pub(crate) async fn asks() -> Result<(Rate, Vec<Duration>), Error> {
     let mut peer = process(&["answer"])?;
     let (read, write) = connect(&mut peer).await?.into_split();
-    let (outbox, waiting) = (Arc::<Outbox>::default(), Arc::<Waiting>::default());
+    let (outbox, waiting) = (Arc::<Outbox>::default(), Arc::<PendingAnswers>::default());
     let answered = waiting.clone();
     tokio::spawn(self::write(outbox.clone(), write));
     tokio::spawn(async move {
@@ -232,28 +232,28 @@ pub(crate) async fn asks() -> Result<(Rate, Vec<Duration>), Error> {
 
 // ── A task behind a channel ──
 
-enum Told {
+enum TaskMessage {
     Add(u64),
     Get(oneshot::Sender<u64>),
 }
 
-fn task() -> mpsc::Sender<Told> {
+fn task() -> mpsc::Sender<TaskMessage> {
     let (sender, mut receiver) = mpsc::channel(QUEUE);
     tokio::spawn(async move {
         let mut sum = 0;
         while let Some(told) = receiver.recv().await {
             match told {
-                Told::Add(n) => sum += n,
-                Told::Get(reply) => drop(reply.send(sum)),
+                TaskMessage::Add(n) => sum += n,
+                TaskMessage::Get(reply) => drop(reply.send(sum)),
             }
         }
     });
     sender
 }
 
-async fn get(task: &mpsc::Sender<Told>) -> Result<u64, Error> {
+async fn get(task: &mpsc::Sender<TaskMessage>) -> Result<u64, Error> {
     let (sender, receiver) = oneshot::channel();
-    task.send(Told::Get(sender)).await.map_err(|_| "the task has ended")?;
+    task.send(TaskMessage::Get(sender)).await.map_err(|_| "the task has ended")?;
     Ok(receiver.await?)
 }
 
@@ -261,8 +261,8 @@ pub(crate) async fn channel_tells() -> Result<Rate, Error> {
     let (task, watch, mut told) = (task(), Watch::start(Vec::new()), 0);
     while watch.elapsed() < RUN {
         for _ in 0..1_000 {
-            if task.try_send(Told::Add(1)).is_err() {
-                task.send(Told::Add(1)).await.map_err(|_| "the task has ended")?;
+            if task.try_send(TaskMessage::Add(1)).is_err() {
+                task.send(TaskMessage::Add(1)).await.map_err(|_| "the task has ended")?;
             }
         }
         told += 1_000;

@@ -31,20 +31,20 @@ struct Active {
 }
 
 /// Active entities under one limit, behind a lock.
-pub(super) struct Actives {
-    inside: Mutex<Inside>,
+pub(super) struct PassivationTracker {
+    inside: Mutex<TrackerState>,
 }
 
-struct Inside {
+struct TrackerState {
     passivation: Passivation,
     slots: Vec<Option<Active>>, // ≤ entities that are active at the same time
     free: Vec<u32>,
     stop: Vec<Slot>, // empty between calls
 }
 
-impl Actives {
+impl PassivationTracker {
     pub(super) fn new(settings: &settings::Passivation) -> Self {
-        let inside = Inside {
+        let inside = TrackerState {
             passivation: Passivation::new(settings),
             slots: Vec::new(),
             free: Vec::new(),
@@ -53,7 +53,7 @@ impl Actives {
         Self { inside: Mutex::new(inside) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inside> {
+    fn lock(&self) -> MutexGuard<'_, TrackerState> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -115,7 +115,7 @@ impl Actives {
     }
 }
 
-impl Inside {
+impl TrackerState {
     fn set_busy(&mut self, slot: u32, busy: bool, timers: Option<Arc<Timers>>) {
         if let Some(active) = &mut self.slots[slot as usize] {
             (active.busy, active.timers) = (busy, timers);

@@ -16,7 +16,7 @@ const CYCLE_MAX: usize = 16;
 
 /// An entity that is asked.
 #[derive(Clone)]
-pub(super) struct Asked {
+pub(super) struct AskedEntity {
     /// Phase of its shard on this node, also if not hosted here; identifies the shard among all
     /// types.
     pub(super) phase: Arc<Phase>,
@@ -24,13 +24,13 @@ pub(super) struct Asked {
     pub(super) id: EntityId,
 }
 
-impl Asked {
+impl AskedEntity {
     fn is(&self, phase: &Arc<Phase>, id: &EntityId) -> bool {
         Arc::ptr_eq(&self.phase, phase) && self.id == *id
     }
 }
 
-impl fmt::Debug for Asked {
+impl fmt::Debug for AskedEntity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.entity_type, self.id)
     }
@@ -38,21 +38,21 @@ impl fmt::Debug for Asked {
 
 /// The asks for which handlers of one shard wait.
 #[derive(Debug, Default)]
-pub(super) struct ShardAsks(Mutex<Waiting>);
+pub(super) struct ShardAsks(Mutex<AskEdges>);
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct AskEdges {
     last: u64,
-    asks: BTreeMap<(EntityId, u64), Asked>, // ≤ asks that handlers of the shard wait for
+    asks: BTreeMap<(EntityId, u64), AskedEntity>, // ≤ asks that handlers of the shard wait for
 }
 
 impl ShardAsks {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, AskEdges> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the entities whose answers the handler of `entity` awaits.
-    pub(super) fn of(&self, entity: &EntityId) -> Vec<Asked> {
+    pub(super) fn of(&self, entity: &EntityId) -> Vec<AskedEntity> {
         let waiting = self.lock();
         let from = (entity.clone(), 0);
         let own = waiting.asks.range(from..).take_while(|((by, _), _)| by == entity);
@@ -68,7 +68,7 @@ pub(super) struct AskEdge {
 
 impl AskEdge {
     /// Records that the handler of the entity `by`, in the shard with this phase, awaits an answer.
-    pub(super) fn new((phase, by): (Arc<Phase>, EntityId), asked: Asked) -> Self {
+    pub(super) fn new((phase, by): (Arc<Phase>, EntityId), asked: AskedEntity) -> Self {
         let key = {
             let mut waiting = phase.asks().lock();
             waiting.last += 1;
@@ -81,7 +81,7 @@ impl AskEdge {
 
     /// Returns the entities that wait for each other because of this ask, from the asked one back
     /// to the asker. Empty if there is no such cycle.
-    pub(super) fn cycle(&self, asked: &Asked) -> Vec<Asked> {
+    pub(super) fn cycle(&self, asked: &AskedEntity) -> Vec<AskedEntity> {
         let mut paths = vec![vec![asked.clone()]];
         for _ in 0..CYCLE_MAX {
             let mut longer = Vec::new();
@@ -103,7 +103,7 @@ impl AskEdge {
     }
 
     /// Returns whether an entity asks itself.
-    pub(super) fn is_loop(&self, asked: &Asked) -> bool {
+    pub(super) fn is_loop(&self, asked: &AskedEntity) -> bool {
         asked.is(&self.phase, &self.key.0)
     }
 }

@@ -1,6 +1,6 @@
 //! The pending asks of a node, and how answers reach them.
 //!
-//! An ask of an entity on this node is answered directly through its [`Slot`]. Only an ask whose
+//! An ask of an entity on this node is answered directly through its [`AskSlot`]. Only an ask whose
 //! reply address is serialized gets a number and an entry in the table ([`Asks`]), under which a
 //! frame from another node finds it.
 
@@ -45,7 +45,7 @@ pub(super) trait Way: Send + Sync {
 
 /// A pending ask, independent of the type of its answer. Both methods return whether it still
 /// waited.
-pub(super) trait Question: Send + Sync {
+pub(super) trait PendingAsk: Send + Sync {
     fn answered(&self, body: &[u8]) -> bool;
     fn refused(&self, why: Lost) -> bool;
 }
@@ -63,7 +63,7 @@ pub(super) enum Unanswered {
 pub struct Asks {
     rows: PerThread<Mutex<Rows>>,
     late: AtomicU64,
-    types: PerThread<Arc<Readers>>, // the registry of one node
+    types: PerThread<Arc<AnswerTypes>>, // the registry of one node
 }
 
 /// The pending asks made on some of the threads.
@@ -72,7 +72,7 @@ struct Rows {
     asked: u64,       // total number of asks
     key: RandomState, // makes numbers from `asked` that no peer can foresee
     /// By number without its place; ≤ asks that wait.
-    waiting: HashMap<u64, Arc<dyn Question>, BuildHasherDefault<Numbers>>,
+    waiting: HashMap<u64, Arc<dyn PendingAsk>, BuildHasherDefault<Numbers>>,
 }
 
 impl Rows {
@@ -91,7 +91,7 @@ impl Rows {
 
 /// The registry of types, for the thread that decodes an answer.
 #[repr(align(128))] // keeps the counts of its `Arc` apart from others
-pub(super) struct Readers(pub(super) Arc<Types>);
+pub(super) struct AnswerTypes(pub(super) Arc<Types>);
 
 impl Default for Asks {
     fn default() -> Self {
@@ -99,7 +99,7 @@ impl Default for Asks {
         Self {
             rows: PerThread::default(),
             late: AtomicU64::new(0),
-            types: PerThread::new(|| Arc::new(Readers(Arc::clone(&types)))),
+            types: PerThread::new(|| Arc::new(AnswerTypes(Arc::clone(&types)))),
         }
     }
 }
@@ -139,7 +139,7 @@ impl Asks {
     }
 
     /// Adds an ask and returns its number, which is never 0.
-    fn add(&self, question: Arc<dyn Question>) -> u64 {
+    fn add(&self, question: Arc<dyn PendingAsk>) -> u64 {
         let place = threads::place();
         let mut rows = lock(self.rows.at(place));
         let number = rows.draw();
@@ -147,14 +147,14 @@ impl Asks {
         number * PLACES + place as u64
     }
 
-    fn take(&self, number: u64) -> Option<Arc<dyn Question>> {
+    fn take(&self, number: u64) -> Option<Arc<dyn PendingAsk>> {
         let place = (number % PLACES) as usize;
         lock(self.rows.at(place)).waiting.remove(&(number / PLACES))
     }
 
     /// Passes an answer from any node to its ask.
     pub(super) fn answered(&self, number: u64, body: &[u8]) {
-        let answered = |question: Arc<dyn Question>| {
+        let answered = |question: Arc<dyn PendingAsk>| {
             scope::reading(Arc::clone(self.types.mine()), || question.answered(body))
         };
         self.count(self.take(number).is_some_and(answered));
@@ -200,24 +200,24 @@ impl Doors {
     }
 }
 
-enum State<T> {
+enum AskState<T> {
     Waiting(Option<Waker>),
     Over(Option<Result<T, Unanswered>>),
 }
 
 /// State shared by the future of an ask and its reply address.
-pub(super) struct Slot<T> {
+pub(super) struct AskSlot<T> {
     number: AtomicU64, // 0: not in the table
-    state: Mutex<State<T>>,
+    state: Mutex<AskState<T>>,
 }
 
-impl<T> Slot<T> {
+impl<T> AskSlot<T> {
     pub(super) fn new() -> Arc<Self> {
-        let state = Mutex::new(State::Waiting(None));
+        let state = Mutex::new(AskState::Waiting(None));
         Arc::new(Self { number: AtomicU64::new(0), state })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, AskState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -225,12 +225,12 @@ impl<T> Slot<T> {
     fn end(&self, result: Result<T, Unanswered>) -> bool {
         let before = {
             let mut state = self.lock();
-            if let State::Over(_) = *state {
+            if let AskState::Over(_) = *state {
                 return false;
             }
-            std::mem::replace(&mut *state, State::Over(Some(result)))
+            std::mem::replace(&mut *state, AskState::Over(Some(result)))
         };
-        if let State::Waiting(Some(waker)) = before {
+        if let AskState::Waiting(Some(waker)) = before {
             waker.wake();
         }
         true
@@ -246,14 +246,14 @@ impl<T> Slot<T> {
 
     pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, Unanswered>> {
         match &mut *self.lock() {
-            State::Waiting(waker) => {
+            AskState::Waiting(waker) => {
                 match waker {
                     Some(waker) if waker.will_wake(cx.waker()) => {}
                     waker => *waker = Some(cx.waker().clone()),
                 }
                 Poll::Pending
             }
-            State::Over(result) => {
+            AskState::Over(result) => {
                 Poll::Ready(result.take().unwrap_or(Err(Unanswered::Refused(Lost::NoAnswer))))
             }
         }
@@ -261,7 +261,7 @@ impl<T> Slot<T> {
 
     /// Ends the wait: removes the value and the entry in the table.
     pub(super) fn forget(&self, asks: &Asks) {
-        let over = State::Over(None);
+        let over = AskState::Over(None);
         let _value = std::mem::replace(&mut *self.lock(), over);
         let number = self.number.load(Ordering::Acquire);
         if number > 0 {
@@ -275,7 +275,7 @@ impl<T> Slot<T> {
     }
 }
 
-impl<T: DeserializeOwned + Send + 'static> Slot<T> {
+impl<T: DeserializeOwned + Send + 'static> AskSlot<T> {
     /// Adds it to the table if it is not there yet, and returns its number.
     pub(super) fn enlist(self: &Arc<Self>, asks: &Asks) -> u64 {
         let known = self.number();
@@ -284,14 +284,14 @@ impl<T: DeserializeOwned + Send + 'static> Slot<T> {
         }
         let number = asks.add(Arc::<Self>::clone(self));
         self.number.store(number, Ordering::Release);
-        if let State::Over(_) = *self.lock() {
+        if let AskState::Over(_) = *self.lock() {
             asks.take(number); // the ask no longer waits
         }
         number
     }
 }
 
-impl<T: DeserializeOwned + Send + 'static> Question for Slot<T> {
+impl<T: DeserializeOwned + Send + 'static> PendingAsk for AskSlot<T> {
     fn answered(&self, body: &[u8]) -> bool {
         let bytes = body.len();
         self.end(decode(body).map_err(|source| Unanswered::Undecodable { bytes, source }))

@@ -85,23 +85,23 @@ impl<M> Passing<'static, M> {
 }
 
 /// A message in a batch.
-enum Waiting<M> {
+enum QueuedMessage<M> {
     Typed(M),
     Weighed(M, u32),
-    Letter(Place),
+    Letter(LetterSpan),
     Own(Letter),
 }
 
 /// Position of an encoded message in the buffer.
 #[derive(Clone, Copy)]
-struct Place {
+struct LetterSpan {
     at: u32, // < BYTES_FULL
     length: u32,
     id_at: u16,
     body_at: u16,
 }
 
-impl Place {
+impl LetterSpan {
     fn of(self, bytes: &[u8]) -> LetterRef<'_> {
         let Self { at, length, id_at, body_at } = self;
         let bytes = &bytes[at as usize..][..length as usize];
@@ -135,9 +135,9 @@ impl Weighed {
 
 /// Messages in order; see the module documentation.
 pub(super) struct Batch<M> {
-    waiting: VecDeque<Waiting<M>>, // ≤ BATCH
-    bytes: Vec<u8>,                // of encoded messages in the buffer, also of taken ones
-    weighed: Weighed,              // of `waiting`
+    waiting: VecDeque<QueuedMessage<M>>, // ≤ BATCH
+    bytes: Vec<u8>,                      // of encoded messages in the buffer, also of taken ones
+    weighed: Weighed,                    // of `waiting`
 }
 
 impl<M> Default for Batch<M> {
@@ -175,14 +175,14 @@ impl<M> Batch<M> {
             self.weighed.add(Weighed::one(bytes));
         }
         self.waiting.push_back(match message {
-            Passing::Typed(message) => Waiting::Typed(message),
-            Passing::Weighed(message, bytes) => Waiting::Weighed(message, bytes),
-            Passing::Own(letter) => Waiting::Own(letter),
+            Passing::Typed(message) => QueuedMessage::Typed(message),
+            Passing::Weighed(message, bytes) => QueuedMessage::Weighed(message, bytes),
+            Passing::Own(letter) => QueuedMessage::Own(letter),
             Passing::Letter(LetterRef { bytes, id_at, body_at }) => {
                 let fits = |len| u32::try_from(len).expect("at most LONG, behind BYTES_FULL");
                 let (at, length) = (fits(self.bytes.len()), fits(bytes.len()));
                 self.bytes.extend_from_slice(bytes);
-                Waiting::Letter(Place { at, length, id_at, body_at })
+                QueuedMessage::Letter(LetterSpan { at, length, id_at, body_at })
             }
         });
     }
@@ -191,9 +191,9 @@ impl<M> Batch<M> {
     #[inline]
     pub(super) fn first_letter(&self) -> Option<LetterRef<'_>> {
         match self.waiting.front()? {
-            Waiting::Typed(_) | Waiting::Weighed(..) => None,
-            Waiting::Letter(place) => Some(place.of(&self.bytes)),
-            Waiting::Own(letter) => Some(letter.view()),
+            QueuedMessage::Typed(_) | QueuedMessage::Weighed(..) => None,
+            QueuedMessage::Letter(place) => Some(place.of(&self.bytes)),
+            QueuedMessage::Own(letter) => Some(letter.view()),
         }
     }
 
@@ -201,10 +201,10 @@ impl<M> Batch<M> {
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Passing<'_, M>> {
         let message = match self.waiting.pop_front()? {
-            Waiting::Typed(message) => Passing::Typed(message),
-            Waiting::Weighed(message, bytes) => Passing::Weighed(message, bytes),
-            Waiting::Letter(place) => Passing::Letter(place.of(&self.bytes)),
-            Waiting::Own(letter) => Passing::Own(letter),
+            QueuedMessage::Typed(message) => Passing::Typed(message),
+            QueuedMessage::Weighed(message, bytes) => Passing::Weighed(message, bytes),
+            QueuedMessage::Letter(place) => Passing::Letter(place.of(&self.bytes)),
+            QueuedMessage::Own(letter) => Passing::Own(letter),
         };
         if let Some(bytes) = message.weighed() {
             self.weighed.remove(Weighed::one(bytes));

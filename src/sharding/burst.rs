@@ -58,9 +58,9 @@ impl Future for Running {
 }
 
 /// A run of an entity, begun or not. If it is dropped before it begins, its entity is told.
-pub struct Burst(Kind);
+pub struct Burst(BurstState);
 
-enum Kind {
+enum BurstState {
     Unbegun(Unbegun),
     Begun(Running),
 }
@@ -87,17 +87,17 @@ impl Burst {
     }
 
     pub(super) fn unbegun(entities: Arc<dyn Begin>, shard: ShardId, start: Start) -> Self {
-        Self(Kind::Unbegun(Unbegun(Some((entities, shard, start)))))
+        Self(BurstState::Unbegun(Unbegun(Some((entities, shard, start)))))
     }
 
     /// Returns the future. If it has not been made, it uses the memory that `over` returns.
     pub fn begin(self, over: impl FnOnce() -> Option<Running>) -> Running {
         match self.0 {
-            Kind::Unbegun(mut unbegun) => {
+            BurstState::Unbegun(mut unbegun) => {
                 let (entities, shard, start) = unbegun.0.take().expect("it has not begun");
                 entities.begin(shard, start, over())
             }
-            Kind::Begun(future) => future,
+            BurstState::Begun(future) => future,
         }
     }
 }
@@ -105,7 +105,7 @@ impl Burst {
 /// Requeues a burst that was polled and has not completed.
 impl From<Running> for Burst {
     fn from(future: Running) -> Self {
-        Self(Kind::Begun(future))
+        Self(BurstState::Begun(future))
     }
 }
 
@@ -126,9 +126,9 @@ mod tests {
 
     /// Records the calls, each with its row.
     #[derive(Default)]
-    struct Entities(Mutex<Vec<(&'static str, u32)>>);
+    struct Recorder(Mutex<Vec<(&'static str, u32)>>);
 
-    impl Entities {
+    impl Recorder {
         fn burst(self: &Arc<Self>, row: u32) -> Burst {
             let id = EntityId::new("a").expect("an id");
             let start = Start { row, id, waker: None, lapses: 0 };
@@ -144,7 +144,7 @@ mod tests {
         }
     }
 
-    impl Begin for Entities {
+    impl Begin for Recorder {
         fn begin(self: Arc<Self>, _: ShardId, start: Start, over: Option<Running>) -> Running {
             self.note(if over.is_some() { "begins where one was" } else { "begins" }, start.row);
             Running::new(async {})
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_burst_that_never_begins_is_given_up_once() {
-        let entities = Arc::<Entities>::default();
+        let entities = Arc::<Recorder>::default();
         drop(entities.burst(1));
         assert_eq!(entities.noted(), [("gives up", 1)]);
         let running = entities.burst(2).begin(|| None);
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn only_a_burst_that_begins_takes_the_memory_of_another_one() {
-        let entities = Arc::<Entities>::default();
+        let entities = Arc::<Recorder>::default();
         let running = entities.burst(1).begin(|| Some(Running::new(async {})));
         assert_eq!(entities.noted(), [("begins where one was", 1)]);
         let _running = Burst::from(running).begin(|| panic!("it has its own"));

@@ -31,12 +31,12 @@ const ASK_AFTER: Duration = Duration::from_secs(1);
 /// Entities of one shard whose mailboxes at its home are full.
 #[derive(Debug)]
 pub(super) struct Crowded {
-    by: Decision,                       // decision under which the home reported it
-    entities: BTreeMap<EntityId, Said>, // ≤ CROWDED_MAX
+    by: Decision,                             // decision under which the home reported it
+    entities: BTreeMap<EntityId, BusyReport>, // ≤ CROWDED_MAX
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Said {
+struct BusyReport {
     at: Instant,
     asked: bool, // since `at`
 }
@@ -61,7 +61,7 @@ impl Crowded {
 
     pub(super) fn add(&mut self, id: EntityId, at: Instant) {
         if self.entities.len() < CROWDED_MAX || self.entities.contains_key(&id) {
-            self.entities.insert(id, Said { at, asked: false });
+            self.entities.insert(id, BusyReport { at, asked: false });
         }
     }
 
@@ -77,7 +77,7 @@ impl Crowded {
             if now - said.at < ASK_AFTER {
                 return true;
             }
-            let was_asked = std::mem::replace(said, Said { at: now, asked: true }).asked;
+            let was_asked = std::mem::replace(said, BusyReport { at: now, asked: true }).asked;
             if !was_asked {
                 ask.push(id.clone());
             }

@@ -20,7 +20,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::task::coop;
 
 use super::ask_cycles::{self, AskEdge};
-use super::asks::{Asker, Slot, Unanswered};
+use super::asks::{AskSlot, Asker, Unanswered};
 use super::dead_letters::Lost;
 use super::entity::Entity;
 use super::gate::Full;
@@ -32,7 +32,7 @@ use super::reply::Reply;
 use super::runtime::{Parcel, Runtime, WaitingPlace};
 use super::scope;
 use super::shard::Floor;
-use super::timeouts::Timer;
+use super::timeouts::AskTimer;
 use super::types::{Missing, Types};
 
 /// Reason why a message was not sent. It will not be handled.
@@ -258,7 +258,7 @@ enum To<E: Entity> {
     Here(Arc<Target<E>>),
     /// The node had not started the type when the reference was deserialized; every use looks it
     /// up.
-    NotYet(Arc<Absent>),
+    NotYet(Arc<UnresolvedEntity>),
 }
 
 /// An entity of a type that this node has started.
@@ -273,7 +273,7 @@ struct Target<E: Entity> {
 }
 
 /// An entity of a type that the node had not started.
-struct Absent {
+struct UnresolvedEntity {
     entity_type: EntityType,
     types: Arc<Types>,
     id: EntityId,
@@ -306,10 +306,10 @@ impl<E: Entity> Target<E> {
         }
     }
 
-    fn as_asked(&self) -> Option<ask_cycles::Asked> {
+    fn as_asked(&self) -> Option<ask_cycles::AskedEntity> {
         let phase = Arc::clone(&self.runtime.shard(self.shard)?.phase);
         let (entity_type, id) = self.names();
-        Some(ask_cycles::Asked { phase, entity_type, id })
+        Some(ask_cycles::AskedEntity { phase, entity_type, id })
     }
 
     /// Returns why a message that was sent at `asked_at` has no answer, as far as this node knows.
@@ -367,7 +367,7 @@ impl<E: Entity> EntityRef<E> {
         match &self.0 {
             To::Here(target) => Ok(Cow::Borrowed(target)),
             To::NotYet(absent) => {
-                let Absent { entity_type, types, id } = &**absent;
+                let UnresolvedEntity { entity_type, types, id } = &**absent;
                 let found = types.find(entity_type);
                 let runtime = found
                     .map_err(|_| TellError::NotStarted { entity_type: entity_type.clone() })?;
@@ -502,7 +502,7 @@ impl<E: Entity> EntityRef<E> {
             Err(why) => return Asked::unsent(named, why.into(), None),
         };
         let Runtime { doors, me: node, settings, .. } = &*target.runtime;
-        let (node, slot) = (*node, Slot::new());
+        let (node, slot) = (*node, AskSlot::new());
         let message = question(Reply::here(Arc::clone(&slot), doors.mine(), node));
         let asked = Asked::new(&target, &slot, named, timeout.unwrap_or(settings.ask_timeout));
         let asker = || {
@@ -530,7 +530,7 @@ impl<E: Entity> EntityRef<E> {
             Err(why) => return Asked::unsent(START, TellError::InvalidId(*why).into(), None),
         };
         let Runtime { asks, me: node, settings, .. } = &*target.runtime;
-        let slot = Slot::new();
+        let slot = AskSlot::new();
         let asked = Asked::new(&target, &slot, START, settings.ask_timeout);
         let start = Letter::start(id, Asker { node: *node, correlation: slot.enlist(asks) });
         if let Err((why, _)) = target.offer(Parcel::Letter(start), None) {
@@ -595,7 +595,7 @@ impl<'de, E: Entity> Deserialize<'de> for EntityRef<E> {
                 Err(D::Error::custom(why))
             }
             Err(Missing::Absent) => {
-                Ok(Self(To::NotYet(Arc::new(Absent { entity_type, types, id }))))
+                Ok(Self(To::NotYet(Arc::new(UnresolvedEntity { entity_type, types, id }))))
             }
         }
     }
@@ -621,22 +621,22 @@ const START: &str = "a start";
 #[must_use = "the answer is lost if nobody waits for it; tell() sends without one"]
 pub struct Asked<E: Entity, T> {
     question: &'static str,
-    how: How<E, T>,
+    how: AskProgress<E, T>,
 }
 
-enum How<E: Entity, T> {
-    Waits(Waits<E, T>),
+enum AskProgress<E: Entity, T> {
+    Waits(PendingAnswer<E, T>),
     /// The message was not sent: the error, taken by the first poll, and the receiver.
     Unsent(Option<Box<AskError>>, Option<Arc<Target<E>>>),
 }
 
 /// State of an ask that waits for its answer.
-struct Waits<E: Entity, T> {
-    slot: Arc<Slot<T>>,
+struct PendingAnswer<E: Entity, T> {
+    slot: Arc<AskSlot<T>>,
     target: Arc<Target<E>>,
     asked_at: Instant,
     timeout: Duration,
-    timer: Timer,
+    timer: AskTimer,
     /// Set while an entity's handler awaits this answer; used to detect cycles.
     edge: Option<AskEdge>,
 }
@@ -644,23 +644,24 @@ struct Waits<E: Entity, T> {
 impl<E: Entity, T> Asked<E, T> {
     fn new(
         target: &Arc<Target<E>>,
-        slot: &Arc<Slot<T>>,
+        slot: &Arc<AskSlot<T>>,
         question: &'static str,
         timeout: Duration,
     ) -> Self {
         let (slot, target) = (Arc::clone(slot), Arc::clone(target));
         let asked_at = target.runtime.world.now();
-        let waits = Waits { slot, target, asked_at, timeout, timer: Timer::Unset, edge: None };
-        Self { question, how: How::Waits(waits) }
+        let waits =
+            PendingAnswer { slot, target, asked_at, timeout, timer: AskTimer::Unset, edge: None };
+        Self { question, how: AskProgress::Waits(waits) }
     }
 
     /// Makes a future whose message was not sent; its first poll returns the error.
     fn unsent(question: &'static str, why: AskError, target: Option<Arc<Target<E>>>) -> Self {
-        Self { question, how: How::Unsent(Some(Box::new(why)), target) }
+        Self { question, how: AskProgress::Unsent(Some(Box::new(why)), target) }
     }
 }
 
-impl<E: Entity, T> Waits<E, T> {
+impl<E: Entity, T> PendingAnswer<E, T> {
     fn poll(&mut self, question: &'static str, cx: &mut Context<'_>) -> Poll<Result<T, AskError>> {
         let Self { slot, target, asked_at, timeout, timer, edge } = self;
         let Runtime { timeouts, world, .. } = &*target.runtime;
@@ -670,7 +671,7 @@ impl<E: Entity, T> Waits<E, T> {
             let waited = || world.now() - *asked_at;
             return Poll::Ready(answer.map_err(|why| target.unanswered(question, why, waited())));
         }
-        if matches!(timer, Timer::Unset)
+        if matches!(timer, AskTimer::Unset)
             && let (Some(by), Some(asked)) = (scope::handler(), target.as_asked())
         {
             let new = AskEdge::new(by, asked.clone());
@@ -713,13 +714,15 @@ impl<E: Entity, T> Future for Asked<E, T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { question, how } = self.get_mut();
         match how {
-            How::Waits(waits) => waits.poll(question, cx),
-            How::Unsent(why, _) => why.take().map_or(Poll::Pending, |why| Poll::Ready(Err(*why))),
+            AskProgress::Waits(waits) => waits.poll(question, cx),
+            AskProgress::Unsent(why, _) => {
+                why.take().map_or(Poll::Pending, |why| Poll::Ready(Err(*why)))
+            }
         }
     }
 }
 
-impl<E: Entity, T> Drop for Waits<E, T> {
+impl<E: Entity, T> Drop for PendingAnswer<E, T> {
     fn drop(&mut self) {
         let Runtime { timeouts, asks, .. } = &*self.target.runtime;
         self.timer.end(timeouts);
@@ -730,8 +733,8 @@ impl<E: Entity, T> Drop for Waits<E, T> {
 impl<E: Entity, T> fmt::Debug for Asked<E, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let target = match &self.how {
-            How::Waits(waits) => Some(&waits.target),
-            How::Unsent(_, target) => target.as_ref(),
+            AskProgress::Waits(waits) => Some(&waits.target),
+            AskProgress::Unsent(_, target) => target.as_ref(),
         };
         let entity = target.map(|target| EntityRef(To::Here(Arc::clone(target))));
         let mut asked = f.debug_struct("Asked");

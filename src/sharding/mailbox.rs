@@ -83,29 +83,29 @@ impl Room {
 
 /// Mailbox of one entity; see the module documentation.
 pub(super) struct Mailbox<M> {
-    front: Batch<M>,            // empty only if nothing waits behind it
-    more: Option<Box<More<M>>>, // allocated once more than one batch has waited
-    count: usize,               // all messages; ≤ `Room` without moved ones
-    weighed: Weighed,           // those of the messages that count with their own bytes
-    refused: bool,              // a local caller was refused since the last `make_room`
-    told: Vec<Busied>,          // ≤ TOLD_MAX
+    front: Batch<M>,                // empty only if nothing waits behind it
+    more: Option<Box<Overflow<M>>>, // allocated once more than one batch has waited
+    count: usize,                   // all messages; ≤ `Room` without moved ones
+    weighed: Weighed,               // those of the messages that count with their own bytes
+    refused: bool,                  // a local caller was refused since the last `make_room`
+    told: Vec<NotifiedNode>,        // ≤ TOLD_MAX
 }
 
 /// Kept apart because a mailbox with few messages does not need it: with many mailboxes, each cache
 /// line counts.
-struct More<M> {
+struct Overflow<M> {
     behind: VecDeque<Batch<M>>, // none is empty
     spare: Option<Batch<M>>,    // empty: memory for later messages
 }
 
-impl<M> Default for More<M> {
+impl<M> Default for Overflow<M> {
     fn default() -> Self {
         Self { behind: VecDeque::new(), spare: None }
     }
 }
 
 /// A node that was told that the mailbox is full.
-struct Busied {
+struct NotifiedNode {
     region: RegionId,
     refused: u32, // messages refused since then
     bytes: usize, // length of the last one
@@ -160,7 +160,7 @@ impl<M> Mailbox<M> {
         if !last.is_full() {
             return last.push(message);
         }
-        let More { behind, spare } = &mut **self.more.get_or_insert_default();
+        let Overflow { behind, spare } = &mut **self.more.get_or_insert_default();
         let mut next = spare.take().unwrap_or_default();
         next.push(message);
         behind.push_back(next);
@@ -187,7 +187,7 @@ impl<M> Mailbox<M> {
 
     /// Makes the next batch the front one after the front batch was taken.
     fn advance(&mut self) {
-        let Some(More { behind, spare }) = self.more.as_deref_mut() else { return };
+        let Some(Overflow { behind, spare }) = self.more.as_deref_mut() else { return };
         *spare = behind.pop_front().map(|next| std::mem::replace(&mut self.front, next));
     }
 
@@ -246,7 +246,7 @@ impl<M> Mailbox<M> {
     /// now.
     pub(super) fn turn_away(&mut self, region: RegionId, bytes: usize) -> bool {
         let Some(known) = self.told.iter_mut().find(|known| known.region == region) else {
-            return self.remember(Busied { region, refused: 1, bytes });
+            return self.remember(NotifiedNode { region, refused: 1, bytes });
         };
         known.bytes = bytes;
         known.refused = known.refused.wrapping_add(1);
@@ -266,7 +266,7 @@ impl<M> Mailbox<M> {
                 self.told.remove(known);
             }
             None if !fits => {
-                let _remembered = self.remember(Busied { region, refused: 0, bytes });
+                let _remembered = self.remember(NotifiedNode { region, refused: 0, bytes });
             }
             _ => {}
         }
@@ -274,7 +274,7 @@ impl<M> Mailbox<M> {
     }
 
     /// Remembers a node as told, if fewer than `TOLD_MAX` are.
-    fn remember(&mut self, busied: Busied) -> bool {
+    fn remember(&mut self, busied: NotifiedNode) -> bool {
         let may = self.told.len() < TOLD_MAX;
         if may {
             self.told.push(busied);
@@ -402,7 +402,7 @@ mod tests {
 
     /// Operation on a mailbox and a batch taken out of it.
     #[derive(Clone, Copy, Debug)]
-    enum Step {
+    enum MailboxStep {
         /// Pushes `.0` messages of `.1` encoded bytes; with 0 bytes, typed messages.
         Push(usize, usize),
         Take(usize),
@@ -413,16 +413,16 @@ mod tests {
         Rest,
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = MailboxStep> {
         prop_oneof![
-            3 => (1..400_usize, 0..3_usize).prop_map(|(n, of)| Step::Push(n, [0, 40, 700][of])),
-            1 => (1..3_usize, 12..200_000_usize).prop_map(|(n, bytes)| Step::Push(n, bytes)),
-            3 => Just(Step::Take(BATCH)),
-            1 => (0..600_usize).prop_map(Step::Take),
-            3 => (0..300_usize).prop_map(Step::Pop),
-            2 => Just(Step::GiveBack),
-            1 => Just(Step::Adopt),
-            1 => Just(Step::Rest),
+            3 => (1..400_usize, 0..3_usize).prop_map(|(n, of)| MailboxStep::Push(n, [0, 40, 700][of])),
+            1 => (1..3_usize, 12..200_000_usize).prop_map(|(n, bytes)| MailboxStep::Push(n, bytes)),
+            3 => Just(MailboxStep::Take(BATCH)),
+            1 => (0..600_usize).prop_map(MailboxStep::Take),
+            3 => (0..300_usize).prop_map(MailboxStep::Pop),
+            2 => Just(MailboxStep::GiveBack),
+            1 => Just(MailboxStep::Adopt),
+            1 => Just(MailboxStep::Rest),
         ]
     }
 
@@ -441,28 +441,28 @@ mod tests {
             let mut last = 0;
             for step in steps {
                 match step {
-                    Step::Push(count, bytes) => for _ in 0..count {
+                    MailboxStep::Push(count, bytes) => for _ in 0..count {
                         last += 1;
                         inside.push_back((last, bytes));
                         mailbox.push(coming(last, bytes, &mut None));
                     },
-                    Step::Take(most) if batch.is_empty() => {
+                    MailboxStep::Take(most) if batch.is_empty() => {
                         let count = mailbox.take(most, &mut batch);
                         prop_assert!(count <= most && count <= BATCH);
                         prop_assert!(count > 0 || most == 0 || inside.is_empty(), "no message was taken");
                         taken.extend(inside.drain(..count));
                     }
-                    Step::Pop(count) => for _ in 0..count {
+                    MailboxStep::Pop(count) => for _ in 0..count {
                         prop_assert_eq!(batch.pop().map(|message| told(&message)), taken.pop_front());
                     },
-                    Step::GiveBack => {
+                    MailboxStep::GiveBack => {
                         mailbox.give_back(&mut batch);
                         taken.extend(inside.drain(..));
                         std::mem::swap(&mut taken, &mut inside);
                     }
-                    Step::Adopt => mailbox.adopt(&mut batch),
-                    Step::Rest if mailbox.is_empty() => mailbox.rest(),
-                    Step::Take(_) | Step::Rest => {}
+                    MailboxStep::Adopt => mailbox.adopt(&mut batch),
+                    MailboxStep::Rest if mailbox.is_empty() => mailbox.rest(),
+                    MailboxStep::Take(_) | MailboxStep::Rest => {}
                 }
                 prop_assert_eq!(mailbox.waits(), waits(&inside));
                 prop_assert_eq!((mailbox.len(), batch.len()), (inside.len(), taken.len()));

@@ -40,13 +40,13 @@ pub(super) enum Kind {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Took {
+struct Durations {
     last: VecDeque<Duration>, // ≤ SAMPLES_MAX
     new: usize,
     p99: Option<Duration>,
 }
 
-impl Took {
+impl Durations {
     fn add(&mut self, took: Duration) {
         if self.last.len() == SAMPLES_MAX {
             self.last.pop_front();
@@ -69,15 +69,15 @@ impl Took {
 /// Durations of past decisions and the open ones; see the module documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pace {
-    starts: Took,
-    moves: Took,
+    starts: Durations,
+    moves: Durations,
     open: BTreeMap<ShardId, (Instant, Kind)>, // ≤ shards
     order: BTreeSet<(Instant, ShardId)>,      // those not yet reported as slow; ≤ open
     look_at: Instant,
 }
 
 impl Pace {
-    fn took(&mut self, kind: Kind) -> &mut Took {
+    fn took(&mut self, kind: Kind) -> &mut Durations {
         match kind {
             Kind::Start => &mut self.starts,
             Kind::Move => &mut self.moves,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::actives::{Actives, Leaver};
+use super::actives::{Leaver, PassivationTracker};
 use super::config::Sharding;
 use super::entity::Entity;
 use super::id_hash::hash;
@@ -32,7 +32,7 @@ pub(super) enum Books {
     /// messages.
     Rows,
     /// One tracker for all shards together.
-    Region(Arc<Actives>),
+    Region(Arc<PassivationTracker>),
     /// One tracker per shard.
     Shards(Box<settings::Passivation>),
 }
@@ -46,7 +46,7 @@ impl Books {
                 (Strategy::Idle, _) if settings.idle_timeout.is_zero() => Self::Nobody,
                 (Strategy::Idle, _) => Self::Rows,
                 (_, Scope::Shard) => Self::Shards(Box::new(settings.clone())),
-                (_, Scope::Region) => Self::Region(Arc::new(Actives::new(settings))),
+                (_, Scope::Region) => Self::Region(Arc::new(PassivationTracker::new(settings))),
             },
         }
     }
@@ -56,7 +56,7 @@ impl Books {
             Self::Nobody => ShardBooks::Nobody,
             Self::Rows => ShardBooks::Rows,
             Self::Region(actives) => ShardBooks::Kept(Arc::clone(actives)),
-            Self::Shards(settings) => ShardBooks::Kept(Arc::new(Actives::new(settings))),
+            Self::Shards(settings) => ShardBooks::Kept(Arc::new(PassivationTracker::new(settings))),
         }
     }
 }
@@ -66,12 +66,12 @@ pub(super) enum ShardBooks {
     Nobody,
     /// The rows record since when their entities are idle; the periodic check reads them.
     Rows,
-    Kept(Arc<Actives>),
+    Kept(Arc<PassivationTracker>),
 }
 
 impl ShardBooks {
     /// Returns the tracker in which an entity has this slot.
-    fn of(&self, slot: u32) -> Option<&Actives> {
+    fn of(&self, slot: u32) -> Option<&PassivationTracker> {
         match self {
             Self::Kept(actives) if slot != NONE => Some(actives),
             _ => None,

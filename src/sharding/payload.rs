@@ -38,7 +38,7 @@ pub(super) struct Carried {
 }
 
 /// Values to drop after the lock is released.
-pub(super) struct Left<E: Entity> {
+pub(super) struct SealedValues<E: Entity> {
     pub(super) values: Vec<Box<Instance<E>>>,
     /// Typed messages that were encoded into the payload.
     pub(super) typed: Vec<E::Message>,
@@ -46,8 +46,11 @@ pub(super) struct Left<E: Entity> {
 }
 
 /// Encodes the mailboxes and dormant states of a shard, and empties them.
-pub(super) fn seal<E: Entity>(mut tenants: Tenants<E>, canary: Canary) -> (Option<Bytes>, Left<E>) {
-    let mut left = Left { values: Vec::new(), typed: Vec::new(), lost: Vec::new() };
+pub(super) fn seal<E: Entity>(
+    mut tenants: Tenants<E>,
+    canary: Canary,
+) -> (Option<Bytes>, SealedValues<E>) {
+    let mut left = SealedValues { values: Vec::new(), typed: Vec::new(), lost: Vec::new() };
     let mut bytes = Vec::new();
     let dormant = tenants.dormant().filter(|_| !canary.has(Bug::StatesStay));
     dormant.for_each(|(id, state)| append_state(&mut bytes, id, state));

@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::asks::{Asker, Door, Slot, Way};
+use super::asks::{AskSlot, Asker, Door, Way};
 use super::dead_letters::Lost;
 use super::ids::RegionId;
 use super::{frame, scope};
 
-enum Kind<T> {
+enum ReplyTarget<T> {
     /// The ask was made on this node.
     Here {
-        slot: Arc<Slot<T>>,
+        slot: Arc<AskSlot<T>>,
         asks: Arc<Door>,
         node: RegionId,
     },
@@ -37,13 +37,13 @@ enum Kind<T> {
 /// live. Once passed on, it is lost with the message that contains it, also if that message is
 /// refused at the call or counted as lost on its way.
 pub struct Reply<T> {
-    kind: Kind<T>,
+    target: ReplyTarget<T>,
     passed_on: AtomicBool, // it was serialized: dropping it sends nothing
 }
 
 impl<T> Reply<T> {
-    pub(super) fn here(slot: Arc<Slot<T>>, asks: Arc<Door>, node: RegionId) -> Self {
-        Self { kind: Kind::Here { slot, asks, node }, passed_on: AtomicBool::new(false) }
+    pub(super) fn here(slot: Arc<AskSlot<T>>, asks: Arc<Door>, node: RegionId) -> Self {
+        Self { target: ReplyTarget::Here { slot, asks, node }, passed_on: AtomicBool::new(false) }
     }
 }
 
@@ -53,9 +53,9 @@ impl<T: Serialize> Reply<T> {
     ///
     /// A value that its own `Serialize` refuses counts as no answer, and the asker is told so.
     pub fn send(mut self, value: T) {
-        match std::mem::replace(&mut self.kind, Kind::Used) {
-            Kind::Here { slot, asks, .. } => slot.fill(value, &asks),
-            Kind::There { to, way } => {
+        match std::mem::replace(&mut self.target, ReplyTarget::Used) {
+            ReplyTarget::Here { slot, asks, .. } => slot.fill(value, &asks),
+            ReplyTarget::There { to, way } => {
                 let mut bytes = Vec::with_capacity(64);
                 frame::answer(&mut bytes, to.correlation);
                 if rmp_serde::encode::write_named(&mut bytes, &value).is_err() {
@@ -63,7 +63,7 @@ impl<T: Serialize> Reply<T> {
                 }
                 way.send(to, &bytes);
             }
-            Kind::Used => {}
+            ReplyTarget::Used => {}
         }
     }
 }
@@ -74,34 +74,36 @@ impl<T> Drop for Reply<T> {
             return;
         }
         let Some(why) = scope::dropped() else { return };
-        match &self.kind {
-            Kind::Here { slot, .. } => slot.refuse(why),
-            Kind::There { to, way } => {
+        match &self.target {
+            ReplyTarget::Here { slot, .. } => slot.refuse(why),
+            ReplyTarget::There { to, way } => {
                 let mut bytes = Vec::with_capacity(16);
                 frame::refused(&mut bytes, to.correlation, why);
                 way.send(*to, &bytes);
             }
-            Kind::Used => {}
+            ReplyTarget::Used => {}
         }
     }
 }
 
 impl<T> fmt::Debug for Reply<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.kind {
-            Kind::Here { node, .. } => f.debug_tuple("Reply").field(node).finish(),
-            Kind::There { to, .. } => f.debug_tuple("Reply").field(to).finish(),
-            Kind::Used => f.write_str("Reply"),
+        match &self.target {
+            ReplyTarget::Here { node, .. } => f.debug_tuple("Reply").field(node).finish(),
+            ReplyTarget::There { to, .. } => f.debug_tuple("Reply").field(to).finish(),
+            ReplyTarget::Used => f.write_str("Reply"),
         }
     }
 }
 
 impl<T: DeserializeOwned + Send + 'static> Serialize for Reply<T> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let address = match &self.kind {
-            Kind::Here { slot, asks, node } => (*node, slot.enlist(asks)),
-            Kind::There { to, .. } => (to.node, to.correlation),
-            Kind::Used => return Err(serde::ser::Error::custom("the reply was sent already")),
+        let address = match &self.target {
+            ReplyTarget::Here { slot, asks, node } => (*node, slot.enlist(asks)),
+            ReplyTarget::There { to, .. } => (to.node, to.correlation),
+            ReplyTarget::Used => {
+                return Err(serde::ser::Error::custom("the reply was sent already"));
+            }
         };
         self.passed_on.store(true, Ordering::Relaxed);
         address.serialize(to)
@@ -114,7 +116,7 @@ impl<'de, T> Deserialize<'de> for Reply<T> {
         let way = scope::way().ok_or_else(|| {
             D::Error::custom("a reply's address is read only where its entity handles the message")
         })?;
-        let kind = Kind::There { to: Asker { node, correlation }, way };
-        Ok(Self { kind, passed_on: AtomicBool::new(false) })
+        let target = ReplyTarget::There { to: Asker { node, correlation }, way };
+        Ok(Self { target, passed_on: AtomicBool::new(false) })
     }
 }

@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::thread::LocalKey;
 
-use super::asks::{Readers, Way};
+use super::asks::{AnswerTypes, Way};
 use super::dead_letters::Lost;
 use super::ids::EntityId;
 use super::tenancy::Phase;
@@ -25,7 +25,7 @@ pub(super) struct AtWork {
 thread_local! {
     static AT_WORK: RefCell<Option<AtWork>> = const { RefCell::new(None) };
     static WAY: RefCell<Option<Arc<dyn Way>>> = const { RefCell::new(None) };
-    static TYPES: RefCell<Option<Arc<Readers>>> = const { RefCell::new(None) };
+    static TYPES: RefCell<Option<Arc<AnswerTypes>>> = const { RefCell::new(None) };
     static DROPPED: Cell<Option<Lost>> = const { Cell::new(Some(Lost::NoAnswer)) };
 }
 
@@ -77,7 +77,7 @@ pub(super) fn way() -> Option<Arc<dyn Way>> {
 }
 
 /// Decodes an answer, which may contain references to entities.
-pub(super) fn reading<T>(types: Arc<Readers>, read: impl FnOnce() -> T) -> T {
+pub(super) fn reading<T>(types: Arc<AnswerTypes>, read: impl FnOnce() -> T) -> T {
     lending(&TYPES, &mut Some(types), read)
 }
 

@@ -28,7 +28,7 @@ mod tests {
     use ostraca_ddata::types::Term;
 
     use super::*;
-    use crate::sharding::asks::{Slot, Unanswered};
+    use crate::sharding::asks::{AskSlot, Unanswered};
     use crate::sharding::dead_letters::Lost;
     use crate::sharding::frame;
     use crate::sharding::ids::{Generation, ShardId};
@@ -37,7 +37,7 @@ mod tests {
     fn answer_under_an_unknown_type_reaches_its_asker() {
         let asks = Asks::new();
         let polled = |write: &dyn Fn(&mut Vec<u8>, u64)| {
-            let slot = Slot::<u32>::new();
+            let slot = AskSlot::<u32>::new();
             let mut frame = Vec::new();
             write(&mut frame, slot.enlist(&asks));
             assert_eq!(take_answer(&asks, &frame), Ok(true));

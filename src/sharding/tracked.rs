@@ -102,7 +102,7 @@ impl Unfinished {
 }
 
 /// Counts a task among those that the shard's drain waits for. Its fields are dropped in order.
-struct Stay<E: Entity> {
+struct RunningTask<E: Entity> {
     _end: EndMark,
     runtime: Arc<Runtime<E>>,
     shard: Arc<Shard<E>>,
@@ -119,8 +119,9 @@ impl Tracked {
         let end = self.add();
         let control = Arc::clone(end.control());
         shard.lock().floor.running += 1;
-        let stay = Stay { _end: end, runtime: Arc::clone(runtime), shard: Arc::clone(shard) };
-        runtime.world.spawn(Box::pin(run(stay, id.clone(), control, task)));
+        let running =
+            RunningTask { _end: end, runtime: Arc::clone(runtime), shard: Arc::clone(shard) };
+        runtime.world.spawn(Box::pin(run(running, id.clone(), control, task)));
     }
 
     /// Makes the control block of one more task.
@@ -143,15 +144,15 @@ impl Tracked {
 }
 
 async fn run<E: Entity>(
-    stay: Stay<E>,
+    running: RunningTask<E>,
     id: EntityId,
     control: Arc<TaskControl>,
     task: impl Future<Output = ()> + Send,
 ) {
-    let runtime = &*stay.runtime;
-    let mut task = pin!(task); // dropped before `stay`
+    let runtime = &*running.runtime;
+    let mut task = pin!(task); // dropped before `running`
     let mut pause = None;
-    let phase = Arc::clone(&stay.shard.phase);
+    let phase = Arc::clone(&running.shard.phase);
     let mut at_work = Some(AtWork { phase, handler: None });
     poll_fn(|cx| {
         loop {
@@ -169,7 +170,7 @@ async fn run<E: Entity>(
         let poll = || scope::at_work(&mut at_work, || task.as_mut().poll(cx));
         catch_unwind(AssertUnwindSafe(poll)).unwrap_or_else(|_| {
             runtime.failures.fetch_add(1, Ordering::Relaxed);
-            let (entity_type, shard) = (&runtime.entity_type, stay.shard.id);
+            let (entity_type, shard) = (&runtime.entity_type, running.shard.id);
             tracing::error!(
                 %entity_type, entity = %id, %shard,
                 "sharding.task_failed: a task of the entity panicked; the entity goes on"
@@ -186,7 +187,7 @@ impl Drop for Tracked {
     }
 }
 
-impl<E: Entity> Drop for Stay<E> {
+impl<E: Entity> Drop for RunningTask<E> {
     fn drop(&mut self) {
         let Self { runtime, shard, .. } = self;
         shard.pass(runtime, Fit::Exempt, |gate, desk| desk.ended(gate));

@@ -26,7 +26,7 @@ const ROOM: Room = Room { messages: 1, bytes: 1_000 };
 
 /// A step that the test leaves out, to show that the model notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Leaves {
+enum CallerFault {
     Nothing,
     /// A caller does not check again after it registered.
     SecondLook,
@@ -35,9 +35,9 @@ enum Leaves {
 }
 
 #[derive(Default)]
-struct Bell(loom::sync::Notify);
+struct CallerWaker(loom::sync::Notify);
 
-impl Wake for Bell {
+impl Wake for CallerWaker {
     fn wake(self: Arc<Self>) {
         self.0.notify();
     }
@@ -59,12 +59,12 @@ impl Shard {
     }
 
     /// Does the same as `tell_wait`.
-    fn tell(&self, message: u8, leaves: Leaves) {
-        let (bell, mut seat) = (Arc::<Bell>::default(), self.callers.seat());
+    fn tell(&self, message: u8, fault: CallerFault) {
+        let (bell, mut seat) = (Arc::<CallerWaker>::default(), self.callers.seat());
         let waker = Waker::from(Arc::clone(&bell));
         while !self.offer(message) {
             seat.wait(&waker);
-            if leaves != Leaves::SecondLook && self.offer(message) {
+            if fault != CallerFault::SecondLook && self.offer(message) {
                 return;
             }
             bell.0.wait();
@@ -72,20 +72,20 @@ impl Shard {
     }
 
     /// Does the same as an entity's task.
-    fn take(&self, leaves: Leaves) -> usize {
+    fn take(&self, fault: CallerFault) -> usize {
         let (taken, made_room) = {
             let mut mailbox = self.mailbox.lock().expect("no thread panicked");
             let taken = mailbox.take(usize::MAX, &mut Batch::default());
             (taken, taken > 0 && mailbox.make_room())
         };
-        if made_room && leaves != Leaves::Wake {
+        if made_room && fault != CallerFault::Wake {
             self.callers.wake();
         }
         taken
     }
 }
 
-fn explore(callers: u8, leaves: Leaves) {
+fn explore(callers: u8, fault: CallerFault) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(move || {
@@ -94,12 +94,12 @@ fn explore(callers: u8, leaves: Leaves) {
         assert!(shard.offer(0), "the mailbox is empty");
         let tellers = (1..=callers).map(|message| {
             let shard = Arc::clone(&shard);
-            thread::spawn(move || shard.tell(message, leaves))
+            thread::spawn(move || shard.tell(message, fault))
         });
         let tellers: Vec<_> = tellers.collect();
         let mut taken = 0;
         while taken < usize::from(callers) + 1 {
-            match shard.take(leaves) {
+            match shard.take(fault) {
                 0 => thread::yield_now(),
                 some => taken += some,
             }
@@ -110,14 +110,14 @@ fn explore(callers: u8, leaves: Leaves) {
 
 #[test]
 fn every_caller_that_waits_for_room_gets_it() {
-    explore(1, Leaves::Nothing);
-    explore(2, Leaves::Nothing);
+    explore(1, CallerFault::Nothing);
+    explore(2, CallerFault::Nothing);
 }
 
 #[test]
 fn a_step_that_is_left_out_is_noticed() {
-    for leaves in [Leaves::SecondLook, Leaves::Wake] {
-        let explored = catch_unwind(AssertUnwindSafe(|| explore(1, leaves)));
-        assert!(explored.is_err(), "{leaves:?}");
+    for fault in [CallerFault::SecondLook, CallerFault::Wake] {
+        let explored = catch_unwind(AssertUnwindSafe(|| explore(1, fault)));
+        assert!(explored.is_err(), "{fault:?}");
     }
 }

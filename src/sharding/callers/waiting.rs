@@ -14,12 +14,12 @@ use super::sync::{AtomicBool, Mutex, MutexGuard};
 
 /// The waiting callers of one entity type on one node.
 pub(in crate::sharding) struct Callers {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<CallerWakers>,
     any: AtomicBool, // checked for each batch of messages
 }
 
 #[derive(Default)]
-struct Waiting {
+struct CallerWakers {
     wakers: BTreeMap<u64, Waker>, // by seat; ≤ waiting callers
     last: u64,
 }
@@ -58,7 +58,7 @@ impl Callers {
         wakers.into_values().for_each(Waker::wake);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, CallerWakers> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -37,7 +37,7 @@ pub struct Standing {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Kept<M> {
+enum Held<M> {
     Message { stamp: Generation, item: Item<M> },
     Barrier { stamp: Generation },
 }
@@ -60,7 +60,7 @@ pub(super) enum Verdict<M> {
     Refuse(Item<M>),
 }
 
-enum Kind {
+enum Disposition {
     Accept,
     Hold,
     Bounce,
@@ -70,7 +70,7 @@ enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Host<M> {
     pub(super) standing: Standing,
-    held: BTreeMap<RegionId, VecDeque<Kept<M>>>, // by lane; ≤ the limit of `Post::reserve_held`
+    held: BTreeMap<RegionId, VecDeque<Held<M>>>, // by lane; ≤ the limit of `Post::reserve_held`
     waits: Waits,                                // held messages of all lanes
     left: Vec<(RegionId, Waits)>, // released since `take_left`; empty between two steps of the gate
 }
@@ -91,34 +91,34 @@ impl<M> Host<M> {
     #[cfg(test)]
     pub(super) fn messages(&self) -> impl Iterator<Item = &Item<M>> + '_ {
         self.held.values().flatten().filter_map(|held| match held {
-            Kept::Message { item, .. } => Some(item),
-            Kept::Barrier { .. } => None,
+            Held::Message { item, .. } => Some(item),
+            Held::Barrier { .. } => None,
         })
     }
 
     #[cfg(test)]
     pub(super) fn holds_barrier_of(&self, lane: RegionId) -> bool {
         let held = self.held.get(&lane).into_iter().flatten();
-        held.into_iter().any(|held| matches!(held, Kept::Barrier { .. }))
+        held.into_iter().any(|held| matches!(held, Held::Barrier { .. }))
     }
 
     /// Accept, hold or bounce (docs/protocol/message-order.md#accept-hold-or-bounce): a message is
     /// accepted only at the generation by which the shard lives here, held while its decision is
     /// unknown or pending here, and bounced otherwise. The own lane is also accepted while
     /// draining.
-    fn kind(&self, lane: Lane, stamp: Generation, canary: Canary) -> Kind {
+    fn disposition(&self, lane: Lane, stamp: Generation, canary: Canary) -> Disposition {
         let Standing { run, newest, pending, .. } = self.standing;
         match (run, lane) {
-            (Run::Hosting(at), _) if stamp == at => return Kind::Accept,
-            (Run::Draining(at), Lane::Own) if stamp == at => return Kind::Accept,
+            (Run::Hosting(at), _) if stamp == at => return Disposition::Accept,
+            (Run::Draining(at), Lane::Own) if stamp == at => return Disposition::Accept,
             (Run::Hosting(at), _) if stamp < at && canary.has(Bug::LowStampAccepted) => {
-                return Kind::Accept;
+                return Disposition::Accept;
             }
             _ => {}
         }
         let ahead = stamp > newest && !canary.has(Bug::BounceAhead);
         let waits = stamp == newest && pending && !canary.has(Bug::BouncePending);
-        if ahead || waits { Kind::Hold } else { Kind::Bounce }
+        if ahead || waits { Disposition::Hold } else { Disposition::Bounce }
     }
 
     /// Returns whether a message from a lane is accepted at once.
@@ -129,7 +129,8 @@ impl<M> Host<M> {
         stamp: Generation,
         canary: Canary,
     ) -> bool {
-        !self.is_holding(from) && matches!(self.kind(lane, stamp, canary), Kind::Accept)
+        !self.is_holding(from)
+            && matches!(self.disposition(lane, stamp, canary), Disposition::Accept)
     }
 
     /// Decides about a message from a lane. `reserve(bytes, waits)` returns whether a message of
@@ -143,10 +144,10 @@ impl<M> Host<M> {
         reserve: impl FnOnce(usize, Waits) -> bool,
     ) -> Verdict<M> {
         if !self.is_holding(from) {
-            match self.kind(lane, stamp, canary) {
-                Kind::Accept => return Verdict::Accept(item),
-                Kind::Bounce => return Verdict::Bounce { stamp, item },
-                Kind::Hold => {}
+            match self.disposition(lane, stamp, canary) {
+                Disposition::Accept => return Verdict::Accept(item),
+                Disposition::Bounce => return Verdict::Bounce { stamp, item },
+                Disposition::Hold => {}
             }
         }
         if !reserve(item.bytes, self.waits) {
@@ -154,7 +155,7 @@ impl<M> Host<M> {
         }
         self.waits.messages += 1;
         self.waits.bytes += item.bytes;
-        self.held.entry(from).or_default().push_back(Kept::Message { stamp, item });
+        self.held.entry(from).or_default().push_back(Held::Message { stamp, item });
         Verdict::Hold
     }
 
@@ -172,8 +173,8 @@ impl<M> Host<M> {
             match queue.back_mut() {
                 // The sender waits only for its newest barrier, and repeated barriers must not grow
                 // the queue.
-                Some(Kept::Barrier { stamp: last }) => *last = stamp,
-                _ => queue.push_back(Kept::Barrier { stamp }),
+                Some(Held::Barrier { stamp: last }) => *last = stamp,
+                _ => queue.push_back(Held::Barrier { stamp }),
             }
             return Verdict::Hold;
         }
@@ -192,21 +193,21 @@ impl<M> Host<M> {
             let mut left = Waits::default();
             while let Some(next) = queue.pop_front() {
                 let (stamp, item) = match next {
-                    Kept::Barrier { stamp } => {
+                    Held::Barrier { stamp } => {
                         settled.push((from, Verdict::Echo { stamp }));
                         continue;
                     }
-                    Kept::Message { stamp, item } => (stamp, item),
+                    Held::Message { stamp, item } => (stamp, item),
                 };
                 let bytes = item.bytes;
-                match self.kind(lane, stamp, canary) {
-                    Kind::Hold if !self.bounces_all(canary) => {
-                        queue.push_front(Kept::Message { stamp, item });
+                match self.disposition(lane, stamp, canary) {
+                    Disposition::Hold if !self.bounces_all(canary) => {
+                        queue.push_front(Held::Message { stamp, item });
                         self.held.insert(from, queue);
                         break;
                     }
-                    Kind::Accept => settled.push((from, Verdict::Accept(item))),
-                    Kind::Hold | Kind::Bounce => {
+                    Disposition::Accept => settled.push((from, Verdict::Accept(item))),
+                    Disposition::Hold | Disposition::Bounce => {
                         settled.push((from, Verdict::Bounce { stamp, item }));
                     }
                 }
@@ -222,7 +223,7 @@ impl<M> Host<M> {
     /// waits for the echo. Its messages were acknowledged, and wait for their decision as before.
     pub(super) fn ended(&mut self, lane: RegionId, canary: Canary) {
         let Some(mut queue) = self.held.remove(&lane) else { return };
-        queue.retain(|held| matches!(held, Kept::Message { .. }));
+        queue.retain(|held| matches!(held, Held::Message { .. }));
         if canary.has(Bug::HeldForgotten) {
             self.left(lane, waits(&std::mem::take(&mut queue)));
         }
@@ -234,7 +235,7 @@ impl<M> Host<M> {
     /// Returns the lanes whose first held message waits for a decision that is not known here.
     pub(super) fn ahead(&self) -> impl Iterator<Item = RegionId> + '_ {
         let newest = self.standing.newest;
-        let is_ahead = move |queue: &VecDeque<Kept<M>>| matches!(queue.front(), Some(Kept::Message { stamp, .. }) if *stamp > newest);
+        let is_ahead = move |queue: &VecDeque<Held<M>>| matches!(queue.front(), Some(Held::Message { stamp, .. }) if *stamp > newest);
         self.held.iter().filter(move |(_, queue)| is_ahead(queue)).map(|(lane, _)| *lane)
     }
 
@@ -243,8 +244,8 @@ impl<M> Host<M> {
         let Some(queue) = self.held.remove(&lane) else { return Vec::new() };
         self.left(lane, waits(&queue));
         let messages = queue.into_iter().filter_map(|held| match held {
-            Kept::Message { item, .. } => Some(item),
-            Kept::Barrier { .. } => None,
+            Held::Message { item, .. } => Some(item),
+            Held::Barrier { .. } => None,
         });
         messages.collect()
     }
@@ -278,10 +279,10 @@ impl<M> Host<M> {
     }
 }
 
-fn waits<M>(queue: &VecDeque<Kept<M>>) -> Waits {
+fn waits<M>(queue: &VecDeque<Held<M>>) -> Waits {
     let mut waits = Waits::default();
     for held in queue {
-        if let Kept::Message { item, .. } = held {
+        if let Held::Message { item, .. } = held {
             waits.messages += 1;
             waits.bytes += item.bytes;
         }

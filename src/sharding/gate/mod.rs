@@ -138,8 +138,8 @@ pub enum Told {
 
 /// Fast path for a message, valid while no message waits before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Clear {
-    Not,
+enum FastPath {
+    None,
     /// Sent down this lane.
     Lane(Current),
     /// Put into a mailbox of this node.
@@ -150,7 +150,7 @@ enum Clear {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[repr(C)] // the fast path touches only the first fields
 pub struct Gate<M> {
-    clear: Clear, // cache derived from the other fields; `look` recomputes it after each change
+    fast_path: FastPath, // derived from the rest by `update_fast_path`
     me: RegionId,
     route: Route<M>,
     host: Host<M>,
@@ -162,7 +162,7 @@ impl<M> Gate<M> {
     #[must_use]
     pub const fn new(me: RegionId) -> Self {
         Self {
-            clear: Clear::Not,
+            fast_path: FastPath::None,
             me,
             route: Route::new(),
             host: Host::new(),
@@ -180,20 +180,20 @@ impl<M> Gate<M> {
         origin: Origin,
         post: &mut impl Post<M>,
     ) -> Result<Told, (Full, Item<M>)> {
-        let item = match self.clear {
-            Clear::Lane(Current { generation, home }) => {
+        let item = match self.fast_path {
+            FastPath::Lane(Current { generation, home }) => {
                 match post.send(home, generation, item, Fit::Must) {
                     Ok(()) => return Ok(Told::Sent),
                     Err(NotSent::Full(item) | NotSent::Gone(item)) => item,
                 }
             }
-            Clear::Here => {
+            FastPath::Here => {
                 post.accept(self.me, item, origin);
                 return Ok(Told::Sent);
             }
-            Clear::Not => item,
+            FastPath::None => item,
         };
-        let told = self.tell_unclear(item, origin, post);
+        let told = self.tell_slow(item, origin, post);
         self.flush(post);
         told
     }
@@ -351,7 +351,7 @@ impl<M> Gate<M> {
     /// whether more wait and the lane has not refused one.
     pub fn room(&mut self, bytes: usize, post: &mut impl Post<M>) -> bool {
         let more = self.send_waiting(bytes, post);
-        self.look();
+        self.update_fast_path();
         more
     }
 
@@ -366,7 +366,7 @@ impl<M> Gate<M> {
         }
         taken.extend(self.host.empty());
         self.release_held(post);
-        self.look();
+        self.update_fast_path();
         taken
     }
 
@@ -398,16 +398,16 @@ impl<M> Gate<M> {
     /// [`tell`](Self::tell) would only [accept](Post::accept) it.
     #[must_use]
     pub const fn leads_here(&self) -> bool {
-        matches!(self.clear, Clear::Here)
+        matches!(self.fast_path, FastPath::Here)
     }
 
     /// Returns the lane and stamp with which a message of this node goes out at once, that is, with
     /// which [`tell`](Self::tell) would only [send](Post::send) it, if the lane takes it.
     #[must_use]
     pub const fn lane(&self) -> Option<(RegionId, Generation)> {
-        match self.clear {
-            Clear::Lane(Current { generation, home }) => Some((home, generation)),
-            Clear::Here | Clear::Not => None,
+        match self.fast_path {
+            FastPath::Lane(Current { generation, home }) => Some((home, generation)),
+            FastPath::Here | FastPath::None => None,
         }
     }
 
@@ -457,7 +457,7 @@ impl<M> Gate<M> {
 
 /// The steps of both halves, and their connection by the own lane.
 impl<M> Gate<M> {
-    fn tell_unclear(
+    fn tell_slow(
         &mut self,
         item: Item<M>,
         origin: Origin,
@@ -475,11 +475,11 @@ impl<M> Gate<M> {
     }
 
     /// Recomputes the fast path.
-    fn look(&mut self) {
-        self.clear = match self.route.open(Canary::none()) {
-            Some(_) if self.stays_here() => Clear::Here,
-            Some(current) if current.home != self.me => Clear::Lane(current),
-            _ => Clear::Not,
+    fn update_fast_path(&mut self) {
+        self.fast_path = match self.route.open(Canary::none()) {
+            Some(_) if self.stays_here() => FastPath::Here,
+            Some(current) if current.home != self.me => FastPath::Lane(current),
+            _ => FastPath::None,
         };
     }
 
@@ -496,7 +496,7 @@ impl<M> Gate<M> {
     /// call.
     fn flush(&mut self, post: &mut impl Post<M>) {
         self.send_waiting(usize::MAX, post);
-        self.look();
+        self.update_fast_path();
     }
 
     /// Sends waiting messages from the head of the buffer, in order, as far as the lane has room
@@ -508,7 +508,7 @@ impl<M> Gate<M> {
             && let Some((current, waiting, fit)) = self.route.next()
         {
             let (counts, bytes) = (waiting.counts, waiting.item.bytes);
-            let put_back = |item| route::Waiting { item, counts };
+            let put_back = |item| route::QueuedItem { item, counts };
             match self.send(current, waiting.item, (Origin::Anybody, fit), post) {
                 Ok(()) if counts => {
                     self.route.left(bytes);

@@ -20,7 +20,7 @@ pub struct Item<M> {
 
 /// A message that waits in the gate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Waiting<M> {
+pub(super) struct QueuedItem<M> {
     pub(super) item: Item<M>,
     /// Whether it counts against the buffer's limit. A returned message does not, because a planned
     /// move loses no message.
@@ -78,10 +78,10 @@ impl Mode {
 pub(super) struct Route<M> {
     pub(super) known: Decision,
     pub(super) mode: Mode,
-    returned: VecDeque<Waiting<M>>, // ≤ messages on one lane
-    buffer: VecDeque<Waiting<M>>,   // ≤ the limit of `Post::reserve`, plus returned messages
-    exempt: usize,                  // number of messages at the front that do not need to fit
-    counted: Waits,                 // messages that count against the limit
+    returned: VecDeque<QueuedItem<M>>, // ≤ messages on one lane
+    buffer: VecDeque<QueuedItem<M>>,   // ≤ the limit of `Post::reserve`, plus returned messages
+    exempt: usize,                     // number of messages at the front that do not need to fit
+    counted: Waits,                    // messages that count against the limit
 }
 
 impl<M> Route<M> {
@@ -126,11 +126,11 @@ impl<M> Route<M> {
     pub(super) fn push(&mut self, item: Item<M>) {
         self.counted.messages += 1;
         self.counted.bytes += item.bytes;
-        self.buffer.push_back(Waiting { item, counts: true });
+        self.buffer.push_back(QueuedItem { item, counts: true });
     }
 
     /// Takes the next message to send, with its lane, if a lane is open.
-    pub(super) fn next(&mut self) -> Option<(Current, Waiting<M>, Fit)> {
+    pub(super) fn next(&mut self) -> Option<(Current, QueuedItem<M>, Fit)> {
         let Mode::Open(current) = self.mode else { return None };
         let waiting = self.buffer.pop_front()?;
         let fit = if self.exempt > 0 { Fit::Exempt } else { Fit::Must };
@@ -145,7 +145,7 @@ impl<M> Route<M> {
     }
 
     /// Puts a message back to the front because the lane had no room.
-    pub(super) fn put_back(&mut self, waiting: Waiting<M>, fit: Fit) {
+    pub(super) fn put_back(&mut self, waiting: QueuedItem<M>, fit: Fit) {
         self.buffer.push_front(waiting);
         self.exempt += usize::from(fit == Fit::Exempt);
     }
@@ -155,12 +155,12 @@ impl<M> Route<M> {
         (self.counted, self.exempt) = (Waits { messages: 0, bytes: 0 }, 0);
         let returned = std::mem::take(&mut self.returned);
         let all = returned.into_iter().chain(std::mem::take(&mut self.buffer));
-        all.map(|Waiting { item, counts }| (item, counts))
+        all.map(|QueuedItem { item, counts }| (item, counts))
     }
 
     /// Records a message that came back from the lane.
     pub(super) fn returned(&mut self, item: Item<M>) {
-        self.returned.push_back(Waiting { item, counts: false });
+        self.returned.push_back(QueuedItem { item, counts: false });
     }
 
     /// Takes in a decision. Returns whether it is newer than the known one; older ones are ignored

@@ -7,7 +7,7 @@ use super::settings;
 
 /// Measures the hit rate and proposes steps.
 #[derive(Clone, Debug)]
-pub(super) struct HillClimbing {
+pub(super) struct WindowOptimizer {
     settings: settings::HillClimbing,
     adjust_after: usize, // accesses
     accesses: usize,
@@ -16,7 +16,7 @@ pub(super) struct HillClimbing {
     next: f64, // next step as a share of the limit, with its sign
 }
 
-impl HillClimbing {
+impl WindowOptimizer {
     pub(super) fn new(settings: &settings::HillClimbing, limit: usize) -> Self {
         Self {
             adjust_after: super::portion(settings.adjust_multiplier, limit).max(1),

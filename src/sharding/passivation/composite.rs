@@ -5,7 +5,7 @@
 //! policies.
 
 use super::Slot;
-use super::climbing::HillClimbing;
+use super::climbing::WindowOptimizer;
 use super::replacement::Replacement;
 use super::settings::{self, Filter, Optimizer};
 use super::sketch::Sketch;
@@ -20,7 +20,7 @@ pub(super) enum Counts {
 
 /// Active entities in a window and a main area.
 #[derive(Clone, Debug)]
-pub(super) struct Composite {
+pub(super) struct CompositePolicy {
     settings: settings::Composite,
     counts: Counts,
     limit: usize,
@@ -28,12 +28,12 @@ pub(super) struct Composite {
     window: Replacement,
     main: Replacement,
     sketch: Option<Sketch>,
-    climbing: Option<HillClimbing>,
+    climbing: Option<WindowOptimizer>,
     hashes: Vec<u64>,      // by slot; as long as the highest slot ever used
     candidates: Vec<Slot>, // empty between calls
 }
 
-impl Composite {
+impl CompositePolicy {
     pub(super) fn new(settings: &settings::Composite, limit: usize, counts: Counts) -> Self {
         let share = if settings.window.is_some() { settings.window_proportion } else { 0.0 };
         let in_window = super::portion(share, limit).min(limit);
@@ -46,7 +46,7 @@ impl Composite {
             window: Replacement::new(&window, in_window),
             main: Replacement::new(&settings.main, limit - in_window),
             sketch: None,
-            climbing: optimizes.then(|| HillClimbing::new(&settings.hill_climbing, limit)),
+            climbing: optimizes.then(|| WindowOptimizer::new(&settings.hill_climbing, limit)),
             hashes: Vec::new(),
             candidates: Vec::new(),
             settings: settings.clone(),
@@ -84,7 +84,7 @@ impl Composite {
         } else {
             self.enter(slot, hash, out);
         }
-        if let Some(step) = self.climbing.as_mut().and_then(HillClimbing::step) {
+        if let Some(step) = self.climbing.as_mut().and_then(WindowOptimizer::step) {
             self.climb(step);
         }
     }

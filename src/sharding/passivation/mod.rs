@@ -19,7 +19,7 @@ use std::fmt;
 use ostraca_ddata::clock::Instant;
 
 use chains::{Chain, Chains};
-use composite::{Composite, Counts};
+use composite::{CompositePolicy, Counts};
 use idle::Idle;
 use replacement::Replacement;
 use settings::{ACTIVE_ENTITIES_MAX, Scope, Strategy};
@@ -83,7 +83,7 @@ pub struct Access {
 enum Limited {
     No,
     By(Replacement),
-    ByTwo(Box<Composite>),
+    ByTwo(Box<CompositePolicy>),
 }
 
 /// The active entities of a region or of a shard, and the choice of those that must stop.
@@ -115,7 +115,7 @@ impl Passivation {
         let limited = match (settings.policy(), settings.strategy) {
             (Some(policy), _) => Limited::By(Replacement::new(&policy, limit)),
             (None, Strategy::Composite) => {
-                Limited::ByTwo(Box::new(Composite::new(&settings.composite, limit, counts)))
+                Limited::ByTwo(Box::new(CompositePolicy::new(&settings.composite, limit, counts)))
             }
             (None, _) => Limited::No,
         };

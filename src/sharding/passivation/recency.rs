@@ -9,7 +9,7 @@ use super::chains::{Chain, Chains};
 
 /// Which end of the order stops first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Goes {
+pub(super) enum EvictFirst {
     LeastRecent,
     MostRecent,
 }
@@ -17,16 +17,16 @@ pub(super) enum Goes {
 /// Active entities, ordered by their last use.
 #[derive(Clone, Debug)]
 pub(super) struct Recency {
-    goes: Goes,
+    evicts: EvictFirst,
     levels: Chains, // chain 0 is the lowest; each runs from the least to the most recent
     shares: Vec<f64>, // shares of the limit, by level; at least one
     limits: Vec<usize>, // by level; the limit of level 0 is not applied
 }
 
 impl Recency {
-    pub(super) fn new(goes: Goes, shares: Vec<f64>) -> Self {
+    pub(super) fn new(evicts: EvictFirst, shares: Vec<f64>) -> Self {
         let shares = if shares.is_empty() { vec![1.0] } else { shares };
-        Self { goes, levels: Chains::empty(), limits: vec![0; shares.len()], shares }
+        Self { evicts, levels: Chains::empty(), limits: vec![0; shares.len()], shares }
     }
 
     pub(super) const fn len(&self) -> usize {
@@ -65,12 +65,12 @@ impl Recency {
     pub(super) fn victim(&self, except: Option<Slot>) -> Option<Slot> {
         let levels = &self.levels;
         (0..self.shares.len()).map(chain).find_map(|level| {
-            let (first, second) = match self.goes {
-                Goes::LeastRecent => {
+            let (first, second) = match self.evicts {
+                EvictFirst::LeastRecent => {
                     let first = levels.front(level)?;
                     (first, levels.after(first))
                 }
-                Goes::MostRecent => {
+                EvictFirst::MostRecent => {
                     let first = levels.back(level)?;
                     (first, levels.before(first))
                 }

@@ -3,11 +3,11 @@
 
 use super::Slot;
 use super::frequency::{Aging, Frequency};
-use super::recency::{Goes, Recency};
+use super::recency::{EvictFirst, Recency};
 use super::settings::Policy;
 
 #[derive(Clone, Debug)]
-enum Order {
+enum EvictionOrder {
     Recency(Recency),
     Frequency(Frequency),
 }
@@ -15,21 +15,26 @@ enum Order {
 /// Active entities in the order in which they would be stopped.
 #[derive(Clone, Debug)]
 pub(super) struct Replacement {
-    order: Order, // ≤ limit entities between any two calls, except after `insert`
+    order: EvictionOrder, // ≤ limit entities between any two calls, except after `insert`
     limit: usize,
 }
 
 impl Replacement {
     pub(super) fn new(policy: &Policy, limit: usize) -> Self {
         let order = match policy {
-            Policy::LeastRecentlyUsed => Order::Recency(Recency::new(Goes::LeastRecent, vec![])),
-            Policy::Segmented(segmented) => {
-                Order::Recency(Recency::new(Goes::LeastRecent, segmented.proportions.clone()))
+            Policy::LeastRecentlyUsed => {
+                EvictionOrder::Recency(Recency::new(EvictFirst::LeastRecent, vec![]))
             }
-            Policy::MostRecentlyUsed => Order::Recency(Recency::new(Goes::MostRecent, vec![])),
+            Policy::Segmented(segmented) => EvictionOrder::Recency(Recency::new(
+                EvictFirst::LeastRecent,
+                segmented.proportions.clone(),
+            )),
+            Policy::MostRecentlyUsed => {
+                EvictionOrder::Recency(Recency::new(EvictFirst::MostRecent, vec![]))
+            }
             Policy::LeastFrequentlyUsed(frequency) => {
                 let aging = if frequency.dynamic_aging { Aging::Dynamic } else { Aging::Off };
-                Order::Frequency(Frequency::new(aging))
+                EvictionOrder::Frequency(Frequency::new(aging))
             }
         };
         let mut replacement = Self { order, limit };
@@ -39,8 +44,8 @@ impl Replacement {
 
     pub(super) const fn len(&self) -> usize {
         match &self.order {
-            Order::Recency(recency) => recency.len(),
-            Order::Frequency(frequency) => frequency.len(),
+            EvictionOrder::Recency(recency) => recency.len(),
+            EvictionOrder::Frequency(frequency) => frequency.len(),
         }
     }
 
@@ -54,31 +59,31 @@ impl Replacement {
 
     pub(super) fn contains(&self, slot: Slot) -> bool {
         match &self.order {
-            Order::Recency(recency) => recency.contains(slot),
-            Order::Frequency(frequency) => frequency.contains(slot),
+            EvictionOrder::Recency(recency) => recency.contains(slot),
+            EvictionOrder::Frequency(frequency) => frequency.contains(slot),
         }
     }
 
     pub(super) fn remove(&mut self, slot: Slot) -> bool {
         match &mut self.order {
-            Order::Recency(recency) => recency.remove(slot),
-            Order::Frequency(frequency) => frequency.remove(slot),
+            EvictionOrder::Recency(recency) => recency.remove(slot),
+            EvictionOrder::Frequency(frequency) => frequency.remove(slot),
         }
     }
 
     /// Adds an entity, also beyond the limit.
     pub(super) fn insert(&mut self, slot: Slot) {
         match &mut self.order {
-            Order::Recency(recency) => recency.insert(slot),
-            Order::Frequency(frequency) => frequency.insert(slot),
+            EvictionOrder::Recency(recency) => recency.insert(slot),
+            EvictionOrder::Frequency(frequency) => frequency.insert(slot),
         }
     }
 
     /// Records a use of an entity that was added.
     pub(super) fn touch(&mut self, slot: Slot) {
         match &mut self.order {
-            Order::Recency(recency) => recency.touch(slot),
-            Order::Frequency(frequency) => frequency.touch(slot),
+            EvictionOrder::Recency(recency) => recency.touch(slot),
+            EvictionOrder::Frequency(frequency) => frequency.touch(slot),
         }
     }
 
@@ -89,12 +94,12 @@ impl Replacement {
             return self.touch(slot);
         }
         match &self.order {
-            Order::Recency(_) => {
+            EvictionOrder::Recency(_) => {
                 self.insert(slot);
                 self.shrink_to(self.limit, Some(slot), out);
             }
             // Before the newcomer is added, whose count is the lowest.
-            Order::Frequency(_) => {
+            EvictionOrder::Frequency(_) => {
                 self.shrink_to(self.limit.saturating_sub(1), None, out);
                 self.insert(slot);
             }
@@ -108,7 +113,7 @@ impl Replacement {
 
     /// Removes `slot`, which was the victim.
     pub(super) fn evict(&mut self, slot: Slot) {
-        if let Order::Frequency(frequency) = &mut self.order {
+        if let EvictionOrder::Frequency(frequency) = &mut self.order {
             frequency.age_by(slot);
         }
         self.remove(slot);
@@ -117,7 +122,7 @@ impl Replacement {
     /// Sets the limit without removing any entity.
     pub(super) fn aim(&mut self, limit: usize) {
         self.limit = limit;
-        if let Order::Recency(recency) = &mut self.order {
+        if let EvictionOrder::Recency(recency) = &mut self.order {
             recency.set_limit(limit);
         }
     }
@@ -137,16 +142,16 @@ impl Replacement {
 
     fn victim_but(&self, except: Option<Slot>) -> Option<Slot> {
         match &self.order {
-            Order::Recency(recency) => recency.victim(except),
-            Order::Frequency(frequency) => frequency.victim(),
+            EvictionOrder::Recency(recency) => recency.victim(except),
+            EvictionOrder::Frequency(frequency) => frequency.victim(),
         }
     }
 
     #[cfg(test)]
     pub(super) fn level(&self, level: usize) -> Vec<u32> {
         match &self.order {
-            Order::Recency(recency) => recency.level(level),
-            Order::Frequency(_) => Vec::new(),
+            EvictionOrder::Recency(recency) => recency.level(level),
+            EvictionOrder::Frequency(_) => Vec::new(),
         }
     }
 }

@@ -22,7 +22,7 @@ use futures::future::BoxFuture;
 use ostraca_ddata::clock::Instant;
 
 use super::hosting::World;
-use table::{Place, Sweeper};
+use table::{Sweeper, TimeoutPlace};
 
 pub(super) use table::Timeouts;
 
@@ -45,18 +45,18 @@ mod sync {
 }
 
 /// The timeout of one ask. Must be [ended](Self::end) when its asker no longer waits.
-pub(super) enum Timer {
+pub(super) enum AskTimer {
     /// The timeout has not begun.
     Unset,
     Exact(BoxFuture<'static, ()>),
     Swept {
         until: Instant,
-        place: Place,
+        place: TimeoutPlace,
     },
     Over,
 }
 
-impl Timer {
+impl AskTimer {
     /// Returns `Ready` when the time is over: `timeout` after `since`, and up to [`SWEEP_EVERY`]
     /// later for swept timeouts.
     pub(super) fn poll(

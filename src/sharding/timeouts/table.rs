@@ -28,24 +28,24 @@ pub(in crate::sharding) struct Timeouts {
 
 /// The asks that began on some of the threads, with their lock in their own cache lines.
 #[repr(align(128))]
-struct Stripe(Mutex<Inside>);
+struct Stripe(Mutex<StripeState>);
 
 #[derive(Default)]
-struct Inside {
+struct StripeState {
     /// By key. Grows to the most asks that ever waited at once; freed when a sweeper ends.
-    entries: Slab<Entry>,
+    entries: Slab<TimeoutEntry>,
     /// No entry is due before this time, so an earlier sweep checks none.
     next: Option<Instant>,
 }
 
-struct Entry {
+struct TimeoutEntry {
     deadline: Instant,
     waker: Option<Waker>, // `None`: woken
 }
 
 /// Position of one ask. Its key is reused only after it has [left](Timeouts::leave).
 #[derive(Debug)]
-pub(in crate::sharding) struct Place {
+pub(in crate::sharding) struct TimeoutPlace {
     stripe: usize,
     key: usize,
 }
@@ -55,7 +55,7 @@ pub(in crate::sharding) struct Sweeper(Weak<Timeouts>);
 
 impl Timeouts {
     pub(in crate::sharding) fn new() -> Arc<Self> {
-        let stripes = std::array::from_fn(|_| Stripe(Mutex::new(Inside::default())));
+        let stripes = std::array::from_fn(|_| Stripe(Mutex::new(StripeState::default())));
         Arc::new(Self { stripes, swept: AtomicBool::new(false) })
     }
 
@@ -71,7 +71,7 @@ impl Timeouts {
         (0..STRIPES).map(|stripe| self.lock(stripe).entries.capacity()).sum()
     }
 
-    fn lock(&self, stripe: usize) -> MutexGuard<'_, Inside> {
+    fn lock(&self, stripe: usize) -> MutexGuard<'_, StripeState> {
         self.stripes[stripe].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -79,12 +79,12 @@ impl Timeouts {
 
     /// Adds an ask, which is woken once, when a sweep finds that its deadline has passed. Look for
     /// a [`sweeper`](Self::sweeper) afterwards.
-    pub(super) fn enter(&self, deadline: Instant, waker: &Waker) -> Place {
+    pub(super) fn enter(&self, deadline: Instant, waker: &Waker) -> TimeoutPlace {
         let stripe = threads::number() % STRIPES; // so concurrent askers mostly use different stripes
-        let entry = Entry { deadline, waker: Some(waker.clone()) };
+        let entry = TimeoutEntry { deadline, waker: Some(waker.clone()) };
         let mut inside = self.lock(stripe);
         inside.expect(deadline);
-        Place { stripe, key: inside.entries.insert(entry) }
+        TimeoutPlace { stripe, key: inside.entries.insert(entry) }
     }
 
     /// Returns a sweeper that the caller must run, if there is none.
@@ -96,7 +96,7 @@ impl Timeouts {
     }
 
     /// Replaces the waker. Returns false if the ask was woken, and will not be woken again.
-    pub(super) fn stay(&self, place: &Place, waker: &Waker) -> bool {
+    pub(super) fn stay(&self, place: &TimeoutPlace, waker: &Waker) -> bool {
         let mut inside = self.lock(place.stripe);
         let known = &mut inside.entries[place.key].waker;
         let former = match known {
@@ -110,7 +110,7 @@ impl Timeouts {
     }
 
     /// Removes an ask that no longer waits.
-    pub(super) fn leave(&self, Place { stripe, key }: Place) {
+    pub(super) fn leave(&self, TimeoutPlace { stripe, key }: TimeoutPlace) {
         let entry = self.lock(stripe).entries.remove(key);
         drop(entry); // its waker as above: not under the lock
     }
@@ -140,7 +140,7 @@ impl Timeouts {
     }
 }
 
-impl Inside {
+impl StripeState {
     fn expect(&mut self, deadline: Instant) {
         self.next = Some(self.next.map_or(deadline, |next| next.min(deadline)));
     }
@@ -152,7 +152,7 @@ impl Inside {
             return due;
         }
         let mut next = None;
-        for (_, Entry { deadline, waker }) in &mut self.entries {
+        for (_, TimeoutEntry { deadline, waker }) in &mut self.entries {
             if *deadline <= now {
                 due.extend(waker.take());
             } else if waker.is_some() {

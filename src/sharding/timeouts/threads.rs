@@ -24,7 +24,7 @@ mod sync {
 
 /// A step that the test leaves out, to show that the model notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Leaves {
+enum SweeperFault {
     Nothing,
     /// An ask looks for a sweeper before it enters, and not afterwards.
     LookAfter,
@@ -35,9 +35,9 @@ enum Leaves {
 }
 
 #[derive(Default)]
-struct Bell(loom::sync::Notify);
+struct AskWaker(loom::sync::Notify);
 
-impl Wake for Bell {
+impl Wake for AskWaker {
     fn wake(self: Arc<Self>) {
         self.0.notify();
     }
@@ -45,55 +45,55 @@ impl Wake for Bell {
 
 /// Does the same as an ask without an answer. The cause of the wake-up does not matter: if the time
 /// is not over, the ask continues with its own timer.
-fn ask(timeouts: &Arc<Timeouts>, leaves: Leaves) {
-    let bell = Arc::<Bell>::default();
-    let early = (leaves == Leaves::LookAfter).then(|| timeouts.sweeper()).flatten();
+fn ask(timeouts: &Arc<Timeouts>, fault: SweeperFault) {
+    let bell = Arc::<AskWaker>::default();
+    let early = (fault == SweeperFault::LookAfter).then(|| timeouts.sweeper()).flatten();
     let place = timeouts.enter(Instant::from_nanos(1), &Waker::from(Arc::clone(&bell)));
-    let late = (leaves != Leaves::LookAfter).then(|| timeouts.sweeper()).flatten();
+    let late = (fault != SweeperFault::LookAfter).then(|| timeouts.sweeper()).flatten();
     if let Some(sweeper) = early.or(late) {
         let table = Arc::clone(timeouts);
-        thread::spawn(move || sweep(&table, sweeper, leaves));
+        thread::spawn(move || sweep(&table, sweeper, fault));
     }
     bell.0.wait();
     timeouts.leave(place);
 }
 
 /// Does the same as the sweeper's task, but ends as soon as no ask waits.
-fn sweep(timeouts: &Timeouts, sweeper: Sweeper, leaves: Leaves) {
+fn sweep(timeouts: &Timeouts, sweeper: Sweeper, fault: SweeperFault) {
     while sweeper.sweep(Instant::from_nanos(1)).is_some_and(|waiting| waiting > 0) {
         thread::yield_now();
     }
-    match leaves {
-        Leaves::End => std::mem::forget(sweeper),
-        Leaves::WakeAll => {
+    match fault {
+        SweeperFault::End => std::mem::forget(sweeper),
+        SweeperFault::WakeAll => {
             timeouts.end();
             std::mem::forget(sweeper);
         }
-        Leaves::Nothing | Leaves::LookAfter => drop(sweeper),
+        SweeperFault::Nothing | SweeperFault::LookAfter => drop(sweeper),
     }
 }
 
-fn explore(leaves: Leaves) {
+fn explore(fault: SweeperFault) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(move || {
         let timeouts = Timeouts::new();
         let other = Arc::clone(&timeouts);
-        let asks = thread::spawn(move || ask(&other, leaves));
-        ask(&timeouts, leaves);
+        let asks = thread::spawn(move || ask(&other, fault));
+        ask(&timeouts, fault);
         asks.join().expect("no thread panicked");
     });
 }
 
 #[test]
 fn entering_ask_is_woken_while_a_sweeper_ends() {
-    explore(Leaves::Nothing);
+    explore(SweeperFault::Nothing);
 }
 
 #[test]
 fn a_step_that_is_left_out_is_noticed() {
-    for leaves in [Leaves::LookAfter, Leaves::End, Leaves::WakeAll] {
-        let explored = catch_unwind(AssertUnwindSafe(|| explore(leaves)));
-        assert!(explored.is_err(), "{leaves:?}");
+    for fault in [SweeperFault::LookAfter, SweeperFault::End, SweeperFault::WakeAll] {
+        let explored = catch_unwind(AssertUnwindSafe(|| explore(fault)));
+        assert!(explored.is_err(), "{fault:?}");
     }
 }
