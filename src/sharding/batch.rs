@@ -179,7 +179,7 @@ impl<M> Batch<M> {
             Passing::Weighed(message, bytes) => QueuedMessage::Weighed(message, bytes),
             Passing::Own(letter) => QueuedMessage::Own(letter),
             Passing::Letter(LetterRef { bytes, id_at, body_at }) => {
-                let fits = |len| u32::try_from(len).expect("at most LONG, behind BYTES_FULL");
+                let fits = |len| u32::try_from(len).expect("less than BYTES_FULL + LONG");
                 let (at, length) = (fits(self.bytes.len()), fits(bytes.len()));
                 self.bytes.extend_from_slice(bytes);
                 QueuedMessage::Letter(LetterSpan { at, length, id_at, body_at })

@@ -94,7 +94,7 @@ impl Burst {
     pub fn begin(self, over: impl FnOnce() -> Option<Running>) -> Running {
         match self.0 {
             BurstState::Unbegun(mut unbegun) => {
-                let (entities, shard, start) = unbegun.0.take().expect("it has not begun");
+                let (entities, shard, start) = unbegun.0.take().expect("a burst begins only once");
                 entities.begin(shard, start, over())
             }
             BurstState::Begun(future) => future,
@@ -146,7 +146,7 @@ mod tests {
 
     impl Begin for Recorder {
         fn begin(self: Arc<Self>, _: ShardId, start: Start, over: Option<Running>) -> Running {
-            self.note(if over.is_some() { "begins where one was" } else { "begins" }, start.row);
+            self.note(if over.is_some() { "begins in old memory" } else { "begins" }, start.row);
             Running::new(async {})
         }
 
@@ -170,11 +170,12 @@ mod tests {
     }
 
     #[test]
-    fn only_a_burst_that_begins_takes_the_memory_of_another_one() {
+    fn only_a_new_burst_reuses_memory() {
         let entities = Arc::<Recorder>::default();
         let running = entities.burst(1).begin(|| Some(Running::new(async {})));
-        assert_eq!(entities.noted(), [("begins where one was", 1)]);
-        let _running = Burst::from(running).begin(|| panic!("it has its own"));
+        assert_eq!(entities.noted(), [("begins in old memory", 1)]);
+        let _running =
+            Burst::from(running).begin(|| panic!("a burst that has begun keeps its future"));
         assert_eq!(entities.noted(), []);
     }
 }

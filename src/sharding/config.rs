@@ -361,7 +361,9 @@ pub enum ConfigError {
     )]
     Persistence,
     /// `remember-entities` is set, which this release does not support.
-    #[error("{section}.remember-entities is set, and this release remembers none: unset it")]
+    #[error(
+        "{section}.remember-entities is set, but this release cannot remember entities: unset it"
+    )]
     RememberEntities {
         /// Section of the setting.
         section: String,

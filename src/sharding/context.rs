@@ -147,7 +147,7 @@ impl<'a, E: Entity> Context<'a, E> {
     /// dropped, so that the resources that they hold are free.
     pub fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         let Self { runtime, shard, id, extras, .. } = self;
-        let shard = runtime.shard(shard.id).expect("it lives there");
+        let shard = runtime.shard(shard.id).expect("the shard lives on this node");
         Extras::of(extras).tracked.spawn((runtime, shard), id, task);
     }
 

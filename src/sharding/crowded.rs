@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(crowded.review(at(1_000)), (vec![id(1)], false));
         assert_eq!(crowded.review(at(1_900)), (vec![id(2)], false));
         crowded.add(id(1), at(1_950)); // it is still busy
-        assert_eq!(crowded.review(at(2_900)), (vec![], true), "2 gave no answer");
+        assert_eq!(crowded.review(at(2_900)), (vec![], true), "entity 2 was not answered");
         assert!(crowded.has("1") && !crowded.has("2"));
         assert_eq!(crowded.review(at(2_950)), (vec![id(1)], false));
     }

@@ -20,7 +20,7 @@ pub enum Lost {
     #[error("the entity's mailbox is full; not handled")]
     MailboxFull,
     /// The shard has not started here, and its held messages have reached their limit.
-    #[error("the shard has not started and holds as much as it may; not handled")]
+    #[error("the shard has not started, and its held messages reached their limit; not handled")]
     HeldFull,
     /// The entity's handler or factory panicked.
     #[error("the entity failed while handling it")]
@@ -36,13 +36,13 @@ pub enum Lost {
     #[error("the node stopped hosting; not handled")]
     NodeStopped,
     /// The body does not decode as a message of this type: another release, or another program.
-    #[error("the message does not decode there; not handled")]
+    #[error("the message does not decode on its node; not handled")]
     Undecodable,
     /// A message that should travel with a move was refused by the type's own `Serialize`.
     #[error("the message does not encode; not handled")]
     Unencodable,
     /// The message should return to its sender, but that node left the configuration.
-    #[error("its node left the cluster; not handled")]
+    #[error("its sender's node left the cluster; not handled")]
     NodeGone,
     /// The message came back on a lane that had been given up; it was counted as lost then.
     #[error("its lane was cut for too long; it may have been handled")]
@@ -54,10 +54,10 @@ pub enum Lost {
     #[error("it was handled, and no answer was given")]
     NoAnswer,
     /// The message is longer than the lane to the entity's node allows.
-    #[error("no lane takes so long a message; not handled")]
+    #[error("the message is longer than the lane allows; not handled")]
     TooLong,
     /// The message was handled, and the answer is longer than a lane allows.
-    #[error("it was handled, and no lane takes so long an answer")]
+    #[error("it was handled, and the answer is longer than the lane allows")]
     AnswerTooLong,
     /// The handler was dropped because the node had no lease for long.
     #[error("its node heard from no quorum for long; it may have been handled in part")]

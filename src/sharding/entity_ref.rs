@@ -86,7 +86,7 @@ pub enum TellError {
     #[error("this node stopped hosting and routing; not sent: restart it")]
     Stopped,
     /// The extractor finds no entity for the message.
-    #[error("the type's extractor names no entity for the message; not sent")]
+    #[error("the type's extractor finds no entity for the message; not sent")]
     NoEntity,
     /// The reference came in a message, and this node has not started its type.
     #[error(
@@ -238,7 +238,7 @@ pub enum AskError {
         cycle: String,
     },
     /// The timeout of the ask is zero.
-    #[error("an ask with a timeout of zero can't be answered; not sent: give it some time")]
+    #[error("the timeout of the ask is zero; not sent: use a longer timeout")]
     NoTime,
 }
 
@@ -341,7 +341,7 @@ impl<E: Entity> Target<E> {
     }
 
     fn names(&self) -> (EntityType, EntityId) {
-        let id = self.id.clone().expect("messages to no entity are not sent");
+        let id = self.id.clone().expect("messages without a valid id are not sent");
         (self.runtime.entity_type.clone(), id)
     }
 
@@ -586,7 +586,9 @@ impl<'de, E: Entity> Deserialize<'de> for EntityRef<E> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let (entity_type, id): (EntityType, EntityId) = Deserialize::deserialize(from)?;
         let types = scope::types().ok_or_else(|| {
-            D::Error::custom("a reference to an entity is read only in a message, or in an answer")
+            D::Error::custom(
+                "a reference to an entity can be deserialized only in a message or an answer",
+            )
         })?;
         match types.find(&entity_type) {
             Ok(runtime) => Ok(Self::new(&runtime, id.as_str())),

@@ -198,17 +198,17 @@ impl Explanation {
         }
         match (shard, home) {
             (Some(_), Some(home)) => write!(f, " lives on {}", name(home.replica()))?,
-            (Some(_), None) => f.write_str(" lives nowhere, as far as this node knows")?,
+            (Some(_), None) => f.write_str(" has no home, as far as this node knows")?,
             (None, _) => {}
         }
         if decisions.is_empty() && shard.is_some() {
-            f.write_str("; nobody who answered remembers a decision")?;
+            f.write_str("; no node that answered remembers a decision")?;
         }
         writeln!(f)?;
         decisions.iter().try_for_each(|decision| decision.write(f, name))?;
         for node in unanswered {
             let node = name(node.replica());
-            writeln!(f, "{node} has not answered: what it remembers is missing")?;
+            writeln!(f, "{node} has not answered: its decisions are missing")?;
         }
         Ok(())
     }
@@ -232,8 +232,8 @@ impl Explained {
         match (first.from.map(called), first.to.map(called)) {
             (Some(from), Some(to)) => writeln!(f, " from {from} to {to}")?,
             (None, Some(to)) => writeln!(f, " to {to}")?,
-            (Some(from), None) => writeln!(f, " from {from} to nowhere")?,
-            (None, None) => writeln!(f, " to nowhere")?,
+            (Some(from), None) => writeln!(f, " from {from} to no node")?,
+            (None, None) => writeln!(f, " to no node")?,
         }
         self.accounts.iter().try_for_each(|account| {
             f.write_str("    ")?;
@@ -358,7 +358,7 @@ entity \"alice\" of counter is in shard 7, which lives on 2
     region on 1: told to release it, drained after 12ms
 2023-11-14T22:13:20.000Z  decision 4.1: shard 7 to 1
     coordinator on 9: fewest shards, written after 3ms, settled after 5ms
-3 has not answered: what it remembers is missing
+3 has not answered: its decisions are missing
 ";
         assert_eq!(moved().text(|node| format!("{:x}", node.get())), expected);
         let by_incarnation = "lives on 0000000000000002\n";

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn e2_a_shard_is_the_absolute_hash_modulo_the_number_of_shards() -> Result<(), InvalidShards> {
+    fn e2_shard_is_absolute_hash_modulo_shards() -> Result<(), InvalidShards> {
         let java = HashExtractor::new(ShardHash::Java, 10)?;
         assert_eq!(java.shard(&entity("ab")), ShardId::new(5));
         assert_eq!(java.shard(&entity("polygenelubricants")), ShardId::new(8));

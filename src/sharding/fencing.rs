@@ -69,7 +69,9 @@ pub struct FencingToken {
 
 /// Error: the text is not a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no fencing token: four numbers of {DIGITS} lower-case hexadecimal digits, joined by `-`")]
+#[error(
+    "malformed fencing token: use four numbers of {DIGITS} lower-case hex digits, joined by `-`"
+)]
 pub struct InvalidToken;
 
 impl FencingToken {

@@ -235,7 +235,9 @@ impl<'a> Rest<'a> {
 
     fn shard(&mut self) -> Result<ShardId, BadFrame> {
         let number = self.varint()?;
-        u32::try_from(number).map(ShardId::new).map_err(|_| BadFrame("no shard's number"))
+        u32::try_from(number)
+            .map(ShardId::new)
+            .map_err(|_| BadFrame("a shard number of more than 32 bits"))
     }
 
     /// Reads a generation. One that no decision can have is refused: a message with that stamp
@@ -244,7 +246,7 @@ impl<'a> Rest<'a> {
         let (number, owner) = (self.varint()?, self.fixed()?.into());
         let term = Term { number, owner };
         if !term.is_valid() {
-            return Err(BadFrame("a term that nobody can hold"));
+            return Err(BadFrame("an invalid term"));
         }
         Ok(Generation::new(term, self.varint()?))
     }
@@ -253,7 +255,7 @@ impl<'a> Rest<'a> {
         match self.byte()? {
             0 => Ok(None),
             1 => Ok(Some(RegionId::new(self.fixed()?.into()))),
-            _ => Err(BadFrame("no home")),
+            _ => Err(BadFrame("an unknown form of a home")),
         }
     }
 
@@ -261,8 +263,8 @@ impl<'a> Rest<'a> {
         let (shard, cut) = (self.shard()?, BadFrame("cut short"));
         let (length, rest) = self.0.split_first_chunk::<2>().ok_or(cut)?;
         let id = rest.get(..usize::from(u16::from_le_bytes(*length))).ok_or(cut)?;
-        let id = std::str::from_utf8(id).map_err(|_| BadFrame("an entity id that is no UTF-8"))?;
-        let id = EntityId::new(id).map_err(|_| BadFrame("an entity id of a wrong length"))?;
+        let id = std::str::from_utf8(id).map_err(|_| BadFrame("an entity id that is not UTF-8"))?;
+        let id = EntityId::new(id).map_err(|_| BadFrame("an entity id of an invalid length"))?;
         Ok(Frame::Notice { notice, shard, id })
     }
 
@@ -423,7 +425,7 @@ mod tests {
         let (shard, letter) = (ShardId::new(1), letter("ab", b"xy", None));
         let mut bytes = Vec::new();
         for number in [0, Term::NUMBER_MAX + 1, u64::MAX] {
-            let refused = Err(BadFrame("a term that nobody can hold"));
+            let refused = Err(BadFrame("an invalid term"));
             message(&mut bytes, shard, g(number, 3, 1), Fit::Must, &letter);
             assert_eq!(Frame::read(&bytes), refused);
             barrier(&mut bytes, shard, g(number, 3, 1));

@@ -93,14 +93,14 @@ impl<E: Entity> Runtime<E> {
             Ok(Some(state)) if state.len() <= limit => return Some(state.into()),
             Ok(Some(state)) => tracing::error!(
                 %entity_type, entity = %id, %shard, bytes = state.len(), limit,
-                "sharding.hand_over_failed: no lane takes so long a state; it is lost: hand over \
-                 less, or raise net.limits.message-bytes-max on all nodes"
+                "sharding.hand_over_failed: the state is longer than a lane allows and is lost: \
+                 export less, or raise net.limits.message-bytes-max on all nodes"
             ),
             Err(_) => {
                 self.failures.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(
                     %entity_type, entity = %id, %shard,
-                    "sharding.hand_over_failed: it panicked; the state is lost"
+                    "sharding.hand_over_failed: the export of the state panicked; the state is lost"
                 );
             }
         }
@@ -122,11 +122,11 @@ impl<E: Entity> Runtime<E> {
             Ok(Ok(())) => return true,
             Ok(Err(why)) => tracing::error!(
                 %entity_type, entity = %id, %shard, bytes, %why,
-                "sharding.take_over_failed: the state is lost"
+                "sharding.take_over_failed: the import of the state failed; the state is lost"
             ),
             Err(_) => tracing::error!(
                 %entity_type, entity = %id, %shard, bytes,
-                "sharding.take_over_failed: it panicked; the state is lost"
+                "sharding.take_over_failed: the import of the state panicked; the state is lost"
             ),
         }
         self.lost_states.one();
@@ -145,7 +145,7 @@ impl<E: Entity> Runtime<E> {
             Reach::Unsent => (Lost::LastHostLeft, "the last node that hosts the type left"),
             Reach::Sent => (
                 Lost::Discarded,
-                "a move carried them that another one overtook, or whose node is out",
+                "the move that carried them was overtaken, or its node left the configuration",
             ),
         };
         for letter in carried.letters {

@@ -80,7 +80,7 @@ pub struct Unrest {
 
 /// Reason why a frame of a user lane is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no frame between regions: {0}")]
+#[error("malformed frame between regions: {0}")]
 pub struct BadFrame(pub &'static str);
 
 /// Services of a node for each entity type on it.

@@ -39,7 +39,7 @@ pub enum InvalidName {
         limit: usize,
     },
     /// The name of a type contains a slash, which separates parts of keys of replicated data.
-    #[error("an entity type's name has no slash: choose another one")]
+    #[error("an entity type's name must not contain a slash: choose another name")]
     Slash,
 }
 

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn terms_of_a_later_force_are_above_those_of_an_earlier_one() {
+    fn terms_of_a_later_forced_generation_are_higher() {
         let above = |generation, number| {
             let origin = EpochId { generation, number };
             let above = Forced { origin, kept: BTreeSet::new() }.terms_above();

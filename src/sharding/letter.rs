@@ -134,21 +134,21 @@ pub(super) struct LetterRef<'a> {
 impl<'a> LetterRef<'a> {
     /// Finds the parts of a letter.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Self, BadFrame> {
-        let flags = *bytes.first().ok_or(BadFrame("an empty letter"))?;
+        let flags = *bytes.first().ok_or(BadFrame("an empty message"))?;
         let asker = match flags {
             0 => 0,
             ASKS | STARTS => ASKER_BYTES,
-            _ => return Err(BadFrame("unknown flags of a letter")),
+            _ => return Err(BadFrame("unknown flags of a message")),
         };
         let id_at = 1 + asker + 2;
-        let length = bytes.get(1 + asker..id_at).ok_or(BadFrame("a letter cut short"))?;
+        let length = bytes.get(1 + asker..id_at).ok_or(BadFrame("a message cut short"))?;
         let id_length = usize::from(u16::from_le_bytes([length[0], length[1]]));
         if !(1..=ENTITY_BYTES_MAX).contains(&id_length) {
-            return Err(BadFrame("an entity id of a wrong length"));
+            return Err(BadFrame("an entity id of an invalid length"));
         }
         let body_at = id_at + id_length;
-        let id = bytes.get(id_at..body_at).ok_or(BadFrame("a letter cut short"))?;
-        std::str::from_utf8(id).map_err(|_| BadFrame("an entity id that is no UTF-8"))?;
+        let id = bytes.get(id_at..body_at).ok_or(BadFrame("a message cut short"))?;
+        std::str::from_utf8(id).map_err(|_| BadFrame("an entity id that is not UTF-8"))?;
         let fits = |at: usize| u16::try_from(at).expect("at most 19 + ENTITY_BYTES_MAX");
         Ok(Self { id_at: fits(id_at), body_at: fits(body_at), bytes })
     }

@@ -169,14 +169,14 @@ impl<M> Mailbox<M> {
     /// Moves at most `most` messages from the front into `batch`, which must be empty. Returns how
     /// many.
     pub(super) fn take(&mut self, most: usize, batch: &mut Batch<M>) -> usize {
-        assert!(batch.is_empty(), "what was taken before was handled, or came back");
+        assert!(batch.is_empty(), "the batch must be empty");
         batch.clear();
         if self.front.len() <= most {
             std::mem::swap(&mut self.front, batch);
             self.advance();
         } else {
             for _ in 0..most {
-                let message = self.front.pop().expect("there are more");
+                let message = self.front.pop().expect("the front batch has more than `most`");
                 batch.push(message);
             }
         }
@@ -221,7 +221,7 @@ impl<M> Mailbox<M> {
 
     /// Frees all but a little memory. Called when nothing waits and no message is expected soon.
     pub(super) fn rest(&mut self) {
-        assert!(self.is_empty(), "nothing waits");
+        assert!(self.is_empty(), "messages still wait");
         self.front.rest();
         self.more = None;
     }
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_asks_may_try_once_as_soon_as_its_message_fits() {
+    fn asking_node_gets_one_try_when_its_message_fits() {
         let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), Batch::default());
         (0..8).for_each(|_| letter(&mut mailbox, 12));
         assert!(mailbox.turn_away(region(1), 16) && mailbox.turn_away(region(2), 17));

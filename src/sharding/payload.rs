@@ -137,8 +137,8 @@ fn state(content: &[u8]) -> Result<(EntityId, State), BadFrame> {
     let (length, rest) = content.split_first_chunk::<2>().ok_or(CUT)?;
     let length = usize::from(u16::from_le_bytes(*length));
     let (id, state) = rest.split_at_checked(length).ok_or(CUT)?;
-    let id = std::str::from_utf8(id).map_err(|_| BadFrame("an entity id that is no UTF-8"))?;
-    let id = EntityId::new(id).map_err(|_| BadFrame("an entity id of a wrong length"))?;
+    let id = std::str::from_utf8(id).map_err(|_| BadFrame("an entity id that is not UTF-8"))?;
+    let id = EntityId::new(id).map_err(|_| BadFrame("an entity id of an invalid length"))?;
     Ok((id, state.into())) // copied: it may outlive the payload by far
 }
 

@@ -114,7 +114,9 @@ impl<'de, T> Deserialize<'de> for Reply<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let (node, correlation) = Deserialize::deserialize(from)?;
         let way = scope::way().ok_or_else(|| {
-            D::Error::custom("a reply's address is read only where its entity handles the message")
+            D::Error::custom(
+                "a reply address can be deserialized only where an entity decodes its message",
+            )
         })?;
         let target = ReplyTarget::There { to: Asker { node, correlation }, way };
         Ok(Self { target, passed_on: AtomicBool::new(false) })

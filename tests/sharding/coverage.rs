@@ -24,7 +24,7 @@ const KNOWN_FAILURES: [u32; 18] = [1, 2, 3, 4, 5, 6, 7, 11, 14, 24, 27, 34, 35, 
 /// Which test shows a behaviour.
 const SHOWN: &[(&str, &str)] = &[
     ("E1", "e1_murmur2_gives_the_hashes_of_kafka"),
-    ("E2", "e2_a_shard_is_the_absolute_hash_modulo_the_number_of_shards"),
+    ("E2", "e2_shard_is_absolute_hash_modulo_shards"),
     ("E3", "e3_e5_ids_come_from_the_message_or_there_is_none"),
     ("E5", "e3_e5_ids_come_from_the_message_or_there_is_none"),
     ("E6", "an_empty_id_is_refused_at_the_call"),
@@ -45,7 +45,7 @@ const SHOWN: &[(&str, &str)] = &[
         "P3",
         "known_failure_05_every_live_entity_gets_its_stop_message_and_a_shard_without_one_leaves_too",
     ),
-    ("P4", "p4_the_place_of_an_entity_that_stopped_by_itself_is_free"),
+    ("P4", "p4_slot_of_a_self_stopped_entity_is_free"),
     ("P5", "e20_remembering_stops_passivation_unknown_policy_fails"),
     ("P6", "l2_least_recently_used_follows_its_limit_down_and_up"),
     ("P7", "an_entity_that_passivates_itself_loses_no_message"),

@@ -14,7 +14,7 @@ fn refusal(text: &str) -> String {
 }
 
 #[test]
-fn the_defaults_are_those_of_the_specification_and_fit_together() {
+fn defaults_match_the_documentation_and_are_valid() {
     let sharding = Sharding::default();
     assert_eq!(sharding.check(PHASE), Ok(()));
     assert_eq!(read(""), sharding);

@@ -97,8 +97,8 @@ impl fmt::Display for Reached {
 /// Error: a limit of the buffer is reached. The message was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{buffered} {why} wait for a home, at most {limit} may; not sent: wait for room, or raise \
-     cluster.sharding.buffer-size or buffer-bytes-max"
+    "{buffered} {why} wait for a home, at most {limit} are allowed; not sent: wait for room, or \
+     raise cluster.sharding.buffer-size or buffer-bytes-max"
 )]
 pub struct Full {
     /// Messages or bytes that wait already.
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn both_have_a_limit_in_bytes_which_a_single_message_may_exceed() {
+    fn byte_limits_apply_unless_a_message_is_alone() {
         let mut budget = Budget::new(Limits { messages: 100, bytes: 20 });
         assert_eq!(full(&mut budget, 50, waits(0, 0)), None);
         assert_eq!(full(&mut budget, 1, waits(1, 50)), Some(Reached::ShardBytes));
@@ -384,8 +384,8 @@ mod tests {
     #[test]
     fn buffer_full_error_names_limit_and_remedy() {
         let full = Full { buffered: 7, limit: 8, why: Reached::ShardBytes };
-        let text = "7 bytes for this shard wait for a home, at most 8 may; not sent: wait for \
-                    room, or raise cluster.sharding.buffer-size or buffer-bytes-max";
+        let text = "7 bytes for this shard wait for a home, at most 8 are allowed; not sent: wait \
+                    for room, or raise cluster.sharding.buffer-size or buffer-bytes-max";
         assert_eq!(full.to_string(), text);
     }
 }

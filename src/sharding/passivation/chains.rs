@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lists_are_those_of_a_naive_model() {
+    fn lists_match_a_naive_model() {
         for seed in 0..50 {
             let mut rng = SmallRng::seed_from_u64(seed);
             let mut chains = Chains::empty();

@@ -36,7 +36,7 @@ impl Slot {
     /// most.
     #[must_use]
     pub const fn new(number: u32) -> Self {
-        assert!(number < u32::MAX, "the highest number means no slot");
+        assert!(number < u32::MAX, "u32::MAX is reserved for no slot");
         Self(number)
     }
 

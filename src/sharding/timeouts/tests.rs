@@ -96,11 +96,11 @@ fn one_sweeper_and_asks_learn_of_its_end() {
     );
     timeouts.leave(place);
     drop(timeouts);
-    assert_eq!(sweeper.sweep(at(6)), None, "it does not keep the table");
+    assert_eq!(sweeper.sweep(at(6)), None, "a sweeper does not keep the table alive");
 }
 
 #[test]
-fn memory_is_given_back_when_nobody_waits_and_the_sweeper_ends() {
+fn memory_is_freed_when_the_sweeper_ends_unused() {
     let (timeouts, sweeper) = swept();
     let (_, waker) = Bell::new();
     let places: Vec<_> = (0..1_000).map(|_| timeouts.enter(at(5), &waker)).collect();
@@ -112,7 +112,7 @@ fn memory_is_given_back_when_nobody_waits_and_the_sweeper_ends() {
     for place in (0..1_000).map(|_| timeouts.enter(at(5), &waker)).collect::<Vec<_>>() {
         timeouts.leave(place);
     }
-    assert_eq!(timeouts.capacity(), peak, "keys are used again");
+    assert_eq!(timeouts.capacity(), peak, "keys are reused");
     drop(sweeper);
     assert_eq!(timeouts.capacity(), 0);
 }

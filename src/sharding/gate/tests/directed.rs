@@ -260,7 +260,7 @@ fn known_failure_24_host_accepts_holds_or_bounces_by_stamp() {
 }
 
 #[test]
-fn more_than_may_be_held_is_refused_and_counted() {
+fn messages_beyond_the_held_limit_are_refused() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     node.held = held(Limits { messages: 8, bytes: 1_000 }); // a quarter for one shard
     (1..=3).for_each(|n| gate.arrived(B, g(9), item(n), &mut node));

@@ -1,7 +1,7 @@
 //! Breadth-first exploration of all states of a small world: the shortest run to a violation, or
 //! proof that there is none within the bounds.
 
-#![expect(clippy::print_stdout, reason = "what was explored is the result")]
+#![expect(clippy::print_stdout, reason = "the explored states are the result")]
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{Hash, Hasher};
@@ -136,7 +136,7 @@ fn two_senders_each_keep_their_order() {
 }
 
 #[test]
-fn a_shard_that_has_no_home_for_a_while_loses_nothing() {
+fn shard_without_home_for_a_while_loses_nothing() {
     for senders in [&[9][..], HERE] {
         let scope = Scope { messages: 2, moves: 2, senders, deallocates: true, ..Scope::default() };
         let scope = Scope { regions: 2, ..scope };
@@ -153,7 +153,7 @@ fn crash_loses_only_counted_messages() {
         let scope = Scope { messages, moves, regions, senders, crashes: 1, ..Scope::default() };
         let name = format!("crash, {messages} messages, {moves} moves, {regions} regions");
         let explored = is_safe(&name, &scope);
-        assert!(explored.lossy > 0, "no crash ever lost anything: what was explored?");
+        assert!(explored.lossy > 0, "no crash lost a message: the exploration is too small");
     }
 }
 
@@ -161,7 +161,7 @@ fn crash_loses_only_counted_messages() {
 fn given_up_lane_loses_only_counted_messages() {
     let scope = Scope { messages: 3, give_ups: 1, regions: 2, ..Scope::default() };
     let explored = is_safe("given up", &scope);
-    assert!(explored.lossy > 0, "nothing was ever given up: what was explored?");
+    assert!(explored.lossy > 0, "no lane was given up: the exploration is too small");
 }
 
 /// A break may affect either direction at any moment and lose any part of the lane; barriers are
@@ -177,7 +177,7 @@ fn broken_lane_loses_only_counted_messages_and_recovers() {
              barriers too many"
         );
         let explored = is_safe(&name, &scope);
-        assert!(explored.lossy > 0, "no lane ever broke: what was explored?");
+        assert!(explored.lossy > 0, "no lane broke: the exploration is too small");
     }
 }
 

@@ -200,7 +200,7 @@ fn a_change_of_homes_without_a_barrier_is_noticed() {
 }
 
 #[test]
-fn a_reader_that_makes_room_in_a_full_lane_always_gets_the_rest() {
+fn room_in_a_full_lane_always_releases_the_rest() {
     every_interleaving(|| {
         let node = Arc::new(Node::new(1, Canary::none()));
         node.gate(|gate, post| gate.learn(decision(1, B), post));

@@ -83,7 +83,7 @@ fn p2_idleness_works_beside_every_limit() {
 }
 
 #[test]
-fn p3_nobody_is_stopped_under_none() {
+fn p3_strategy_none_stops_no_entity() {
     let mut passivation = passivation(Strategy::None, 1, Duration::from_millis(1));
     (1..=100).for_each(|id| assert_eq!(touch(&mut passivation, at(0), id), []));
     assert_eq!(passivation.next_deadline(), None);
@@ -91,7 +91,7 @@ fn p3_nobody_is_stopped_under_none() {
 }
 
 #[test]
-fn p4_the_place_of_an_entity_that_stopped_by_itself_is_free() {
+fn p4_slot_of_a_self_stopped_entity_is_free() {
     for strategy in LIMITED {
         let mut passivation = passivation(strategy, 3, Duration::from_secs(1));
         (1..=3).for_each(|id| assert_eq!(touch(&mut passivation, at(0), id), []));
@@ -211,7 +211,7 @@ fn limit_holds_for_idle_entities_without_repeated_stops() {
 }
 
 #[test]
-fn any_limit_that_a_user_sets_is_within_bounds() {
+fn user_limits_are_clamped_to_their_bounds() {
     for strategy in LIMITED {
         let mut passivation = passivation(strategy, 3, Duration::ZERO);
         touch(&mut passivation, at(0), 1);

@@ -117,7 +117,7 @@ fn composite_hit_rate_is_near_the_best_unlike_lru() {
             .collect();
         println!("{name}: best {:.1} %, {}", best * 100.0, shown.join(", "));
         let [lru, segmented, _, mru, composite] = rates[..] else { panic!("five strategies") };
-        assert!(rates.iter().all(|&rate| rate <= best), "{name}: nothing beats the best");
+        assert!(rates.iter().all(|&rate| rate <= best), "{name}: no strategy may beat the optimum");
         match name {
             "loop" => assert!(lru < 0.01 && mru > 0.4 && composite > 0.3, "{name}"),
             "shifting" => assert!(composite >= lru * 0.95, "{name}"),

@@ -162,7 +162,7 @@ fn l7_least_frequently_used_follows_its_limit_down_and_up() {
 }
 
 #[test]
-fn l8_dynamic_aging_lets_newcomers_outlive_old_fame() {
+fn l8_dynamic_aging_lets_newcomers_replace_old_favourites() {
     let settings = settings::Passivation {
         strategy: Strategy::LeastFrequentlyUsed,
         least_frequently_used: LeastFrequentlyUsed { dynamic_aging: true },
