@@ -126,8 +126,8 @@ pub trait Entity: Sized + Send + 'static {
     /// the number of states behind the cut is unknown; that counts as one dead letter,
     /// [`Lost::Undecodable`](super::dead_letters::Lost::Undecodable).
     ///
-    /// A panic in this method counts as `None`. The method delays the move of its shard and may run
-    /// without the hosting lease, so it must have no effects outside the entity.
+    /// A panic in this method loses the state, which is counted. The method delays the move of its
+    /// shard and may run without the hosting lease, so it must have no effects outside the entity.
     #[must_use]
     fn hand_over(&mut self) -> Option<Vec<u8>> {
         None

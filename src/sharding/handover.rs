@@ -155,8 +155,8 @@ impl<E: Entity> Runtime<E> {
     }
 }
 
-/// Messages and values that a shard has given up: lost messages, values, and instances to stop. It is processed outside
-/// the shard's lock; `Drop` does the rest, so nothing is skipped when the task is dropped.
+/// Messages, values and instances that a shard has given up. They are dropped outside the shard's
+/// lock; `Drop` does what is left, so nothing is skipped when the task is dropped.
 pub(super) struct Chaff<E: Entity> {
     pub(super) runtime: Arc<Runtime<E>>,
     pub(super) shard: Arc<Shard<E>>,

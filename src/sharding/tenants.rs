@@ -198,7 +198,8 @@ impl<E: Entity> Tenants<E> {
     pub(super) fn idle(&mut self, at: u32) {
         let Some(mut busy) = self.get_mut(at).busy.take() else { return };
         assert!(busy.mailbox.is_empty(), "an idle entity has no messages");
-        let reusable = !busy.mailbox.puts_somebody_off(); // the next entity would inherit the notices
+        // Otherwise the next entity would inherit the notified nodes.
+        let reusable = !busy.mailbox.puts_somebody_off();
         if reusable && self.spare.len() < SPARE_MAX {
             busy.mailbox.rest();
             (busy.marked, busy.runs, busy.leaves) = (0, false, false);

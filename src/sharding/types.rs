@@ -18,7 +18,7 @@ pub(super) enum Missing {
 
 /// The runtime of each type, which the registry does not keep alive.
 #[derive(Debug, Default)]
-pub(super) struct Types(RwLock<BTreeMap<EntityType, Weak<dyn Any + Send + Sync>>>); // ≤ types that the node starts
+pub(super) struct Types(RwLock<BTreeMap<EntityType, Weak<dyn Any + Send + Sync>>>); // ≤ types started
 
 impl Types {
     /// Registers the runtime of a type.

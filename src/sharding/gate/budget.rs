@@ -153,7 +153,8 @@ impl Budget {
             (all.messages >= messages_max, all.messages, messages_max, Reached::RegionMessages),
             (too_large(all, bytes_max), all.bytes, bytes_max, Reached::RegionBytes),
         ];
-        let asked = if below_floor { &checks[..2] } else { &checks[..] }; // the shard's limits come first
+        // The first two checks are the shard's own limits, which always apply.
+        let asked = if below_floor { &checks[..2] } else { &checks[..] };
         if let Some(&(_, buffered, limit, why)) = asked.iter().find(|(full, ..)| *full) {
             return Err(Full { buffered, limit, why });
         }

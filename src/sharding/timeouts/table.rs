@@ -80,7 +80,7 @@ impl Timeouts {
     /// Adds an ask, which is woken once, when a sweep finds that its deadline has passed. Look for
     /// a [`sweeper`](Self::sweeper) afterwards.
     pub(super) fn enter(&self, deadline: Instant, waker: &Waker) -> TimeoutPlace {
-        let stripe = threads::number() % STRIPES; // so concurrent askers mostly use different stripes
+        let stripe = threads::number() % STRIPES; // mostly another one per asker
         let entry = TimeoutEntry { deadline, waker: Some(waker.clone()) };
         let mut inside = self.lock(stripe);
         inside.expect(deadline);

@@ -193,7 +193,7 @@ pub(super) struct World {
     stranded: BTreeSet<Message>,
     crashed: BTreeSet<Node>,
     left: BTreeSet<Node>,
-    installed: BTreeMap<Node, BTreeSet<Node>>, // by node: the nodes that are out of its configuration
+    installed: BTreeMap<Node, BTreeSet<Node>>, // by node: nodes out of its configuration
     moves: u8,
     crashes: u8,
     give_ups: u8,
