@@ -241,7 +241,7 @@ impl<E: Entity> Drop for Chaff<E> {
         if let Some(payload) = self.drained.take() {
             runtime.world.tell(RegionInput::Drained { shard: shard.id, payload });
             runtime.share_limit();
-            runtime.room_here(); // in the mailboxes of its next home
+            runtime.room_here(); // waiting callers try again, at the next home
         }
     }
 }
