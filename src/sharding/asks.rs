@@ -1,6 +1,6 @@
 //! The pending asks of a node, and how answers reach them.
 //!
-//! An ask of an entity on this node is answered directly through its [`AskSlot`]. Only an ask whose
+//! An ask of an entity on this node is answered directly through its `AskSlot`. Only an ask whose
 //! reply address is serialized gets a number and an entry in the table ([`Asks`]), under which a
 //! frame from another node finds it.
 
