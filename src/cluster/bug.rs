@@ -1,56 +1,58 @@
-//! Canaries of this room: rules that the code under test leaves out on purpose, chosen at run
-//! time, which the suites must catch.
+//! Fault injections of membership: each [`Bug`] disables one rule at run time, and the test suites
+//! must detect it.
 //!
-//! The same idea as [`ostraca_ddata::bug`]: without the feature `canaries` every question is a
-//! constant `false` and the branches vanish.
+//! As in [`ostraca_ddata::bug`]: without the feature `canaries` every check is a constant `false`,
+//! and the compiler removes the branch.
 
-/// A rule that is left out. The names follow spec/safety.md §4 and spec/reference/epochs.md §3.
+/// A rule that is disabled. Each variant describes the faulty behaviour (docs/protocol/leases.md,
+/// docs/protocol/membership.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Bug {
-    /// A lease counts from the arrival of the ack, not from the sending of the heartbeat.
+    /// A lease counts from the arrival of the grant, not from the sending of the heartbeat.
     LeaseFromAck,
-    /// The holder's time is the grantor's: T_p = T_q.
+    /// The holder uses the grantor's duration without a drift margin: T_p = T_q.
     NoDriftMargin,
-    /// A grantor goes on acking whoever it has consented to remove.
+    /// A grantor continues to grant leases to members whose removal it has consented to.
     AckAfterConsent,
-    /// A sealed grantor goes on granting.
+    /// A sealed grantor continues to grant leases.
     SealedGrants,
-    /// Consents while its promise runs.
+    /// A grantor consents to a removal while its promise still runs.
     NoRefusal,
-    /// A node's ack to itself counts whatever its grantor says.
+    /// A node counts its grant to itself even if its own grantor refuses.
     OwnAckAlways,
-    /// Acks of two configurations are counted together.
+    /// A holder counts grants of two configurations together.
     LeaseOverTwoEpochs,
-    /// Consents to the removal of carried-over members right after an install.
+    /// A grantor consents to the removal of carried-over members right after an install.
     ConsentAfterInstall,
-    /// Consents right after a restart.
+    /// A grantor consents to removals right after a restart.
     ConsentAfterRestart,
-    /// Consents to its own removal while its promise to itself runs, and goes on.
+    /// A node consents to its own removal while its promise to itself runs, and continues to serve.
     OwnRemovalGoesOn,
-    /// Consents to its own removal at once, and goes on until the Accept.
+    /// A node consents to its own removal at once, and serves until the Accept.
     StopsAtAccept,
-    /// Releases its lease and goes on.
+    /// A holder releases its lease and continues to serve.
     ReleaseGoesOn,
-    /// A flag that a timer sets says whether the lease runs, not the clock.
+    /// A timer's flag decides whether the lease is valid, instead of the clock.
     FlagNotClock,
-    /// A singleton starts when the next older candidate says Done, whoever is older still.
+    /// A singleton starts when the next older candidate reports Done, without waiting for older
+    /// ones.
     OnlyTheNextOlder,
-    /// Done is said before the instance has stopped.
+    /// A candidate reports Done before its instance has stopped.
     DoneBeforeStopped,
-    /// A Done counts whatever request it answers.
+    /// A Done counts even if it answers another request.
     AnyDone,
-    /// An instance goes on although its node's lease lapsed for good.
+    /// An instance continues although its node's lease has lapsed for good.
     OutlivesLease,
-    /// The leader takes members up without waiting for a configuration with them.
+    /// The leader marks members Up before a configuration contains them.
     UpWithoutConfiguration,
-    /// What the downing strategy says removes members, whatever the voters say.
+    /// The decision of the downing strategy removes members without a decision of the voters.
     RemovedByVerdict,
-    /// A seed accepts a foundation below the ballot that it promised.
+    /// A seed accepts a foundation whose ballot is lower than the promised one.
     FoundingBelowPromise,
-    /// A founder proposes its own cluster although an answer names an accepted one.
+    /// A proposer proposes its own foundation although a promise reports an accepted one.
     FoundingIgnoresAccepted,
 }
 
-/// The bug to run with, if any.
+/// The injected fault of a test run, if any.
 pub type Canary = ostraca_ddata::bug::Canary<Bug>;

@@ -1,5 +1,6 @@
-//! Settings of membership: `[cluster.failure-detector]` and `[cluster.downing]`, with their
-//! defaults, what they cost, and which of them do not fit together.
+//! Settings of membership (`[cluster]` and its sections): defaults, meaning, and checks for invalid
+//! or contradictory values. The doc comments of the fields are printed by `ostraca` as the
+//! documentation of the settings.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,51 +16,54 @@ use super::downing::{
 };
 use super::member::Address;
 
-/// How long each that is nearer to leading has at least, before the next acts in its place.
+/// Minimum time for each candidate that precedes this node in the order of leadership. This node
+/// acts in its place afterwards.
 const TURN_MIN: Duration = Duration::from_secs(10);
 
-/// `[cluster]`: who belongs together, and how they find each other.
+/// `[cluster]`: seeds, roles, gossip and joining.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Cluster {
-    /// Addresses of nodes to found or join a cluster with, the same list on every node; up to 64.
-    /// None: the node founds alone, or is told `join(address)`.
+    /// Addresses of the nodes with which this node founds or joins a cluster: the same list on
+    /// every node, at most 64. Empty: the node founds a cluster alone, or waits for
+    /// `join(address)`.
     pub seeds: Vec<Address>,
-    /// With a DNS name among the seeds: of how many seeds a majority is needed.
+    /// Number of seeds of which a majority is needed, if the seeds contain a DNS name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_nodes: Option<usize>,
-    /// Without seeds: waits for `join` instead of founding alone.
+    /// Without seeds: wait for `join` instead of founding a cluster alone.
     pub wait_for_join: bool,
-    /// Roles of this node, by which others find it.
+    /// Roles of this node. Other nodes select members by role.
     pub roles: BTreeSet<String>,
-    /// Version of the program, for rolling updates.
+    /// Version of the application, for rolling updates.
     pub app_version: String,
-    /// How often the state is told to one random member.
+    /// Time between two gossip rounds. Each round sends the state to one random member.
     #[serde(with = "humantime_serde")]
     pub gossip_interval: Duration,
-    /// How probably that is one that has not seen it, if there is one; 0 to 1.
+    /// Probability, 0 to 1, that a gossip round selects a member that has not seen the newest
+    /// state, if there is one.
     pub gossip_different_view_probability: f64,
-    /// Gossip that waited longer in this node's inbox is dropped.
+    /// Gossip that waited longer than this in the inbox of this node is dropped.
     #[serde(with = "humantime_serde")]
     pub gossip_time_to_live: Duration,
-    /// Up to that many members a change goes straight to all of them.
+    /// Maximum number of members to all of which a change is sent directly.
     pub direct_limit: usize,
-    /// How long a removed incarnation is remembered one by one.
+    /// How long a tombstone is kept for each removed incarnation.
     #[serde(with = "humantime_serde")]
     pub prune_gossip_tombstones_after: Duration,
-    /// After this long without a cluster the log says who has not answered.
+    /// If no cluster was found after this time, the log names the seeds that have not answered.
     #[serde(with = "humantime_serde")]
     pub seed_node_timeout: Duration,
-    /// How often a search is repeated.
+    /// Time between two attempts to find a cluster.
     #[serde(with = "humantime_serde")]
     pub retry_unsuccessful_join_after: Duration,
-    /// Ends the node if it has not joined by then. Unset: it searches for ever.
+    /// The node stops if it has not joined within this time. Unset: it tries for ever.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub shutdown_after_unsuccessful_join: Option<Duration>,
-    /// A joining node that no configuration takes in for this long becomes WeaklyUp.
+    /// A joining node that no configuration includes within this time becomes WeaklyUp.
     #[serde(with = "humantime_serde")]
     pub allow_weakly_up_members: Duration,
-    /// Stops the process when this node is downed or removed.
+    /// Whether the process stops when this node is downed or removed.
     pub run_coordinated_shutdown_when_down: bool,
     /// `[cluster.failure-detector]`
     pub failure_detector: FailureDetector,
@@ -69,27 +73,29 @@ pub struct Cluster {
     pub lease: HostingLease,
 }
 
-/// `[cluster.lease]`: the hosting lease. What the founders set stands in the configuration and
-/// holds for all; what later nodes set is only compared.
+/// `[cluster.lease]`: the hosting lease. The values of the founders are stored in the configuration
+/// and apply to all nodes; those of later nodes are only compared with it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct HostingLease {
-    /// Off: what ran on a lost node counts as stopped after `down-removal-margin`, with Akka's
-    /// guarantee.
+    /// `false`: entities of a lost node count as stopped after `down-removal-margin`, with the
+    /// guarantee of Akka.
     pub enabled: bool,
-    /// T_q: how long a grantor's promise runs. Failover of a node that fell silent takes at least
-    /// this long.
+    /// T_q: how long a grantor's promise lasts. Failover of a silent node takes at least this long.
     #[serde(with = "humantime_serde")]
     pub duration: Duration,
-    /// Heartbeats for the lease; a lease survives ⌊duration / interval⌋ − 1 lost ones.
+    /// Time between two heartbeats of the lease. A lease survives the loss of ⌊duration / interval⌋
+    /// − 1 consecutive heartbeats.
     #[serde(with = "humantime_serde")]
     pub heartbeat_interval: Duration,
-    /// A lapse pauses what runs; one that lasts this long stops it.
+    /// A lapsed lease pauses the entities of this node. If it is not renewed within this time, they
+    /// are stopped.
     #[serde(with = "humantime_serde")]
     pub stop_after: Duration,
-    /// How much faster or slower than true a clock may run, in millionths.
+    /// Maximum deviation of a clock's rate from true time, in millionths.
     pub drift_ppm: u32,
-    /// A restart on the same data directory of the same boot proves the old process dead.
+    /// A restart on the same data directory within the same boot of the host proves that the
+    /// previous process is dead.
     pub restart_is_proof: bool,
 }
 
@@ -131,38 +137,41 @@ impl Default for Cluster {
     }
 }
 
-/// `[cluster.failure-detector]`: when a node is believed to be gone.
+/// `[cluster.failure-detector]`: when a node is suspected to have failed.
 ///
-/// A silent node is suspected `acceptable-heartbeat-pause` and about 1.5 s after its last answer;
-/// one that died visibly (its connection closed, its port refusing) after
+/// A silent node is suspected `acceptable-heartbeat-pause` plus about 1.5 s after its last answer.
+/// A node whose failure is visible (connection closed, port refused) is suspected after
 /// `indirect-probe-timeout`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct FailureDetector {
-    /// How often each node that is monitored is asked for a sign of life.
+    /// Time between two heartbeats to each monitored node.
     #[serde(with = "humantime_serde")]
     pub heartbeat_interval: Duration,
-    /// Suspicion (phi) from which a node is suspected: 8 errs once in 10⁸ answers if they come as
-    /// they used to. Moves detection by tenths of a second only; the pause below moves it.
+    /// A node is suspected when phi reaches this value. With 8, one answer in 10⁸ leads to a false
+    /// suspicion as long as answers arrive as regularly as before. It changes the detection time
+    /// only by tenths of a second; the setting `acceptable-heartbeat-pause` changes it directly.
     pub threshold: f64,
-    /// Intervals between answers that are remembered for each node.
+    /// Number of intervals between answers that are kept for each monitored node.
     pub max_sample_size: usize,
-    /// Answers are never believed to come more regularly than this.
+    /// Lower bound of the standard deviation that is assumed for the intervals between answers.
     #[serde(with = "humantime_serde")]
     pub min_std_deviation: Duration,
-    /// Silence that is put up with on top of what is usual: garbage collectors elsewhere, a busy
-    /// host, a lost packet or two. Every second more is a second more to fail over.
+    /// Silence that is tolerated in addition to the usual interval: garbage collection on the other
+    /// node, a busy host, lost packets. Every additional second delays failover by a second.
     #[serde(with = "humantime_serde")]
     pub acceptable_heartbeat_pause: Duration,
-    /// How many others each node monitors: its successors on the ring. Each is asked once an
-    /// interval.
+    /// Number of other nodes that each node monitors: its successors on the ring. Each gets one
+    /// heartbeat per interval.
     pub monitored_by_nr_of_members: usize,
-    /// A node that never answered is reckoned with from this long after the first question.
+    /// A node that never answered is treated as if its first answer were due this long after the
+    /// first heartbeat.
     #[serde(with = "humantime_serde")]
     pub expected_response_after: Duration,
-    /// How many others are asked to probe a suspect before it is accused. 0: accuses at once.
+    /// Number of other members that are asked to probe a suspect before it is reported as
+    /// unreachable. 0: it is reported at once.
     pub indirect_probes: usize,
-    /// How long these have.
+    /// How long the answers to indirect probes are awaited.
     #[serde(with = "humantime_serde")]
     pub indirect_probe_timeout: Duration,
 }
@@ -183,36 +192,37 @@ impl Default for FailureDetector {
     }
 }
 
-/// `[cluster.downing]`: who stays when the cluster splits.
+/// `[cluster.downing]`: which side survives when the cluster splits.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Downing {
-    /// `keep-majority` suits clusters whose size changes. Nodes may differ in it while it is
-    /// changed, with a warning.
+    /// The downing strategy. `keep-majority` suits clusters of changing size. Nodes may have
+    /// different strategies during a change of this setting; they log a warning.
     pub strategy: StrategyName,
-    /// Quiet time before a decision. Too short downs nodes that only paused; every second more is
-    /// a second more to fail over. Unset: 3 s with leases, since safety does not rest on it; 20 s
-    /// without.
+    /// How long the view must be stable before a decision. If it is too short, paused nodes are
+    /// downed; every additional second delays failover by a second. Unset: 3 s with leases, because
+    /// safety does not depend on it; 20 s without leases.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub stable_after: Option<Duration>,
-    /// Ends everybody if the cluster does not come to rest: `on`, `off`, or how long after
+    /// Downs all nodes if the view does not become stable: `on`, `off`, or the time after
     /// `stable-after`. `auto`: off with leases, on without.
     pub down_all_when_unstable: DownAllWhenUnstable,
-    /// Without leases: how long what ran on a downed unreachable node is taken to be still
-    /// running. Unset: as long as `stable-after`. With leases nobody waits for it.
+    /// Without leases: how long the entities of a downed, unreachable node are assumed to be still
+    /// running. Unset: as long as `stable-after`. Ignored with leases.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub down_removal_margin: Option<Duration>,
-    /// With leases: how long a side without a quorum waits before it ends itself as its strategy says.
-    /// Nothing runs there meanwhile; the others may come back, or an operator goes on without them
-    /// (`ostraca recover`). Unset: not at all. Then the last survivors of a majority end themselves, and
-    /// what only they hold is lost; but a majority without data directories that restarts founds the
-    /// cluster anew at once, for which it waits else. `down-all` and `static-quorum` end it at once,
-    /// whatever this says, and so does `lease-majority` if it is refused the lease.
+    /// With leases: how long a side without a quorum waits before it stops as its strategy demands.
+    /// Nothing is served there meanwhile. The other nodes may return, or an operator may continue
+    /// without them (`ostraca recover`). Unset: no wait. Without a wait, the last survivors of a
+    /// lost majority stop, and data held only by them is lost; but a majority without data
+    /// directories that restarts can found the cluster anew at once. `down-all` and `static-quorum`
+    /// ignore this setting and stop the side at once, and so does `lease-majority` when it is
+    /// refused the lease.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub wait_without_quorum: Option<Duration>,
-    /// The survivors remove the others, quorum or not: **two sides may go on side by side**. Refused:
-    /// this release removes nobody without a quorum, and so refuses the strategies that may keep a
-    /// side without one.
+    /// The survivors remove the other nodes even without a quorum: **two sides may continue
+    /// independently**. Not implemented in this release, which removes no node without a quorum.
+    /// Strategies that may keep a side without a quorum are therefore rejected.
     pub trust_downing: bool,
     /// `[cluster.downing.static-quorum]`
     pub static_quorum: StaticQuorum,
@@ -236,54 +246,54 @@ pub struct Downing {
     pub auto_down: AutoDown,
 }
 
-/// Which strategy decides. Each has a section of its own for its settings.
+/// Name of a downing strategy. Each strategy has a section for its settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum StrategyName {
-    /// A side of a fixed size stays.
+    /// The side with at least `quorum-size` members survives.
     StaticQuorum,
-    /// The larger side stays.
+    /// The side with more members survives.
     #[default]
     KeepMajority,
-    /// The side with the oldest stays.
+    /// The side with the oldest member survives.
     KeepOldest,
-    /// Nobody stays.
+    /// No side survives.
     DownAll,
-    /// The side with the lease stays.
+    /// The side that acquires the lease survives.
     LeaseMajority,
-    /// The oldest downs the unreachable.
+    /// The oldest member downs the unreachable members.
     Oldest,
-    /// The leader downs them while enough remain.
+    /// The leader downs the unreachable members while enough members remain.
     QuorumLeader,
-    /// The leader of the majority downs them.
+    /// The leader of the majority downs the unreachable members.
     MajorityLeader,
-    /// The leader downs those with a role.
+    /// The leader downs the unreachable members that have certain roles.
     LeaderRoles,
-    /// The leader of a role downs those with a role.
+    /// The leader of a role downs the unreachable members that have certain roles.
     RoleLeaderRoles,
-    /// The leader downs them. Unsafe.
+    /// The leader downs the unreachable members. Unsafe: both sides of a split continue.
     AutoDown,
-    /// Nobody is downed but by hand.
+    /// Members are downed only by an operator.
     Manual,
 }
 
-/// What becomes of a cluster that does not come to rest.
+/// Whether all nodes are downed when the view does not become stable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DownAllWhenUnstable {
-    /// Off with leases, on without.
+    /// `Off` with leases, `On` without.
     #[default]
     Auto,
-    /// Nobody ends itself for that.
+    /// An unstable view downs no node.
     Off,
-    /// `stable-after` and the longer of 4 s and ¾ of it without rest.
+    /// After `stable-after` plus the longer of 4 s and ¾ of `stable-after`.
     On,
-    /// `stable-after` and this long without rest.
+    /// After `stable-after` plus this time.
     After(Duration),
 }
 
-/// A text that is no [`DownAllWhenUnstable`].
+/// The text is not a valid [`DownAllWhenUnstable`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is none of auto, off, on, or a time like `5s`")]
 pub struct InvalidUnstable(String);
@@ -315,12 +325,12 @@ impl From<DownAllWhenUnstable> for String {
     }
 }
 
-/// Whether hosting leases (spec/safety.md §4) guard what runs on nodes.
+/// Whether hosting leases protect the entities of a node (docs/protocol/leases.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leases {
-    /// A node serves only while its lease runs; survivors need no further margin.
+    /// A node serves only while its lease is valid. Survivors need no additional margin.
     On,
-    /// Time is all there is, as in Akka.
+    /// Survivors rely on elapsed time only, as in Akka (docs/protocol/leases.md#removal-margin).
     Off,
 }
 
@@ -344,7 +354,7 @@ impl fmt::Display for StrategyName {
 }
 
 impl StrategyName {
-    /// All of them, in the order of the specification.
+    /// Every strategy, in the order of the documentation.
     pub const ALL: [Self; 12] = [
         Self::StaticQuorum,
         Self::KeepMajority,
@@ -361,72 +371,72 @@ impl StrategyName {
     ];
 }
 
-/// Why a node does not start with these settings. Nothing was started.
+/// Settings with which a node does not start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The strategy may keep a side that no configuration lets go on.
+    /// The strategy may keep a side that no configuration permits to continue.
     #[error(
         "downing strategy {0} may keep a side without a quorum, and this release lets no such side go \
          on (cluster.downing.trust-downing is not implemented): choose keep-majority, static-quorum \
          without a role, down-all or manual"
     )]
     NeedsTrust(StrategyName),
-    /// A setting without which the strategy can decide nothing.
+    /// A setting that the strategy requires is missing.
     #[error("downing strategy {strategy} needs cluster.downing.{strategy}.{setting}: set it")]
     Unset {
-        /// Which strategy.
+        /// The chosen strategy.
         strategy: StrategyName,
-        /// Which setting of its section.
+        /// Name of the missing setting in the section of the strategy.
         setting: &'static str,
     },
-    /// Two sides of that size fit into the cluster.
+    /// The cluster is large enough for two sides of at least `quorum-size` members each.
     #[error(
         "cluster.downing.static-quorum.quorum-size is {quorum_size}, and {nodes} nodes are \
          expected: set it to {} or more, else any unreachable node ends the whole cluster",
         .nodes / 2 + 1
     )]
     QuorumTooSmall {
-        /// What is set.
+        /// Value of the setting.
         quorum_size: usize,
-        /// Nodes that the cluster is to have.
+        /// Expected number of nodes.
         nodes: usize,
     },
-    /// A number that makes no sense.
+    /// A value is outside its valid range.
     #[error("cluster.{setting} is {value}: {must}")]
     OutOfRange {
-        /// Which setting.
+        /// Name of the setting.
         setting: &'static str,
-        /// What is set.
+        /// Value of the setting.
         value: String,
-        /// What it must be.
+        /// The valid range.
         must: &'static str,
     },
 }
 
-/// What is said at every start with these settings.
+/// A risk of valid settings. It is logged at every start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
-    /// `auto-down` is chosen.
+    /// The strategy is `auto-down`.
     #[error(
         "downing strategy auto-down is unsafe: every side of a split downs every other one and \
          goes on"
     )]
     AutoDown,
-    /// `trust-downing` is on.
+    /// The setting `trust-downing` is on.
     #[error(
-        "cluster.downing.trust-downing is on: the word of survivors removes the others, and two \
+        "cluster.downing.trust-downing is on: survivors alone remove the other nodes, and two \
          sides of a split may go on side by side"
     )]
     TrustDowning,
-    /// Two nodes are expected.
+    /// The cluster is expected to have two nodes.
     #[error(
         "two nodes survive only the loss of the younger one: without a third party no rule can do \
          better; add a node"
     )]
     TwoNodes,
-    /// Nobody is downed but by hand.
+    /// The strategy is `manual`: members are downed only by an operator.
     #[error("downing strategy manual: what runs on a lost node stays there until down(node)")]
     Manual,
 }
@@ -453,13 +463,13 @@ impl Downing {
         }
     }
 
-    /// Whose word removes members.
+    /// Which authority removes members: the survivors or the configuration.
     #[must_use]
     pub const fn trust(&self) -> Trust {
         if self.trust_downing { Trust::Survivors } else { Trust::Configuration }
     }
 
-    /// How long things must be quiet.
+    /// How long the view must be stable before decisions.
     #[must_use]
     pub fn timing(&self, leases: Leases) -> Timing {
         let by_lease = match leases {
@@ -476,13 +486,13 @@ impl Downing {
         Timing { stable_after, down_all_after, turn: TURN_MIN }
     }
 
-    /// How long a side that can't go on waits before it ends itself.
+    /// How long a side without a quorum waits before it stops.
     #[must_use]
     pub fn waits_without_quorum(&self) -> Duration {
         self.wait_without_quorum.unwrap_or_default()
     }
 
-    /// How long survivors take what ran on a downed unreachable node to be still running.
+    /// How long survivors assume that the entities of a downed, unreachable node are still running.
     #[must_use]
     pub fn removal_margin(&self, leases: Leases) -> Duration {
         match leases {
@@ -491,11 +501,11 @@ impl Downing {
         }
     }
 
-    /// Checks the settings against each other, and against the size that the cluster is to have
-    /// where that is known. Says what to warn of.
+    /// Checks the settings against each other and, if known, against the expected size of the
+    /// cluster. Returns the warnings to log.
     ///
     /// # Errors
-    /// [`ConfigError`] if a node must not start with them.
+    /// [`ConfigError`] if a node must not start with these settings.
     pub fn check(&self, expected_nodes: Option<usize>) -> Result<Vec<Warning>, ConfigError> {
         self.check_set()?;
         if let (StrategyName::StaticQuorum, Some(nodes)) = (self.strategy, expected_nodes)
@@ -522,8 +532,8 @@ impl Downing {
             | StrategyName::LeaseMajority
             | StrategyName::DownAll
             | StrategyName::Manual => false,
-            // More members than twice its size less one all go: what stays is more than half of
-            // them, unless only some are counted.
+            // More than `2 * quorum_size - 1` members all stop, so a surviving side is a majority
+            // of the members, unless only the members of a role are counted.
             StrategyName::StaticQuorum => self.static_quorum.role.is_some(),
             StrategyName::KeepOldest
             | StrategyName::Oldest
@@ -553,10 +563,10 @@ impl Downing {
 }
 
 impl FailureDetector {
-    /// Checks the numbers.
+    /// Checks the ranges of the values.
     ///
     /// # Errors
-    /// [`ConfigError::OutOfRange`] names the first setting that makes no sense.
+    /// [`ConfigError::OutOfRange`] names the first setting with an invalid value.
     pub fn check(&self) -> Result<(), ConfigError> {
         let time = |value: Duration| humantime::format_duration(value).to_string();
         let positive = "must be longer than nothing";

@@ -1,8 +1,9 @@
-//! What subscribers are told: first how things stand, then exactly what changes, in a fixed order.
+//! Events for subscribers of membership: first the whole [`ClusterState`], then every change in a
+//! fixed order.
 //!
-//! Events are the difference of two states as one node sees them; what a state in between would
-//! have said is not made up. Knows nothing of who subscribes. Spec: spec/membership.md, *Events*;
-//! the order is Akka's.
+//! Events are the difference between two states as one node sees them. States that were skipped
+//! between the two produce no events. The module does not manage subscribers. The order of events
+//! follows Akka.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,72 +14,73 @@ use super::gossip::Gossip;
 use super::leader;
 use super::member::{Member, Status};
 
-/// The cluster as one node sees it.
+/// State of the cluster as one node sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterState {
-    /// All members, by incarnation.
+    /// All members, keyed by incarnation.
     pub members: BTreeMap<ReplicaId, Arc<Member>>,
-    /// Whom somebody does not reach; never this node itself.
+    /// Members that at least one observer cannot reach; never contains the observing node itself.
     pub unreachable: BTreeSet<ReplicaId>,
-    /// Who leads.
+    /// The leader of the cluster.
     pub leader: Option<NodeId>,
-    /// Who leads among those with a role, for each role that a member has; `None`: all of them
-    /// are unreachable.
+    /// The leader of each role in the cluster; `None` if all members with that role are
+    /// unreachable.
     pub role_leaders: BTreeMap<String, Option<NodeId>>,
-    /// Whether all have seen the state.
+    /// Whether all members have seen the state (docs/protocol/membership.md#convergence).
     pub converged: bool,
-    /// Whether joins, promotions, rebalance and hand-over are frozen ahead of a stop of all.
+    /// Whether joins, promotions, rebalancing and handover are frozen before a shutdown of the
+    /// whole cluster.
     pub preparing_for_shutdown: bool,
 }
 
-/// What a subscriber is told.
+/// An event for subscribers of membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClusterEvent {
-    /// How things stand. The first event of every subscription, and only that.
+    /// The whole state. It is the first event of every subscription and never occurs later.
     CurrentState(Arc<ClusterState>),
-    /// It is gone for ever.
+    /// The member was removed for ever.
     MemberRemoved {
-        /// As last known, with status Removed.
+        /// Last known state of the member, with status Removed.
         member: Arc<Member>,
-        /// Where it stood before.
+        /// Status before the removal.
         previous: Status,
     },
-    /// A node was let in.
+    /// The member was admitted.
     MemberJoined(Arc<Member>),
-    /// No configuration takes it in: it routes, but hosts nothing.
+    /// No configuration has included the member yet: it routes, but hosts nothing.
     MemberWeaklyUp(Arc<Member>),
-    /// It is in the configuration.
+    /// The member was included in the configuration.
     MemberUp(Arc<Member>),
-    /// It was asked to go.
+    /// The member was asked to leave.
     MemberLeft(Arc<Member>),
-    /// It has drained.
+    /// The member has moved everything away.
     MemberExited(Arc<Member>),
-    /// It was declared dead.
+    /// The member was declared dead.
     MemberDowned(Arc<Member>),
-    /// It hosts other entity types, or drains.
+    /// The member hosts other entity types, or started or stopped draining.
     MemberHostingChanged(Arc<Member>),
-    /// Somebody does not reach it any more.
+    /// At least one observer cannot reach the member.
     UnreachableMember(Arc<Member>),
-    /// All reach it again.
+    /// Every observer reaches the member again.
     ReachableMember(Arc<Member>),
-    /// Another leads, or nobody.
+    /// The leader changed; `None` if there is none.
     LeaderChanged(Option<NodeId>),
-    /// Another leads among those with the role, or nobody.
+    /// The leader of a role changed.
     RoleLeaderChanged {
-        /// The role.
+        /// Name of the role.
         role: String,
-        /// Its leader.
+        /// The new leader; `None` if no member with the role is reachable.
         leader: Option<NodeId>,
     },
-    /// Whether all have seen the state.
+    /// Whether all members have seen the state.
     ConvergenceChanged(bool),
-    /// Joins, promotions, rebalance and hand-over are frozen from now on.
+    /// Joins, promotions, rebalancing and handover are frozen from now on.
     PreparingForShutdown,
 }
 
 impl ClusterState {
-    /// How `me` sees `gossip`.
+    /// The state `gossip` as seen by `me`.
     #[must_use]
     pub fn of(gossip: &Gossip, me: ReplicaId) -> Self {
         let node = |id: ReplicaId| gossip.member(id).map(|member| member.node);
@@ -96,15 +98,17 @@ impl ClusterState {
         }
     }
 
-    /// Whether this one may be given something: a member that [stays](Member::stays) and is reachable.
+    /// Whether shards may be allocated to this node: a reachable member that
+    /// [stays](Member::stays).
     #[must_use]
     pub fn may_take(&self, id: ReplicaId) -> bool {
         let stays = self.members.get(&id).is_some_and(|member| member.stays());
         stays && !self.unreachable.contains(&id)
     }
 
-    /// What leads from this state to `next`: removals, other changes of members, what they host,
-    /// unreachable, reachable, leader, role leaders, convergence; members in address order.
+    /// The events that lead from this state to `next`, in this order: removals, status changes,
+    /// hosting changes, unreachable, reachable, leader, role leaders, convergence, preparation for
+    /// shutdown. Members are in address order.
     #[must_use]
     pub fn events_to(&self, next: &Self) -> Vec<ClusterEvent> {
         let mut events = Vec::new();
@@ -124,8 +128,8 @@ impl ClusterState {
         events
     }
 
-    /// Takes in what a subscriber was told: the reverse of [`events_to`](Self::events_to), but for
-    /// roles whose members are all out of reach, which may be left out.
+    /// Applies an event: the inverse of [`events_to`](Self::events_to), except that roles without a
+    /// reachable member may be missing afterwards.
     pub fn apply(&mut self, event: &ClusterEvent) {
         match event {
             ClusterEvent::CurrentState(state) => self.clone_from(state),
@@ -197,7 +201,7 @@ impl ClusterState {
         events.extend(back.into_iter().cloned().map(ClusterEvent::ReachableMember));
     }
 
-    /// A role that nobody has any more has lost its leader.
+    /// Reports `None` as the leader of a role that no member has any longer.
     fn role_leaders(&self, next: &Self, events: &mut Vec<ClusterEvent>) {
         let roles: BTreeSet<_> = self.role_leaders.keys().chain(next.role_leaders.keys()).collect();
         for role in roles {
@@ -229,14 +233,14 @@ fn stands(member: &Arc<Member>) -> Option<ClusterEvent> {
     Some(event(Arc::clone(member)))
 }
 
-/// What all subscribers have been told.
+/// Computes the events for all subscribers and remembers the state that they describe.
 #[derive(Clone, Debug, Default)]
 pub struct Publisher {
     told: Arc<ClusterState>,
 }
 
 impl Publisher {
-    /// Nobody has been told anything: no member, no leader.
+    /// No state was published yet: no members, no leader.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -248,13 +252,13 @@ impl Publisher {
         ClusterEvent::CurrentState(Arc::clone(&self.told))
     }
 
-    /// How things stand, as told.
+    /// The last published state.
     #[must_use]
     pub const fn told(&self) -> &Arc<ClusterState> {
         &self.told
     }
 
-    /// What to tell all subscribers now that `me` sees `gossip`; empty if nothing changed.
+    /// The events for all subscribers, now that `me` sees `gossip`; empty if nothing changed.
     pub fn publish(&mut self, gossip: &Gossip, me: ReplicaId) -> Vec<ClusterEvent> {
         let next = ClusterState::of(gossip, me);
         let events = self.told.events_to(&next);
@@ -270,9 +274,9 @@ mod tests {
     use super::*;
     use crate::cluster::gossip::tests::{id, node, state};
 
-    /// An event in short: `+A` joined, `wA` weakly up, `^A` up, `-A` left, `xA` exited, `dA`
-    /// downed, `!A Up` removed, `hA` hosting, `?A` unreachable, `=A` reachable, `L A` leader,
-    /// `r A` leader of r.
+    /// Short form of an event: `+A` joined, `wA` weakly up, `^A` up, `-A` left, `xA` exited, `dA`
+    /// downed, `!A Up` removed, `hA` hosting, `?A` unreachable, `=A` reachable, `L A` leader, `r A`
+    /// leader of r.
     fn short(event: &ClusterEvent) -> String {
         let name = |node: &NodeId| char::from(b'A' + node.incarnation.get() as u8 - 1);
         let named = |sign: &str, member: &Member| format!("{sign}{}", name(&member.node));
@@ -301,7 +305,7 @@ mod tests {
         }
     }
 
-    /// Name, state before, state after, the events, as A sees them.
+    /// Name, state before, state after, expected events, as seen by A.
     const CHANGES: &[(&str, &str, &str, &[&str])] = &[
         ("nothing", "A B; seen A", "A B; seen A", &[]),
         ("more have seen it, not all", "A B C; seen A", "A B C; seen A B", &[]),

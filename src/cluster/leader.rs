@@ -1,10 +1,10 @@
-//! Who leads: a function of the state that every node computes for itself; no vote.
+//! Election of the leader: every node computes it from the gossip state, without a vote.
 //!
-//! First in address order among the reachable members that are Up or Leaving. Only if there is
-//! none, the others: WeaklyUp, Joining, Exiting, Down, in this order. Two sides of a split each
-//! have a leader; that no two of them decide is the business of configurations
-//! (spec/safety.md §1). For the downing strategies also counts who could propose anything:
-//! [`View::leader`](super::downing::View::leader). Spec: spec/membership.md, *Leader*; after Akka.
+//! The leader is the first reachable member in address order that is Up or Leaving. If there is
+//! none, the order continues with WeaklyUp, Joining, Exiting and Down members. Each side of a
+//! network split has a leader of its own. The configuration protocol ensures that no two leaders
+//! decide differently (docs/protocol/membership.md#leader-and-turns). Downing strategies restrict
+//! the candidates further: [`View::leader`](super::downing::View::leader). The order follows Akka.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,19 +14,19 @@ use ostraca_ddata::id::ReplicaId;
 use super::gossip::Gossip;
 use super::member::{Member, Status};
 
-/// Who leads the cluster, as `me` sees it; `None` if nobody is a member.
+/// The leader of the cluster as seen by `me`; `None` if there are no members.
 #[must_use]
 pub fn leader(gossip: &Gossip, me: ReplicaId) -> Option<ReplicaId> {
     first(&reachable(gossip, me), None)
 }
 
-/// Who leads among the members that have `role`; `None` if none is reachable.
+/// The leader among the members with `role`; `None` if no such member is reachable.
 #[must_use]
 pub fn role_leader(gossip: &Gossip, me: ReplicaId, role: &str) -> Option<ReplicaId> {
     first(&reachable(gossip, me), Some(role))
 }
 
-/// The leader of each role that any member has.
+/// The leader of each role in the cluster. `None`: no member with that role is reachable.
 #[must_use]
 pub fn role_leaders(gossip: &Gossip, me: ReplicaId) -> BTreeMap<String, Option<ReplicaId>> {
     let reachable = reachable(gossip, me);
@@ -34,8 +34,8 @@ pub fn role_leaders(gossip: &Gossip, me: ReplicaId) -> BTreeMap<String, Option<R
     roles.into_iter().map(|role| (role.clone(), first(&reachable, Some(role)))).collect()
 }
 
-/// How many reachable members, of those that count, would lead before `me`: it is to propose if
-/// they do not. 0 if it is no member.
+/// Number of reachable members accepted by `counts` that precede `me` in the order of leadership.
+/// Node `me` acts in their place if none of them acts in its turn. 0 if `me` is not a member.
 #[must_use]
 pub fn ahead_of(gossip: &Gossip, me: ReplicaId, counts: impl Fn(ReplicaId) -> bool) -> usize {
     let Some(own) = gossip.member(me) else { return 0 };
@@ -44,7 +44,7 @@ pub fn ahead_of(gossip: &Gossip, me: ReplicaId, counts: impl Fn(ReplicaId) -> bo
     before.filter(|member| counts(member.incarnation())).count()
 }
 
-/// Whom `me` reaches, as far as anybody says; always itself.
+/// Members that `me` considers reachable, including itself.
 fn reachable(gossip: &Gossip, me: ReplicaId) -> Vec<&Member> {
     let unreachable = gossip.unreachable_to(me);
     let members = gossip.members().map(AsRef::as_ref);
@@ -56,7 +56,7 @@ fn first(reachable: &[&Member], role: Option<&str>) -> Option<ReplicaId> {
     candidates.min_by(|one, other| by_right(one, other)).map(|member| member.incarnation())
 }
 
-/// Who is nearer to leading comes first.
+/// The order of leadership: the leader comes first.
 fn by_right(one: &Member, other: &Member) -> Ordering {
     let class = |status: Status| match status {
         Status::Up | Status::Leaving => 0,
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
     use crate::cluster::gossip::tests::{id, state};
 
-    /// Name, state, who asks, the leader.
+    /// Name, state, observing node, expected leader.
     const LEADERS: &[(&str, &str, char, char)] = &[
         ("the lowest address that is Up", "A B C", 'C', 'A'),
         ("Leaving leads, too", "Al B C", 'C', 'A'),
@@ -86,12 +86,12 @@ mod tests {
         ("Exiting before Down", "Ad Bx Cx", 'A', 'B'),
         ("Down if there is no other", "Ad Bd", 'B', 'A'),
         ("a founder, not Up yet", "Aj", 'A', 'A'),
-        ("not who is unreachable", "A B C; C>A", 'B', 'B'),
-        ("not who is terminated", "A B C; C>>A", 'B', 'B'),
-        ("but itself", "A B C; C>A", 'A', 'A'),
-        ("the word of who is Down does not count", "A B Cd; C>A", 'B', 'A'),
+        ("not an unreachable member", "A B C; C>A", 'B', 'B'),
+        ("not a terminated member", "A B C; C>>A", 'B', 'B'),
+        ("a node never considers itself unreachable", "A B C; C>A", 'A', 'A'),
+        ("accusations of a Down member do not count", "A B Cd; C>A", 'B', 'A'),
         ("all others unreachable", "A B C; C>A C>B", 'C', 'C'),
-        ("unreachable, and nobody else Up", "A Bj; B>A", 'B', 'B'),
+        ("unreachable, and no other member Up", "A Bj; B>A", 'B', 'B'),
     ];
 
     #[test]

@@ -1,8 +1,9 @@
-//! A member: one incarnation of a node, its [`Status`], and what it says about itself.
+//! A [`Member`]: one incarnation of a node, with its [`Status`], address, roles and hosted entity
+//! types.
 //!
-//! [`Member::join`] is the least upper bound of what two nodes believe of the same incarnation:
-//! every field only ever grows, so beliefs merge in any order. Knows nothing of other members.
-//! Spec: spec/membership.md, *State*; transitions as in Akka's cluster specification.
+//! [`Member::join`] computes the least upper bound of two nodes' knowledge about the same
+//! incarnation. Every field changes in one direction only, so merges commute. The transitions of a
+//! status follow Akka's cluster specification (docs/protocol/membership.md#status-order).
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -11,47 +12,49 @@ use std::fmt;
 use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Bytes of an [`Address`], at most.
+/// Maximum length of an [`Address`] in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 256;
 
-/// Roles of a member, at most.
+/// Maximum number of roles of a member.
 pub const ROLES_MAX: usize = 64;
 
-/// Entity types that a member hosts, at most.
+/// Maximum number of entity types that a member hosts.
 pub const ENTITY_TYPES_MAX: usize = 1_024;
 
-/// Bytes of a role's or an entity type's name, or of an app version, at most; at least 1.
+/// Maximum length, in bytes, of the name of a role or an entity type and of an app version. A name
+/// has at least 1 byte.
 pub const NAME_BYTES_MAX: usize = 128;
 
-/// Where a member stands, in the order of its life. Of two beliefs about one incarnation the
-/// later wins.
+/// Life cycle state of a member, in chronological order. A merge of two states of one incarnation
+/// keeps the later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Status {
-    /// Let in, but in no configuration yet: receives data, does not count.
+    /// Admitted, but not yet in a configuration: receives data, is not counted in quorums.
     #[serde(rename = "j")]
     Joining,
-    /// Waited long for a configuration: is seen and routes, hosts nothing, counts in no quorum.
+    /// No configuration has included it within `allow-weakly-up-members`: visible and able to
+    /// route, but hosts nothing and is not counted in quorums.
     #[serde(rename = "w")]
     WeaklyUp,
-    /// In the configuration.
+    /// Included in the configuration.
     #[serde(rename = "u")]
     Up,
-    /// Asked to go; drains.
+    /// Asked to leave; moves its shards away.
     #[serde(rename = "l")]
     Leaving,
-    /// Has drained; waits to be removed.
+    /// Has moved everything away; waits for a configuration that removes it.
     #[serde(rename = "x")]
     Exiting,
-    /// Declared dead; waits to be removed.
+    /// Declared dead; waits for a configuration that removes it.
     #[serde(rename = "d")]
     Down,
-    /// Gone for ever. Never stands in gossip: what remains there is a tombstone.
+    /// Removed for ever. Gossip never contains this status: it keeps a tombstone instead.
     #[serde(rename = "r")]
     Removed,
 }
 
 impl Status {
-    /// All of them, in the order of a life.
+    /// Every status, in chronological order.
     pub const ALL: [Self; 7] = [
         Self::Joining,
         Self::WeaklyUp,
@@ -62,8 +65,8 @@ impl Status {
         Self::Removed,
     ];
 
-    /// Whether a member may be taken from here to `next` in one step. Beliefs that merge may skip
-    /// steps, always forwards.
+    /// Whether a member may change from this status to `next` in one step. A merge may skip steps,
+    /// but never goes back.
     #[must_use]
     pub const fn may_become(self, next: Self) -> bool {
         use Status::{Down, Exiting, Joining, Leaving, Removed, Up, WeaklyUp};
@@ -78,7 +81,8 @@ impl Status {
         }
     }
 
-    /// Whether it is on its way out for good: nobody waits for its word any more.
+    /// Whether the member departs irrevocably. No protocol step waits for an answer of such a
+    /// member.
     #[must_use]
     pub const fn is_going(self) -> bool {
         matches!(self, Self::Exiting | Self::Down | Self::Removed)
@@ -99,9 +103,9 @@ impl fmt::Display for Status {
     }
 }
 
-/// Where a node is reached: a multiaddr, 1 to [`ADDRESS_BYTES_MAX`] bytes.
+/// Address at which a node is dialled: a multiaddr of 1 to [`ADDRESS_BYTES_MAX`] bytes.
 ///
-/// Ordered by host (as text), then by port (as a number), then by the rest.
+/// Addresses are ordered by host (as text), then by port (as a number), then by the whole text.
 /// # Example
 /// ```
 /// use ostraca::cluster::member::Address;
@@ -113,23 +117,23 @@ impl fmt::Display for Status {
 #[serde(try_from = "String")]
 pub struct Address {
     text: String,
-    // Sorting members compares addresses again and again: where the host stands, and the port.
+    // Byte range of the host, and the port. Parsed once because sorting compares addresses often.
     host: (u16, u16),
     port: u16,
 }
 
 const _: () = assert!(ADDRESS_BYTES_MAX <= u16::MAX as usize, "offsets are short");
 
-/// A text that is no [`Address`]. Nothing was taken over.
+/// The text has the wrong length for an [`Address`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an address has 1 to {ADDRESS_BYTES_MAX} bytes, this one has {len}")]
 pub struct InvalidAddress {
-    /// Bytes given.
+    /// Length of the rejected text in bytes.
     pub len: usize,
 }
 
 impl Address {
-    /// The address with this text.
+    /// Creates an address from its text.
     ///
     /// # Errors
     /// [`InvalidAddress`] if it is empty or longer than [`ADDRESS_BYTES_MAX`].
@@ -144,13 +148,14 @@ impl Address {
         }
     }
 
-    /// The text.
+    /// The text of the address.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Whether it is a name, which may stand for several nodes, this one among them.
+    /// Whether the host is a DNS name. Such a name may resolve to several nodes, including this
+    /// one.
     #[must_use]
     pub fn is_name(&self) -> bool {
         self.text.split('/').nth(1).is_some_and(|protocol| protocol.starts_with("dns"))
@@ -161,7 +166,8 @@ impl Address {
     }
 }
 
-/// Where the host stands, and the port; the whole text and 0 if it is no multiaddr.
+/// Byte range of the host, and the port. For text that is not a multiaddr: the whole text and port
+/// 0.
 fn host_and_port(text: &str) -> ((u16, u16), u16) {
     let mut at = 0;
     let mut parts = text.split('/').map(|part| {
@@ -226,78 +232,80 @@ impl fmt::Debug for Address {
     }
 }
 
-/// What a member hosts, by its own word. Of two words the one with the higher revision holds.
+/// What a member hosts, as announced by itself. A merge keeps the announcement with the higher
+/// revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Hosting {
-    /// Raised by the member with each change. First, so that it decides the order.
+    /// The member increments it with each change. It is the first field because the derived order
+    /// compares it first.
     #[serde(rename = "n", default)]
     pub revision: u64,
-    /// Asked to give everything away: no target of allocations.
+    /// The member was asked to move everything away: it is not a target of allocations.
     #[serde(rename = "d", default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
-    /// Names of the entity types that it hosts.
+    /// Names of the hosted entity types.
     #[serde(rename = "t", default, skip_serializing_if = "BTreeSet::is_empty")]
     pub entity_types: BTreeSet<String>, // ≤ ENTITY_TYPES_MAX
 }
 
-/// One incarnation of a node, as the cluster sees it.
+/// One incarnation of a node, as recorded in the gossip state.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member {
-    /// Who it is.
+    /// Peer key and incarnation of the node.
     #[serde(rename = "n")]
     pub node: NodeId,
-    /// Where others dial it. Fixed for this incarnation.
+    /// Where other nodes dial it. Constant within an incarnation.
     #[serde(rename = "a")]
     pub address: Address,
-    /// Where it stands.
+    /// Life cycle state.
     #[serde(rename = "s")]
     pub status: Status,
-    /// What it is for. Fixed for this incarnation.
+    /// Roles of the node. Constant within an incarnation.
     #[serde(rename = "r", default, skip_serializing_if = "BTreeSet::is_empty")]
     pub roles: BTreeSet<String>, // ≤ ROLES_MAX
-    /// Its age: the lower, the older. Assigned with Up.
+    /// Age of the member: a lower number means an older member. Assigned when it becomes Up.
     #[serde(rename = "u", default, skip_serializing_if = "Option::is_none")]
     pub up_number: Option<u64>,
-    /// The version of the application. Fixed for this incarnation.
+    /// Version of the application. Constant within an incarnation.
     #[serde(rename = "v", default, skip_serializing_if = "String::is_empty")]
     pub app_version: String,
-    /// When it asked to join, in ticks of the gossip's own counter
-    /// (`Gossip::next_stamp`), as told by the node that it
-    /// asked. Fixed for this incarnation: whoever adds it adds it with the same stamp.
+    /// Time of the join request in ticks of the gossip's counter (`Gossip::next_stamp`), assigned
+    /// by the node that answered the request. Constant within an incarnation: every node that adds
+    /// this member adds it with the same stamp.
     #[serde(rename = "b")]
     pub since: u64,
-    /// What it hosts.
+    /// Hosted entity types, and whether the member drains.
     #[serde(rename = "h", default)]
     pub hosting: Hosting,
 }
 
-/// Why these fields are no member. Nothing was taken over.
+/// Reason why a member is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidMember {
-    /// Too many roles or entity types.
+    /// The member has too many roles or entity types.
     #[error("{len} names where at most {limit} are allowed; give the node fewer")]
     TooMany {
-        /// Names given.
+        /// Number of names in the member.
         len: usize,
-        /// Names allowed.
+        /// Maximum number of names.
         limit: usize,
     },
-    /// The name of a role or an entity type, or an app version, has a wrong length.
+    /// The name of a role or an entity type, or an app version, has an invalid length.
     #[error("a name has 1 to {NAME_BYTES_MAX} bytes, this one has {len}; choose another")]
     Name {
-        /// Bytes given.
+        /// Length of the name in bytes.
         len: usize,
     },
-    /// A removed incarnation is no member.
+    /// The member has status Removed; removed incarnations are recorded as tombstones only.
     #[error("replica {0} is removed and listed as a member")]
     Removed(ReplicaId),
 }
 
 impl Member {
-    /// A node that asks to join, with no roles, hosting nothing.
+    /// A node that asks to join, without roles and without hosted entity types.
     ///
-    /// `since` is the stamp that the node it asked first has told it.
+    /// `since` is the stamp assigned by the node that answers the join request.
     #[must_use]
     pub fn joining(node: NodeId, address: Address, since: u64) -> Self {
         Self {
@@ -312,53 +320,53 @@ impl Member {
         }
     }
 
-    /// This life of it.
+    /// The incarnation of the node.
     #[must_use]
     pub const fn incarnation(&self) -> ReplicaId {
         self.node.incarnation
     }
 
-    /// Who it is, whatever its incarnation.
+    /// The identity of the node across its incarnations.
     #[must_use]
     pub const fn peer(&self) -> PeerKey {
         self.node.peer
     }
 
-    /// Whether it has `role`; every member has none.
+    /// Whether the member has `role`; `true` for `None`.
     #[must_use]
     pub fn has_role(&self, role: Option<&str>) -> bool {
         role.is_none_or(|role| self.roles.contains(role))
     }
 
-    /// Whether it is Up, and nobody has asked it to leave.
+    /// Whether the member is Up and has not been asked to move everything away.
     #[must_use]
     pub fn stays(&self) -> bool {
         self.status == Status::Up && !self.hosting.draining
     }
 
-    /// The order of addresses; two nodes at one address are ordered by who they are.
+    /// Compares by address. Members with equal addresses are ordered by node id.
     #[must_use]
     pub fn by_address(&self, other: &Self) -> Ordering {
         self.address.cmp(&other.address).then_with(|| self.node.cmp(&other.node))
     }
 
-    /// Oldest first; who has no age yet comes last. Ties by address.
+    /// Compares by age, oldest first; members without an age come last. Ties are broken by address.
     #[must_use]
     pub fn by_age(&self, other: &Self) -> Ordering {
         let age = |member: &Self| member.up_number.unwrap_or(u64::MAX);
         age(self).cmp(&age(other)).then_with(|| self.by_address(other))
     }
 
-    /// Whether it has been taken up into the configuration and not yet left it by its own word.
+    /// Whether the member belongs to the configuration and has not finished leaving it.
     #[must_use]
     pub const fn counts(&self) -> bool {
         matches!(self.status, Status::Up | Status::Leaving)
     }
 
-    /// Checks names and numbers against their bounds.
+    /// Checks the names and their number against the limits.
     ///
     /// # Errors
-    /// [`InvalidMember`] says which bound is broken.
+    /// [`InvalidMember`] names the limit that was exceeded.
     pub fn check(&self) -> Result<(), InvalidMember> {
         let names = [(&self.roles, ROLES_MAX), (&self.hosting.entity_types, ENTITY_TYPES_MAX)];
         for (names, limit) in names {
@@ -379,14 +387,15 @@ impl Member {
         Ok(())
     }
 
-    /// Takes over what `other` knows later of the same incarnation; says whether that was
-    /// anything. Commutative, associative, idempotent.
+    /// Merges the knowledge of `other` about the same incarnation; returns whether this member
+    /// changed. Commutative, associative, idempotent.
     pub fn join(&mut self, other: &Self) -> bool {
         let before = self.clone();
         let fixed = |member: &Self| {
             (member.node, member.address.clone(), member.roles.clone(), member.app_version.clone())
         };
-        // Fixed fields never differ but by a fault; the greater ones keep the nodes equal then.
+        // Constant fields differ only if a node is faulty. Keeping the greater value makes all
+        // nodes agree even then.
         if fixed(other) > fixed(self) {
             (self.node, self.address, self.roles, self.app_version) = fixed(other);
         }
@@ -463,7 +472,7 @@ mod tests {
             assert_eq!(from.may_become(Status::Removed), from != Status::Removed);
             assert!(!Status::Removed.may_become(from));
         }
-        assert!(!Status::Up.may_become(Status::Exiting), "what exits has left first");
+        assert!(!Status::Up.may_become(Status::Exiting), "Leaving comes before Exiting");
         assert!(!Status::Joining.may_become(Status::Exiting));
     }
 }

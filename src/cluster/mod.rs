@@ -1,8 +1,9 @@
-//! Membership: who belongs to the cluster, who is reachable, who leads, who goes
-//! (spec/membership.md, spec/safety.md §1, §4, §6).
+//! Membership of one cluster: gossip of the members' states, failure detection, the leader,
+//! downing, hosting leases and singletons. Rules: docs/protocol/membership.md,
+//! docs/protocol/leases.md.
 //!
-//! Knows nothing of sockets, nor of sharding: what peers say and what the transport notices
-//! arrive as inputs.
+//! The modules use neither sockets nor sharding. Messages of peers and events of the transport
+//! arrive as inputs of state machines.
 
 pub mod bug;
 pub mod config;

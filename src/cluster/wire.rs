@@ -1,6 +1,7 @@
-//! What membership machines say to each other. Wire types, framed by the node.
+//! Messages between membership state machines. The node frames them.
 //!
-//! Fields have short names and may be added; a message of an unknown kind is counted and dropped.
+//! Fields have short serialized names, and fields may be added. A message of an unknown kind is
+//! counted and dropped.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,229 +15,232 @@ use super::gossip::exchange::{GossipDigest, GossipSeen, GossipStatus};
 use super::gossip::{ClusterId, Gossip};
 use super::member::{Address, Member};
 
-/// Settings that a joining node and a cluster compare. A mismatch of what must agree refuses the
-/// join; of what should agree, is warned of.
+/// Settings that a joining node and a member compare. A difference in `must` refuses the join, a
+/// difference in `should` is only logged as a warning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Name and value of what must agree: protocol version, cluster name, state-store-mode.
+    /// Names and values that must agree: protocol version, cluster name, state-store-mode.
     #[serde(rename = "m")]
     pub must: Vec<(String, String)>, // ≤ SETTINGS_MAX
-    /// Name and value of what should: the downing strategy.
+    /// Names and values that should agree: the downing strategy.
     #[serde(rename = "s", default)]
     pub should: Vec<(String, String)>, // ≤ SETTINGS_MAX
 }
 
-/// Settings of either kind that are compared, at most.
+/// Maximum number of settings in each of the two lists.
 pub const SETTINGS_MAX: usize = 64;
 
-/// A ballot of the founding: unique by its proposer.
+/// Ballot of the founding protocol. The proposer makes it unique.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct FoundingBallot {
-    /// Rises with each attempt.
+    /// Increases with each attempt of a proposer.
     #[serde(rename = "n")]
     pub number: u64,
-    /// Whose.
+    /// The seed that uses this ballot.
     #[serde(rename = "p")]
     pub proposer: ReplicaId,
 }
 
-/// The cluster that seeds agree on: those that promised are its first members.
+/// Proposal for a new cluster. Its first members are the seeds that promised its ballot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Foundation {
-    /// Its first state, all members of which are Up.
+    /// First gossip state; all of its members are Up.
     #[serde(rename = "g")]
     pub gossip: Arc<Gossip>,
-    /// Its first configuration.
+    /// First configuration.
     #[serde(rename = "e")]
     pub epoch: Arc<Epoch>,
 }
 
-/// What a seed has promised and accepted.
+/// Acceptor state of a seed in the founding protocol.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FoundingMemory {
-    /// Answers no lower one.
+    /// The seed rejects every lower ballot.
     #[serde(rename = "b")]
     pub promised: FoundingBallot,
-    /// The highest that it accepted.
+    /// The foundation with the highest ballot that the seed has accepted.
     #[serde(rename = "a", default, skip_serializing_if = "Option::is_none")]
     pub accepted: Option<(FoundingBallot, Foundation)>,
 }
 
-/// What membership machines say.
+/// A message between membership state machines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ClusterMessage {
-    /// Newcomer → seed, or whom it is to join: do you know a cluster? Compare settings.
+    /// Newcomer → seed, or the node to join: asks for a cluster and compares settings.
     #[serde(rename = "j")]
     InitJoin {
-        /// How it would be let in.
+        /// The member that would be admitted.
         #[serde(rename = "m")]
         member: Box<Member>,
-        /// Its settings.
+        /// Settings of the newcomer.
         #[serde(rename = "s")]
         settings: Settings,
-        /// Its seed list, sorted; founding needs equal ones. Empty with `join`.
+        /// Seed list of the newcomer, sorted. Nodes found a cluster only with equal lists. Empty if
+        /// the newcomer was told to join.
         #[serde(rename = "l", default)]
         seeds: BTreeSet<Address>,
-        /// The cluster that it remembers.
+        /// The cluster in the newcomer's data directory.
         #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
         cluster: Option<ClusterId>,
     },
-    /// The answer: what the asked one knows.
+    /// Answer to `InitJoin`.
     #[serde(rename = "k")]
     InitJoinAnswer {
-        /// What it can do.
+        /// What the answering node can do for the newcomer.
         #[serde(rename = "w")]
         what: InitAnswer,
-        /// The asked one's settings.
+        /// Settings of the answering node.
         #[serde(rename = "s")]
         settings: Settings,
     },
-    /// Newcomer → a member that acknowledged: let me in.
+    /// Newcomer → a member that answered: asks for admission.
     #[serde(rename = "o")]
     Join {
-        /// How it is to be let in; its stamp is the member's business.
+        /// The member to admit; the receiver assigns its stamp.
         #[serde(rename = "m")]
         member: Box<Member>,
-        /// Its settings.
+        /// Settings of the newcomer.
         #[serde(rename = "s")]
         settings: Settings,
     },
-    /// Member → newcomer: the state with the newcomer in it.
+    /// Member → newcomer: admission.
     #[serde(rename = "w")]
     Welcome {
-        /// The state.
+        /// The gossip state, which contains the newcomer.
         #[serde(rename = "g")]
         gossip: Arc<Gossip>,
     },
-    /// Member → newcomer: no.
+    /// Member → newcomer: refusal.
     #[serde(rename = "n")]
     JoinRefused {
-        /// What to do, in words.
+        /// What an operator should do.
         #[serde(rename = "y")]
         why: String,
-        /// Whether it may change by itself (an old incarnation not removed yet): retry.
+        /// Whether the reason may disappear without an operator, for example once an old
+        /// incarnation was removed. The newcomer then tries again.
         #[serde(rename = "r")]
         retry: bool,
     },
-    /// Seed → seed: promise this ballot.
+    /// Seed → seed, phase 1: promise this ballot.
     #[serde(rename = "fp")]
     FoundingPrepare(FoundingBallot),
-    /// Seed → seed: promised, and this was accepted before.
+    /// Seed → seed: promise of a ballot, with the foundation accepted before.
     #[serde(rename = "fq")]
     FoundingPromise {
-        /// As asked.
+        /// Ballot of the request.
         #[serde(rename = "b")]
         ballot: FoundingBallot,
-        /// How the promiser would be a member.
+        /// The promising seed as a future member.
         #[serde(rename = "m")]
         member: Box<Member>,
-        /// What it accepted before.
+        /// The foundation with the highest ballot that was accepted before.
         #[serde(rename = "a", default, skip_serializing_if = "Option::is_none")]
         accepted: Option<(FoundingBallot, Foundation)>,
     },
-    /// Seed → seed: accept this.
+    /// Seed → seed, phase 2: accept this foundation.
     #[serde(rename = "fa")]
     FoundingAccept {
-        /// Its ballot.
+        /// Ballot of the foundation.
         #[serde(rename = "b")]
         ballot: FoundingBallot,
-        /// The only one of this ballot.
+        /// The only foundation proposed with this ballot.
         #[serde(rename = "f")]
         foundation: Foundation,
     },
-    /// Seed → seed: accepted.
+    /// Seed → seed: the foundation with this ballot was accepted.
     #[serde(rename = "fd")]
     FoundingAccepted(FoundingBallot),
-    /// Seed → seed: a higher ballot is promised here.
+    /// Seed → seed: the ballot was rejected because a higher one is promised.
     #[serde(rename = "fr")]
     FoundingRefused {
-        /// As asked.
+        /// Ballot of the request.
         #[serde(rename = "b")]
         ballot: FoundingBallot,
-        /// What stands against it.
+        /// The promised ballot.
         #[serde(rename = "p")]
         promised: FoundingBallot,
     },
-    /// Seed → seed: a majority accepted this.
+    /// Seed → seed: a majority accepted this foundation.
     #[serde(rename = "ff")]
     Founded(Foundation),
-    /// The state in short.
+    /// Version of the gossip state without its contents.
     #[serde(rename = "gs")]
     GossipStatus(GossipStatus),
-    /// The state; for the incarnation that it is sent to.
+    /// The whole gossip state, addressed to one incarnation.
     #[serde(rename = "gg")]
     Gossip(Arc<Gossip>),
-    /// What it has above a former one.
+    /// The difference between the gossip state and an earlier one.
     #[serde(rename = "gd")]
     GossipDelta(Arc<GossipDelta>),
-    /// The state in the fewest bytes.
+    /// Compact digest of the gossip state.
     #[serde(rename = "gx")]
     GossipDigest(GossipDigest),
-    /// Who has seen it.
+    /// The members that have seen the gossip state.
     #[serde(rename = "gn")]
     GossipSeen(GossipSeen),
-    /// Failure detector → who is monitored: a sign of life, please.
+    /// Failure detector → monitored member: heartbeat.
     #[serde(rename = "h")]
     Heartbeat(u64),
-    /// The sign.
+    /// Answer to a heartbeat, with the number of the heartbeat.
     #[serde(rename = "i")]
     HeartbeatAnswer(u64),
-    /// Failure detector → another member: does this one answer you?
+    /// Failure detector → another member: requests an indirect probe of `subject`.
     #[serde(rename = "p")]
     ProbeAsk {
-        /// About whom.
+        /// The node to probe.
         #[serde(rename = "w")]
         subject: NodeId,
-        /// Names the question.
+        /// Number of the request.
         #[serde(rename = "n")]
         probe: u64,
     },
-    /// It did.
+    /// The subject answered the indirect probe.
     #[serde(rename = "q")]
     Probed {
-        /// About whom.
+        /// The probed node.
         #[serde(rename = "w")]
         subject: NodeId,
-        /// As asked.
+        /// Number of the request.
         #[serde(rename = "n")]
         probe: u64,
     },
-    /// Any node → a member: this one is to leave.
+    /// Any node → member: this incarnation should leave.
     #[serde(rename = "l")]
     Leave(ReplicaId),
-    /// Any node → a member: this one is dead.
+    /// Any node → member: this incarnation should be marked Down.
     #[serde(rename = "d")]
     Down(ReplicaId),
-    /// Member → whoever is downed or removed: you are out; stop.
+    /// Member → a downed or removed incarnation: it must stop.
     #[serde(rename = "x")]
     YouAreOut {
-        /// Downed, or removed already.
+        /// `true` if it was removed already, `false` if it is Down.
         #[serde(rename = "r")]
         removed: bool,
     },
 }
 
-/// What a node that is asked by a newcomer can do.
+/// What the answering node can do for a newcomer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InitAnswer {
-    /// It is a member: ask to be let in.
+    /// It is a member: send `Join`.
     #[serde(rename = "m")]
     Member(ClusterId),
-    /// It knows no cluster either; a seed can take part in founding.
+    /// It knows no cluster either; if it is a seed, it can take part in founding.
     #[serde(rename = "s")]
     Searching,
-    /// It takes part in no cluster now, but its data directory remembers one: it founds none.
+    /// It is in no cluster now, but its data directory contains one: it must not found another.
     #[serde(rename = "r")]
     Remembers(ClusterId),
-    /// It was let in to this cluster and waits until a configuration has it. It has no data directory.
+    /// It was admitted to this cluster, but no configuration contains it yet. It has no data
+    /// directory.
     #[serde(rename = "w")]
     Waits(ClusterId),
-    /// Something that must agree does not; see the settings.
+    /// A setting that must agree differs; see the settings.
     #[serde(rename = "i")]
     Incompatible,
-    /// Its seeds are others: no founding together.
+    /// Its seed list differs: the two nodes cannot found a cluster together.
     #[serde(rename = "o")]
     OtherSeeds,
 }
