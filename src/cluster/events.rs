@@ -338,7 +338,7 @@ mod tests {
     ];
 
     #[test]
-    fn reference_5_1_13_events_say_exactly_what_changed_in_order() {
+    fn reference_5_1_13_events_are_the_ordered_difference() {
         for (name, before, after, expected) in CHANGES {
             let of = |text: &str| ClusterState::of(&state(text), id('A'));
             let events = of(before).events_to(&of(after));
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_hosts_something_else_or_drains_is_told_of() {
+    fn hosting_changes_and_draining_produce_events() {
         let mut gossip = state("A B; seen A B");
         let before = ClusterState::of(&gossip, id('A'));
         assert!(gossip.host(id('B'), BTreeSet::new(), true));
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn an_age_that_changes_is_a_new_up() {
+    fn changed_age_produces_member_up() {
         let one = ClusterState::of(&state("A B"), id('A'));
         let mut other = one.clone();
         Arc::make_mut(other.members.get_mut(&id('B')).unwrap()).up_number = Some(7);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subscriber_hears_the_state_first_and_then_each_change_once() {
+    fn subscriber_gets_state_first_then_each_change_once() {
         let mut publisher = Publisher::new();
         let ClusterEvent::CurrentState(nothing) = publisher.current_state() else { panic!() };
         assert_eq!(*nothing, ClusterState::default());

@@ -95,7 +95,7 @@ mod tests {
     ];
 
     #[test]
-    fn reference_5_1_07_the_leader_is_the_first_that_is_up_or_leaving() {
+    fn reference_5_1_07_leader_is_the_first_up_or_leaving() {
         for (name, text, me, expected) in LEADERS {
             assert_eq!(leader(&state(text), id(*me)), Some(id(*expected)), "{name}");
         }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_ahead_of_who_leads_and_all_that_are_nearer_to_it_of_the_others() {
+    fn ahead_of_counts_the_members_that_precede() {
         let gossip = state("A Bj C Dl Ex F Gw; A>C");
         for (place, name) in ['A', 'D', 'F', 'G', 'B', 'E'].into_iter().enumerate() {
             assert_eq!(ahead_of(&gossip, id(name), |_| true), place, "{name}");

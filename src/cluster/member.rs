@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_told_from_addresses_of_one_host() {
+    fn only_dns_hosts_are_names() {
         let is_name = |text: &str| Address::new(text).unwrap().is_name();
         assert!(["/dns/a/tcp/1", "/dns4/a/tcp/1", "/dns6/a/tcp/1"].into_iter().all(is_name));
         assert!(!["/ip4/10.0.0.1/tcp/1", "/ip6/::1/tcp/1", "dns"].into_iter().any(is_name));
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_no_multiaddr_is_its_own_host() {
+    fn text_that_is_no_multiaddr_is_its_own_host() {
         assert!(at("A") < at("B"));
         assert!(at("A") < at("A/x/y/z"));
         let parts = |text: &str| (at(text).host().to_owned(), at(text).port);
@@ -457,14 +457,14 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_a_length() {
+    fn address_length_is_bounded() {
         assert_eq!(Address::new(""), Err(InvalidAddress { len: 0 }));
         assert_eq!(Address::new("x".repeat(257)), Err(InvalidAddress { len: 257 }));
         assert!(Address::new("x".repeat(256)).is_ok());
     }
 
     #[test]
-    fn a_status_only_moves_forwards_and_removed_is_the_end() {
+    fn status_never_goes_back() {
         for from in Status::ALL {
             for to in Status::ALL {
                 assert!(!from.may_become(to) || from < to, "{from} to {to}");
