@@ -1,36 +1,36 @@
-//! Who says that whom is not to be reached: a table of records (observer, subject, verdict).
+//! Table of reachability records: (observer, subject, verdict).
 //!
-//! Each observer owns a *row*: its verdicts, under one version that it raises with every change.
-//! Of two copies of a row the one with the higher version holds, so tables merge in any order.
-//! Nobody edits a foreign row. Knows nothing of members but their incarnations.
-//! Spec: spec/membership.md, *State*; the shape is Akka's reachability table.
+//! Each observer owns a *row* that contains its verdicts and a version, which it increments with
+//! every change. A merge keeps the row with the higher version, so tables merge in any order. An
+//! observer changes only its own row (docs/protocol/membership.md#observer-rows). The table
+//! identifies members by incarnation only. Its shape is that of Akka's reachability table.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ostraca_ddata::id::ReplicaId;
 
-/// What an observer says of a subject that it does not find reachable.
+/// Verdict of an observer about a subject that it does not consider reachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
-    /// Does not answer now; may come back.
+    /// The subject does not answer; it may return.
     Unreachable,
-    /// Its process is over. Never taken back.
+    /// The process of the subject has ended. This verdict is never withdrawn.
     Terminated,
 }
 
-/// One observer's word on one subject.
+/// The verdict of one observer about one subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Record {
-    /// Who says it.
+    /// The member that monitors.
     pub observer: ReplicaId,
-    /// Of whom.
+    /// The monitored member.
     pub subject: ReplicaId,
-    /// What.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
-/// One observer's verdicts. Without an entry a subject is reachable.
+/// The verdicts of one observer. A subject without an entry is reachable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) version: u64,
@@ -38,7 +38,8 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// The newer of both; of the same version (never, but by a fault) the worse of each verdict.
+    /// Merges two copies of a row: keeps the higher version. Equal versions with different content
+    /// occur only if a node is faulty; then the worse verdict about each subject is kept.
     fn join(&mut self, other: &Self) {
         match self.version.cmp(&other.version) {
             Ordering::Less => self.clone_from(other),
@@ -53,22 +54,24 @@ impl Row {
     }
 }
 
-/// The table of all observers' verdicts.
+/// The verdicts of all observers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reachability {
     rows: BTreeMap<ReplicaId, Row>, // ≤ number of members; no row of version 0
 }
 
 impl Reachability {
-    /// A table without records: everybody is reachable.
+    /// A table without records: every member is reachable.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Records `observer`'s verdict; says whether that changed anything.
+    /// Records a verdict of `observer`; returns whether the table changed. A Terminated verdict is
+    /// never weakened.
     ///
-    /// Terminated stays. Who accuses itself is our bug.
+    /// # Panics
+    /// If `observer` and `subject` are equal.
     pub fn accuse(&mut self, observer: ReplicaId, subject: ReplicaId, verdict: Verdict) -> bool {
         assert_ne!(observer, subject, "a node never accuses itself");
         if self.verdict(observer, subject) >= Some(verdict) {
@@ -80,7 +83,8 @@ impl Reachability {
         true
     }
 
-    /// Takes back `observer`'s verdict; says whether there was one to take back. Terminated stays.
+    /// Withdraws an Unreachable verdict of `observer`; returns whether there was one. Terminated
+    /// verdicts remain.
     pub fn acquit(&mut self, observer: ReplicaId, subject: ReplicaId) -> bool {
         let Some(row) = self.rows.get_mut(&observer) else { return false };
         if row.verdicts.get(&subject) != Some(&Verdict::Unreachable) {
@@ -91,19 +95,19 @@ impl Reachability {
         true
     }
 
-    /// What `observer` says of `subject`; `None`: reachable.
+    /// The verdict of `observer` about `subject`; `None` means reachable.
     #[must_use]
     pub fn verdict(&self, observer: ReplicaId, subject: ReplicaId) -> Option<Verdict> {
         self.rows.get(&observer)?.verdicts.get(&subject).copied()
     }
 
-    /// The worst that anybody says of `subject`; `None`: reachable.
+    /// The worst verdict of any observer about `subject`; `None` means reachable.
     #[must_use]
     pub fn worst(&self, subject: ReplicaId) -> Option<Verdict> {
         self.rows.values().filter_map(|row| row.verdicts.get(&subject)).max().copied()
     }
 
-    /// All records, by observer, then by subject.
+    /// All records, ordered by observer, then by subject.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         self.rows.iter().flat_map(|(&observer, row)| {
             let record = move |(&subject, &verdict)| Record { observer, subject, verdict };
@@ -111,44 +115,45 @@ impl Reachability {
         })
     }
 
-    /// Whom `observer` accuses.
+    /// Subjects about which `observer` has recorded a verdict.
     pub fn accused_by(&self, observer: ReplicaId) -> impl Iterator<Item = ReplicaId> + '_ {
         self.rows.get(&observer).into_iter().flat_map(|row| row.verdicts.keys().copied())
     }
 
-    /// Who accuses `subject`.
+    /// Observers that have recorded a verdict about `subject`.
     pub fn accusers_of(&self, subject: ReplicaId) -> impl Iterator<Item = ReplicaId> + '_ {
         let accuses = move |(_, row): &(&ReplicaId, &Row)| row.verdicts.contains_key(&subject);
         self.rows.iter().filter(accuses).map(|(&observer, _)| observer)
     }
 
-    /// Everybody whom an observer accuses that `counts`.
+    /// All subjects with a verdict of an observer accepted by `counts`.
     #[must_use]
     pub fn accused(&self, counts: impl Fn(ReplicaId) -> bool) -> BTreeSet<ReplicaId> {
         let counted = self.rows.iter().filter(|(observer, _)| counts(**observer));
         counted.flat_map(|(_, row)| row.verdicts.keys().copied()).collect()
     }
 
-    /// Whether nobody accuses anybody.
+    /// Whether the table contains no verdict.
     #[must_use]
     pub fn is_all_reachable(&self) -> bool {
         self.rows.values().all(|row| row.verdicts.is_empty())
     }
 
-    /// How often `observer` has changed its row; 0: never.
+    /// Version of the row of `observer`, that is, the number of its changes; 0 if it has no row.
     #[must_use]
     pub fn version_of(&self, observer: ReplicaId) -> u64 {
         self.rows.get(&observer).map_or(0, |row| row.version)
     }
 
-    /// Takes over the newer rows of `other`. Commutative, associative, idempotent.
+    /// Merges `other` into this table. Commutative, associative, idempotent.
     pub fn join(&mut self, other: &Self) {
         for (&observer, row) in &other.rows {
             self.rows.entry(observer).or_default().join(row);
         }
     }
 
-    /// `observer`'s verdicts are those of `former`, in a newer row than here and there.
+    /// Restores the verdicts of `observer` from `former`, under a version above those of both
+    /// tables.
     pub(super) fn resume(&mut self, observer: ReplicaId, former: &Self) {
         let version = self.version_of(observer).max(former.version_of(observer));
         let verdicts = former.rows.get(&observer).map(|row| row.verdicts.clone());
@@ -158,7 +163,7 @@ impl Reachability {
         }
     }
 
-    /// Drops the rows of observers that are gone, and what the others say of subjects that are.
+    /// Drops the rows of observers, and the verdicts about subjects, for which `alive` is false.
     pub fn retain(&mut self, alive: impl Fn(ReplicaId) -> bool) {
         self.rows.retain(|observer, _| alive(*observer));
         for row in self.rows.values_mut() {
@@ -170,7 +175,7 @@ impl Reachability {
         self.rows.iter().map(|(&observer, row)| (observer, row))
     }
 
-    /// `false` if the observer has a row already, or the row is one that never changed.
+    /// Adds a decoded row. `false` if the observer already has a row or the version is 0.
     pub(super) fn insert_row(&mut self, observer: ReplicaId, row: Row) -> bool {
         row.version > 0 && self.rows.insert(observer, row).is_none()
     }
@@ -196,10 +201,10 @@ mod tests {
     fn reference_5_1_10_everybody_is_reachable_until_one_says_otherwise() {
         let mut table = Reachability::new();
         assert!(table.is_all_reachable());
-        assert!(!table.acquit(A, B), "nothing to take back is not stored");
+        assert!(!table.acquit(A, B), "a withdrawal without a verdict is not stored");
         assert_eq!((table.version_of(A), table.worst(B)), (0, None));
         assert!(table.accuse(A, B, Verdict::Unreachable));
-        assert!(!table.accuse(A, B, Verdict::Unreachable), "said already");
+        assert!(!table.accuse(A, B, Verdict::Unreachable), "recorded already");
         assert_eq!((table.version_of(A), table.worst(B)), (1, Some(Verdict::Unreachable)));
         assert_eq!(table.accused(|_| true), BTreeSet::from([B]));
         assert_eq!(table.accused(|observer| observer != A), BTreeSet::new());

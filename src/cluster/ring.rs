@@ -1,9 +1,9 @@
-//! Who monitors whom: members on a ring, each watching those that follow it.
+//! The monitoring ring: each member monitors the members that follow it on the ring.
 //!
-//! The order is that of a hash of the address, so that neighbours on the ring are not neighbours
-//! in the rack. All nodes with the same members compute the same ring. When one joins or goes,
-//! only those just before it watch somebody else. Spec: spec/membership.md, *Failure detector*;
-//! after Akka's heartbeat ring.
+//! The order is that of a hash of the address, so that neighbours on the ring are usually not
+//! neighbours in a rack. All nodes with the same members compute the same ring. When a member joins
+//! or is removed, only its direct predecessors monitor another member
+//! (docs/protocol/membership.md#monitoring-ring). The design follows Akka's heartbeat ring.
 
 use std::collections::BTreeSet;
 
@@ -13,18 +13,19 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::gossip::Gossip;
 use super::member::Member;
 
-/// All members, in the order of the ring.
+/// All members in the order of the ring.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ring {
     order: Vec<ReplicaId>, // ≤ MEMBERS_MAX
 }
 
 impl Ring {
-    /// The ring of a state's members.
+    /// Computes the ring of the members of a gossip state.
     #[must_use]
     pub fn of(gossip: &Gossip) -> Self {
         let place = |member: &Member| {
-            // Two nodes at one address: two lives of one node, or a reused address.
+            // Two members can have one address: two incarnations of a node, or a reused address.
+            // The incarnation breaks the tie.
             (xxh3_64(member.address.as_str().as_bytes()), member.incarnation())
         };
         let mut places: Vec<_> = gossip.members().map(|member| place(member)).collect();
@@ -32,18 +33,19 @@ impl Ring {
         Self { order: places.into_iter().map(|(_, id)| id).collect() }
     }
 
-    /// The members after `observer`, around the ring, without itself; nobody if it is no member.
+    /// The members after `observer` in the order of the ring, without itself; empty if it is not a
+    /// member.
     pub fn after(&self, observer: ReplicaId) -> impl Iterator<Item = ReplicaId> + '_ {
         let at = self.order.iter().position(|id| *id == observer);
         at.into_iter().flat_map(|at| self.order[at + 1..].iter().chain(&self.order[..at]).copied())
     }
 
-    /// Whom `observer` monitors: the next `count` that it may expect to answer, and on the way
-    /// there those that somebody calls `unreachable`; everybody else if there are no more than
-    /// `count`.
+    /// The members that `observer` monitors: its next `count` reachable successors, and the
+    /// `unreachable` members between them. If there are no more than `count` other members, all of
+    /// them.
     ///
-    /// In addition a node goes on probing whom it accuses *itself* until it answers or is
-    /// removed, wherever it stands: [`Ring::watched_by`].
+    /// In addition, an observer keeps probing the members that it has accused itself, at any place
+    /// on the ring, until they answer or are removed: [`Ring::watched_by`].
     #[must_use]
     pub fn successors(
         &self,
@@ -63,8 +65,8 @@ impl Ring {
         found
     }
 
-    /// Everybody to whom `observer` sends heartbeats: its [`successors`](Self::successors) and
-    /// whom it accuses itself.
+    /// All members to which `observer` sends heartbeats: its [`successors`](Self::successors) and
+    /// the members that it has accused itself.
     #[must_use]
     pub fn watched_by(gossip: &Gossip, observer: ReplicaId, count: usize) -> BTreeSet<ReplicaId> {
         let ring = Self::of(gossip);
@@ -87,10 +89,10 @@ mod tests {
 
     fn cluster_of(numbers: impl IntoIterator<Item = u64>) -> Gossip {
         let mut numbers = numbers.into_iter();
-        let first = numbers.next().expect("somebody");
+        let first = numbers.next().expect("at least one number");
         let mut gossip = Gossip::found(ClusterId(1), joiner(first, 0)).unwrap();
         for number in numbers {
-            // Peers repeat after 256; here every number is a peer of its own.
+            // Test peers repeat after 256 numbers; here every number must be a peer of its own.
             let mut joining = joiner(number, number);
             let mut key = [0; 32];
             key[..8].copy_from_slice(&number.to_le_bytes());
@@ -137,7 +139,7 @@ mod tests {
         let unreachable = BTreeSet::from([after[1], after[2], after[4]]);
         assert_eq!(ring.successors(observer, 3, &unreachable), set(0..6));
         let all_but_one = after[1..].iter().copied().collect();
-        assert_eq!(ring.successors(observer, 3, &all_but_one), set(0..19), "there are no more");
+        assert_eq!(ring.successors(observer, 3, &all_but_one), set(0..19), "all members");
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! When what ran on a removed node counts as stopped.
+//! Removed nodes whose entities may still be running.
 //!
-//! With leases a configuration without a node comes after its lease: at once. Two cases wait: a
-//! configuration that no quorum of its predecessor consented to (one that was forced),
-//! and `lease = "off"`, with Akka's guarantee (spec/safety.md §1, §8).
+//! With leases, the entities of a removed node have stopped by the time the configuration without
+//! it is installed. Two cases need a wait: a configuration that no quorum of its predecessor
+//! consented to, that is, a forced one, and disabled leases, where only `down-removal-margin`
+//! applies (docs/protocol/leases.md#removal-margin).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,19 +12,19 @@ use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::Epoch;
 
-/// What is known of a node that is not in the next configuration.
+/// What is known about a node that is not in the next configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
-    /// It said that nothing runs on it any more, or its process is proven dead.
+    /// It announced that nothing runs on it any longer, or its process is proven dead.
     Stopped,
-    /// Nothing: it may go on for a while.
+    /// Nothing is known: its entities may run on for a while.
     Unheard,
 }
 
-/// Nodes that are out of the installed configuration, and may still run something.
+/// Nodes that were removed from the installed configuration and may still run something.
 ///
-/// Whoever waits for "out of the installed configuration" (singletons, shards) goes on counting
-/// these as members.
+/// A singleton or shard must not start elsewhere while one of these nodes is pending, so its
+/// starter treats them as members.
 #[derive(Clone, Debug)]
 pub struct Departures {
     removal_margin: Duration,
@@ -31,13 +32,15 @@ pub struct Departures {
 }
 
 impl Departures {
-    /// Nobody departed. `removal_margin` (`down-removal-margin`) counts with `lease = "off"` only.
+    /// No pending nodes. `removal_margin` (`down-removal-margin`) is used only if leases are
+    /// disabled.
     #[must_use]
     pub const fn new(removal_margin: Duration) -> Self {
         Self { removal_margin, over_at: BTreeMap::new() }
     }
 
-    /// `next` was installed after `previous`.
+    /// Records that configuration `next` was installed after `previous`. `how` tells what is known
+    /// about each removed node.
     pub fn installed(
         &mut self,
         now: Now,
@@ -58,12 +61,12 @@ impl Departures {
         self.over_at.extend(removed.map(|id| (id, now.mono + wait)));
     }
 
-    /// Those that still count, in no order of age.
+    /// The nodes that may still run something, in no particular order.
     pub fn pending(&self, now: Now) -> impl Iterator<Item = ReplicaId> + '_ {
         self.over_at.iter().filter(move |(_, at)| now.mono < **at).map(|(id, _)| *id)
     }
 
-    /// When the next one is over.
+    /// Earliest time at which a pending node stops being pending.
     #[must_use]
     pub fn next_deadline(&self, now: Now) -> Option<Instant> {
         self.over_at.values().copied().filter(|at| now.mono < *at).min()
@@ -134,7 +137,7 @@ mod tests {
         assert_eq!(pending_after(&epoch, &forced, 5, Departure::Unheard), []);
     }
 
-    /// Two operators have forced one each, and the generations are equal.
+    /// Two operators forced one configuration each, with equal generations.
     #[test]
     fn so_do_they_after_another_one_that_was_forced_in_the_same_generation() {
         let epoch = founded(true);

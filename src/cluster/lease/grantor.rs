@@ -1,5 +1,5 @@
-//! The grantor's side: promises to holders, and how long they still run when the configuration
-//! machine asks.
+//! The grantor's side of the hosting lease: promises to holders, and how long they still run when
+//! the configuration machine asks for consent to a removal (docs/protocol/leases.md#the-grantor).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,35 +12,35 @@ use ostraca_ddata::replicator::epoch::{Epoch, EpochId, LeaseSettings, Remaining}
 use super::{Beat, LeaseMessage};
 use crate::cluster::bug::{Bug, Canary};
 
-/// Why a member is granted nothing, as long as it is one.
+/// Reason why a member is granted nothing as long as it is a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Silenced {
-    /// It serves no more, by its own word; its last heartbeat had this number.
+    /// It announced that it no longer serves; its last heartbeat had this number.
     Released(u64),
-    /// Its process is dead, and that is proven.
+    /// Its process is proven dead.
     Dead,
-    /// It is Down. Its lease runs until it ends.
+    /// Gossip marks it Down. Its running promise must still expire.
     Down,
 }
 
-/// What a grantor counts.
+/// Counters of a grantor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrantorStats {
-    /// Heartbeats acked.
+    /// Granted heartbeats.
     pub granted: u64,
-    /// Heartbeats not acked, for whatever reason.
+    /// Heartbeats that were not granted, for any reason.
     pub refused: u64,
-    /// Heartbeats above the number of their sender's own release; not acked, no correct peer
-    /// sends them.
+    /// Refused heartbeats with a number above that of their sender's release. A correct peer sends
+    /// none.
     pub nonsense: u64,
-    /// Questions of the configuration machine.
+    /// Questions of the configuration machine about removals.
     pub questions: u64,
 }
 
-/// This voter's promises. Not on disk: see [`Grantor::new`].
+/// The promises of this voter. They are kept in memory only: see [`Grantor::new`].
 ///
-/// No Machine: it is asked and answers in the same step, beside the Replicator, and waits for
-/// nothing.
+/// It is not a [`Machine`](ostraca_ddata::machine::Machine): it answers within the call and has no
+/// deadline of its own. The owner of the Replicator calls it.
 #[derive(Clone, Debug)]
 pub struct Grantor {
     me: ReplicaId,
@@ -48,18 +48,19 @@ pub struct Grantor {
     booted: Instant,
     epoch: Option<Arc<Epoch>>,
     installed_at: Instant,
-    /// T_q, or that of the epoch before, if longer.
+    /// T_q of this configuration or of the previous one, whichever is longer.
     wait: Duration,
     carried: BTreeSet<ReplicaId>,            // ≤ members
-    promises: BTreeMap<ReplicaId, Instant>,  // on the own clock; ≤ members
-    named: BTreeMap<ReplicaId, Instant>,     // for removal: granted nothing until then; ≤ members
+    promises: BTreeMap<ReplicaId, Instant>,  // end on the own clock; ≤ members
+    named: BTreeMap<ReplicaId, Instant>,     // for removal: no grants until then; ≤ members
     silenced: BTreeMap<ReplicaId, Silenced>, // ≤ members
     stats: GrantorStats,
 }
 
 impl Grantor {
-    /// The grantor of incarnation `me`, started now. It has forgotten what it promised before, if
-    /// it did: it consents to nothing until T_q has passed.
+    /// The grantor of incarnation `me`, started at `now`. Wait after start
+    /// (docs/protocol/leases.md#wait-after-start): promises are not stored, so it consents to no
+    /// removal until T_q has passed.
     #[must_use]
     pub fn new(me: ReplicaId, now: Now, canary: Canary) -> Self {
         Self {
@@ -77,16 +78,18 @@ impl Grantor {
         }
     }
 
-    /// What was counted so far.
+    /// Counters since the start.
     #[must_use]
     pub const fn stats(&self) -> &GrantorStats {
         &self.stats
     }
 
-    /// The Replicator installed this configuration, in this step.
+    /// The Replicator installed this configuration in the current step.
     pub fn installed(&mut self, now: Now, epoch: &Arc<Epoch>) {
         let before = self.epoch.replace(epoch.clone());
-        // Only of the direct successor is it known who is new in it.
+        // New members are known only if this configuration directly follows the previous one.
+        // Otherwise every member counts as carried over
+        // (docs/protocol/leases.md#wait-after-install).
         let known = before.as_ref().filter(|before| before.id().next() == epoch.id());
         let is_carried = |id: &ReplicaId| known.is_none_or(|before| before.is_member(*id));
         self.carried = epoch.members().iter().copied().filter(is_carried).collect();
@@ -102,8 +105,8 @@ impl Grantor {
         self.silenced.retain(|id, _| stays(id));
     }
 
-    /// A heartbeat came. `unsealed`: the epoch in which the Replicator is, in this very step, a
-    /// member that is not sealed. Send what is answered back to `from`.
+    /// Handles a heartbeat. `unsealed`: the epoch of which the Replicator is, at this moment, a
+    /// member and not sealed. The caller sends the returned grant to `from`.
     pub fn beat(
         &mut self,
         now: Now,
@@ -148,50 +151,52 @@ impl Grantor {
         (!refused).then(|| epoch.lease().clone())
     }
 
-    /// `from` serves no more, and its last heartbeat had this number: its promise is void. Says
-    /// whether that is news: what [`consent`](Self::consent) answered about it is stale then.
+    /// `from` has stopped serving, and its last heartbeat had this number: its promise ends.
+    /// Returns whether this is news; earlier answers of [`consent`](Self::consent) about `from` are
+    /// stale then.
     pub fn release(&mut self, from: ReplicaId, number: u64) -> bool {
         self.is_member(from)
             && self.silenced.get(&from) != Some(&Silenced::Dead)
             && self.silence(from, Silenced::Released(number))
     }
 
-    /// A new incarnation holds the lock of `dead` on the same file of the same boot. Void unless
-    /// `restart-is-proof` is set in the configuration. Says whether that is news, as
-    /// [`release`](Self::release) does.
+    /// A new incarnation holds the lock of `dead` on the same file within the same boot, so the
+    /// process of `dead` has ended. Ignored unless `restart-is-proof` is set in the configuration.
+    /// Returns whether this is news, as [`release`](Self::release) does.
     pub fn proven_dead(&mut self, dead: ReplicaId) -> bool {
         let is_proof = self.epoch.as_ref().is_some_and(|epoch| epoch.lease().restart_is_proof);
         is_proof && self.is_member(dead) && self.silence(dead, Silenced::Dead)
     }
 
-    /// Voids the promise to `id`. Says whether it stood until now.
+    /// Ends the promise to `id`. Returns whether the member was neither released nor dead before.
     fn silence(&mut self, id: ReplicaId, why: Silenced) -> bool {
         self.promises.remove(&id);
         let before = self.silenced.insert(id, why);
         !matches!(before, Some(Silenced::Released(_) | Silenced::Dead))
     }
 
-    /// Gossip says that `id` is Down: it is granted nothing any more, and its promise runs out.
+    /// Gossip marks `id` Down: it is granted nothing from now on, and its running promise expires.
     pub fn down(&mut self, id: ReplicaId) {
         if self.is_member(id) {
             self.silenced.entry(id).or_insert(Silenced::Down);
         }
     }
 
-    /// Gossip no longer says so: this node's state was another cluster's view, which it lost. It is
-    /// granted as before.
+    /// Gossip no longer marks `id` Down, because this node discarded a gossip state of another
+    /// cluster. The member is granted leases as before.
     ///
-    /// (Down only keeps promises from being made, and [`consent`](Self::consent) does not look at it:
-    /// whatever happens with this step happens without the rule, too.)
+    /// This is safe: Down only prevents new promises, and [`consent`](Self::consent) does not
+    /// depend on it.
     pub fn not_down(&mut self, id: ReplicaId) {
         if self.silenced.get(&id) == Some(&Silenced::Down) {
             self.silenced.remove(&id);
         }
     }
 
-    /// The configuration machine asks: how long do the promises to these still run? Whoever is
-    /// not listed holds none. From now on, for 2·T_q, they are granted nothing: T_q would end
-    /// just before the proposer, having waited for the leases, asks again.
+    /// The configuration machine asks how long the promises to these members still run. A member
+    /// that is missing in the answer holds no promise. For 2·T_q from now on these members are
+    /// granted nothing (docs/protocol/leases.md#withheld-members-get-no-grant). T_q would be too
+    /// short: it would end just before the proposer, which waited for the leases, asks again.
     pub fn consent(&mut self, now: Now, removed: &[ReplicaId]) -> Vec<Remaining> {
         self.stats.questions += 1;
         let Some(epoch) = self.epoch.clone() else { return Vec::new() };
@@ -204,7 +209,7 @@ impl Grantor {
         remaining
     }
 
-    /// How long nobody may count on the end of this member's lease.
+    /// How long the lease of this member may still be valid.
     fn remaining(&self, now: Now, id: ReplicaId) -> Duration {
         let own = self.canary.has(Bug::OwnRemovalGoesOn) || self.canary.has(Bug::StopsAtAccept);
         match self.silenced.get(&id) {
@@ -229,7 +234,7 @@ impl Grantor {
     }
 }
 
-/// How long a promise of this configuration runs.
+/// Duration of a promise in this configuration; zero if leases are disabled.
 const fn promise_time(settings: &LeaseSettings) -> Duration {
     if settings.enabled { settings.duration } else { Duration::ZERO }
 }

@@ -1,4 +1,4 @@
-//! Each rule of the grantor as a sentence.
+//! Unit tests of the grantor; each covers one rule of docs/protocol/leases.md.
 
 use ostraca_ddata::clock::WallTime;
 use ostraca_ddata::replicator::epoch::{Change, EpochSettings};
@@ -23,10 +23,11 @@ fn founded(lease: LeaseSettings) -> Arc<Epoch> {
 fn after(epoch: &Epoch, join: &[u64], leave: &[u64]) -> Arc<Epoch> {
     let ids = |ids: &[u64]| ids.iter().copied().map(ReplicaId::new).collect();
     let change = Change { join: ids(join), leave: ids(leave), ..Change::default() };
-    Arc::new(epoch.next(&change).expect("somebody is left"))
+    Arc::new(epoch.next(&change).expect("a member is left"))
 }
 
-/// A grantor that booted and installed its configuration long ago, at 0; it is 100,000 ms now.
+/// A grantor that started and installed its configuration at 0 ms. The tests begin at 100,000 ms,
+/// when all waits have passed.
 struct Probe {
     grantor: Grantor,
     epoch: Arc<Epoch>,
@@ -44,7 +45,8 @@ impl Probe {
         Self { grantor, epoch }
     }
 
-    /// Heartbeat `number` of `from`, sent and received in the installed configuration.
+    /// Sends heartbeat `number` of `from` in the installed configuration; returns whether it was
+    /// granted.
     fn beat(&mut self, millis: u64, from: ReplicaId, number: u64) -> bool {
         let beat = Beat { epoch: self.epoch.id(), number };
         let answer = self.grantor.beat(ms(millis), from, beat, Some(self.epoch.id()));
@@ -57,7 +59,8 @@ impl Probe {
         self.epoch = epoch;
     }
 
-    /// Milliseconds that the promise to `id` still runs, by the answer to a question.
+    /// Remaining time of the promise to `id` in milliseconds, as answered to the configuration
+    /// machine.
     fn left(&mut self, millis: u64, id: ReplicaId) -> u128 {
         let left = self.grantor.consent(ms(millis), &[id]);
         left.iter().map(|(_, left)| left.as_millis()).sum()
@@ -111,7 +114,7 @@ fn for_t_q_after_an_install_nobody_who_was_carried_over_is_given_up() {
     let next = after(&probe.epoch, &[4], &[]);
     probe.install(100_000, next);
     assert_eq!(probe.left(100_000, P), u128::from(T_Q), "though this grantor promised it nothing");
-    assert_eq!(probe.left(100_000, ReplicaId::new(4)), 0, "who is new holds no older lease");
+    assert_eq!(probe.left(100_000, ReplicaId::new(4)), 0, "a new member holds no older lease");
     assert_eq!(probe.left(105_000, P), 0);
 }
 
@@ -133,7 +136,7 @@ fn after_a_restart_nobody_is_given_up_until_t_q_has_passed() {
     probe.install(100_000, epoch);
     let next = after(&probe.epoch, &[4], &[]);
     probe.install(100_000, next);
-    assert_eq!(probe.left(102_000, ReplicaId::new(4)), 3_000, "not even who is new");
+    assert_eq!(probe.left(102_000, ReplicaId::new(4)), 3_000, "new members wait, too");
     assert_eq!(probe.left(105_000, ReplicaId::new(4)), 0);
 }
 
@@ -144,10 +147,11 @@ fn who_is_named_for_removal_is_granted_nothing_for_twice_t_q() {
     let left = probe.grantor.consent(ms(101_000), &[P]);
     assert_eq!(left, [(P, Duration::from_millis(4_000))]);
     assert!(!probe.beat(101_001, P, 2));
-    // The proposer has waited and asks again; with T_q a heartbeat could have slipped in between.
+    // The proposer has waited and asks again; with T_q a heartbeat could have been granted in
+    // between.
     assert!(!probe.beat(106_001, P, 7));
     assert_eq!(probe.left(106_100, P), 0);
-    assert!(!probe.beat(116_099, P, 16), "each question counts anew");
+    assert!(!probe.beat(116_099, P, 16), "each question restarts the 2·T_q");
     assert!(probe.beat(116_100, P, 17), "unused for 2·T_q");
 }
 
@@ -199,11 +203,11 @@ fn a_release_ends_the_promise_and_older_heartbeats_grant_nothing() {
     probe.install(100_000, next);
     assert!(probe.beat(100_001, P, 7));
     assert!(probe.grantor.release(P, 7));
-    assert!(!probe.grantor.release(P, 7), "it is said again and again");
-    assert_eq!(probe.left(100_002, P), 0, "though an install was just now");
+    assert!(!probe.grantor.release(P, 7), "a repeated release is not news");
+    assert_eq!(probe.left(100_002, P), 0, "despite the recent install");
     assert!(!probe.beat(100_003, P, 6) && !probe.beat(100_003, P, 7));
     assert_eq!(probe.grantor.stats().nonsense, 0);
-    assert!(!probe.beat(100_004, P, 8), "a release is for good");
+    assert!(!probe.beat(100_004, P, 8), "a release is final");
     assert_eq!(probe.grantor.stats().nonsense, 1);
 }
 
@@ -213,11 +217,11 @@ fn proof_of_death_ends_the_promise_at_once_if_the_configuration_says_so() {
         let mut probe = Probe::with(LeaseSettings { restart_is_proof, ..LeaseSettings::default() });
         assert!(probe.beat(100_000, P, 1));
         assert_eq!(probe.grantor.proven_dead(P), restart_is_proof);
-        assert!(!probe.grantor.proven_dead(P), "many may tell");
+        assert!(!probe.grantor.proven_dead(P), "a repeated proof is not news");
         assert_eq!(probe.left(100_000, P), left);
         let mut probe = Probe::with(LeaseSettings { restart_is_proof, ..LeaseSettings::default() });
         probe.grantor.proven_dead(P);
-        assert_eq!(probe.beat(100_000, P, 1), !restart_is_proof, "a heartbeat that was under way");
+        assert_eq!(probe.beat(100_000, P, 1), !restart_is_proof, "a heartbeat still in transit");
     }
 }
 

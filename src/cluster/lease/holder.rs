@@ -1,4 +1,5 @@
-//! The holder's side: heartbeats to all voters, and until when this node may serve.
+//! The holder's side of the hosting lease: heartbeats to all voters, and the time until which this
+//! node may serve (docs/protocol/leases.md).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -12,85 +13,88 @@ use ostraca_ddata::replicator::epoch::Epoch;
 use super::{Beat, LeaseConfig, LeaseMessage, holding_time};
 use crate::cluster::bug::{Bug, Canary};
 
-/// Heartbeats whose acks are awaited, at most; of older ones no lease could come any more, unless
-/// configurations change many times a second.
+/// Maximum number of heartbeats whose grants are awaited. A grant of an older heartbeat could no
+/// longer extend the lease, unless configurations change many times a second.
 const BEATS_MAX: usize = 64;
 
-/// Until when a member serves that needs no lease.
+/// End of the lease of a member that needs no lease.
 const FOREVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// A fact for the holder.
+/// Input of a [`Holder`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum HolderInput {
     /// A deadline may have passed.
     Tick,
     /// The Replicator installed this configuration.
     Installed(Arc<Epoch>),
-    /// The Replicator has answered a proposal without this node.
+    /// The Replicator has answered a proposal that does not contain this node
+    /// (docs/protocol/leases.md#stop-at-the-own-answer).
     StopServing,
-    /// The Replicator knows that this incarnation was removed.
+    /// The Replicator has learned that this incarnation was removed.
     Excluded,
-    /// A grantor, this node's own among them, granted.
+    /// A grantor, possibly this node's own, granted a heartbeat.
     Granted {
-        /// Who.
+        /// The granting voter.
         from: ReplicaId,
-        /// As answered.
+        /// The heartbeat that it answers.
         beat: Beat,
     },
-    /// Whatever ran here has stopped, and nothing will run again in this life.
+    /// Everything that ran here has stopped, and nothing will be started again in this incarnation.
     Release,
 }
 
-/// An order of the holder.
+/// Output of a [`Holder`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum HolderOutput {
-    /// Send to a voter; what goes to this node goes to its own grantor.
+    /// Send to a voter. Messages to this node go to its own grantor.
     Send {
         /// The receiver.
         to: ReplicaId,
         /// The message.
         message: LeaseMessage,
     },
-    /// Serve from now until this time of the own clock.
+    /// The node may serve from now until this time of its own clock.
     Held {
-        /// Before each message and each poll: is it earlier than this?
+        /// End of the lease. The executor compares the clock with it before each message and each
+        /// poll.
         until: Instant,
     },
-    /// The lease is over: begin nothing. What runs is only paused.
+    /// The lease has ended: no message may begin. Running entities are only paused.
     Lapsed,
-    /// It was over for [`LeaseConfig::stop_after`]: stop what runs.
+    /// The lease has been lapsed for [`LeaseConfig::stop_after`]: stop the entities.
     Stop,
 }
 
-/// What a holder counts.
+/// Counters of a holder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HolderStats {
-    /// Heartbeats, counted once for all voters.
+    /// Heartbeats; one heartbeat to all voters counts once.
     pub beats: u64,
-    /// Acks that count.
+    /// Grants that were counted.
     pub granted: u64,
-    /// Acks of another configuration, of forgotten heartbeats, or of no voter; dropped.
+    /// Dropped grants: of another configuration, of forgotten heartbeats, or not from a voter.
     pub stray: u64,
-    /// Times that the lease ran out.
+    /// Number of times that the lease lapsed.
     pub lapses: u64,
 }
 
-/// Whether this node serves at all.
+/// Whether this node may hold a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// In no configuration yet.
+    /// Not in a configuration yet.
     Outside,
-    /// As long as the lease runs.
+    /// In the installed configuration: serves while the lease is valid.
     Member,
-    /// It has answered a proposal without itself: not until a newer configuration has it.
+    /// It answered a proposal without itself: serves again only in a newer configuration that
+    /// contains it.
     Stopped,
-    /// It released its lease: never again.
+    /// It released its lease: never serves again.
     Released,
-    /// It was removed: never again.
+    /// It was removed: never serves again.
     Excluded,
 }
 
-/// This node's own lease.
+/// The lease of this node.
 #[derive(Clone, Debug)]
 pub struct Holder {
     me: ReplicaId,
@@ -99,21 +103,22 @@ pub struct Holder {
     standing: Standing,
     epoch: Option<Arc<Epoch>>,
     number: u64,
-    sent: VecDeque<(u64, Instant)>, // number and sending; ≤ BEATS_MAX
-    acked: BTreeMap<ReplicaId, Instant>, // sending of the last one acked in this epoch; ≤ voters
+    sent: VecDeque<(u64, Instant)>, // number and sending time; ≤ BEATS_MAX
+    acked: BTreeMap<ReplicaId, Instant>, // newest granted sending time in this epoch; ≤ voters
     until: Option<Instant>,
-    /// When the newest configuration was installed, or the last lease in it was to end.
+    /// Time at which the newest configuration was installed or at which the last lease in it ended,
+    /// whichever is later.
     idle_since: Option<Instant>,
     beat_at: Option<Instant>,
-    /// `Held` was said, and no `Lapsed` since.
+    /// `Held` was the last output about the lease, and no `Lapsed` followed.
     told: bool,
     stop_at: Option<Instant>,
     stats: HolderStats,
 }
 
 impl Holder {
-    /// The lease of incarnation `me`, which holds none. `canary` is [`Canary::none`] but in the
-    /// suites.
+    /// Creates a holder without a lease for incarnation `me`. `canary` injects faults in tests;
+    /// otherwise pass [`Canary::none`].
     #[must_use]
     pub fn new(me: ReplicaId, config: LeaseConfig, canary: Canary) -> Self {
         Self {
@@ -134,7 +139,7 @@ impl Holder {
         }
     }
 
-    /// Whether this node may begin a message, or poll one, at this time of its own clock.
+    /// Whether this node may begin or poll a message at this time of its own clock.
     #[must_use]
     pub fn serves(&self, now: Instant) -> bool {
         if self.canary.has(Bug::FlagNotClock) && self.is_leased() {
@@ -143,15 +148,15 @@ impl Holder {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Since when nobody has made it serve, with leases: when its last one in this configuration ends
-    /// or would have ended, or when that was installed. Later than now while it serves. `None`: it
-    /// never was in one, or has given its lease back.
+    /// With leases, the time since which this node is not permitted to serve: the end of its last
+    /// lease in this configuration, or the installation of the configuration. Later than now while
+    /// it serves. `None` if it was never in a configuration or has released its lease.
     #[must_use]
     pub fn idle_since(&self) -> Option<Instant> {
         self.until.max(self.idle_since).filter(|_| self.standing != Standing::Released)
     }
 
-    /// What was counted so far.
+    /// Counters since the start.
     #[must_use]
     pub const fn stats(&self) -> &HolderStats {
         &self.stats
@@ -184,7 +189,7 @@ impl Holder {
         }
     }
 
-    /// With `lease = "off"` a member serves as long as it is one.
+    /// Where leases are disabled, every member serves as long as it is a member.
     fn serve_by_settings(&mut self, now: Now, out: &mut Outbox<HolderOutput>) {
         if self.is_leased() {
             self.until = self.until.filter(|until| *until != FOREVER);
@@ -196,7 +201,7 @@ impl Holder {
         }
     }
 
-    /// Nothing is begun from now on.
+    /// Ends the lease immediately: nothing may begin from now on.
     fn end(&mut self, standing: Standing) {
         self.standing = standing;
         let until = self.until.take().filter(|until| *until != FOREVER);
@@ -215,7 +220,7 @@ impl Holder {
         }
     }
 
-    /// One heartbeat to every voter; a release is repeated in its place.
+    /// Sends a heartbeat to every voter. After a release it repeats the release instead.
     fn beat(&mut self, now: Now, out: &mut Outbox<HolderOutput>) {
         self.beat_at = None;
         let Some(epoch) = self.epoch.clone().filter(|epoch| epoch.lease().enabled) else { return };
@@ -297,8 +302,9 @@ impl Holder {
     }
 }
 
-/// The latest time such that the voters that acked heartbeats sent at or after it are a quorum,
-/// by the tie rule of spec/safety.md §1.
+/// The latest time such that the voters that granted heartbeats sent at or after it are a quorum,
+/// with half of the voters and the tiebreaker being sufficient
+/// (docs/protocol/configurations.md#quorum-by-the-tie-rule).
 fn quorum_since(epoch: &Epoch, acked: &BTreeMap<ReplicaId, Instant>) -> Option<Instant> {
     let voters = epoch.voters();
     let mut newest: Vec<_> =
@@ -331,7 +337,7 @@ impl Machine for Holder {
             HolderInput::Release => self.release(now, out),
         }
         if self.told && self.until.is_none() {
-            self.tick(now, out); // told to stop: said at once
+            self.tick(now, out); // the lease ended in this call: report it at once
         }
     }
 

@@ -1,4 +1,4 @@
-//! Each rule of the holder as a sentence.
+//! Unit tests of the holder; each covers one rule of docs/protocol/leases.md.
 
 use ostraca_ddata::bug::Canary as NoBug;
 use ostraca_ddata::clock::WallTime;
@@ -23,10 +23,10 @@ fn founded(members: u64, enabled: bool) -> Arc<Epoch> {
 
 fn without(epoch: &Epoch, gone: u64) -> Arc<Epoch> {
     let change = Change { lost: vec![ReplicaId::new(gone)], ..Change::default() };
-    Arc::new(epoch.next(&change).expect("somebody is left"))
+    Arc::new(epoch.next(&change).expect("a member is left"))
 }
 
-/// A holder and everything it ordered so far.
+/// A holder and all outputs so far.
 struct Probe {
     holder: Holder,
     out: Vec<HolderOutput>,
@@ -46,26 +46,26 @@ impl Probe {
         self.out.extend(out.drain());
     }
 
-    /// The last heartbeat.
+    /// The newest heartbeat.
     fn beat(&self) -> Beat {
         let beat = |output: &HolderOutput| match output {
             HolderOutput::Send { message: LeaseMessage::Beat(beat), .. } => Some(*beat),
             _ => None,
         };
-        self.out.iter().rev().find_map(beat).expect("it has beaten")
+        self.out.iter().rev().find_map(beat).expect("a heartbeat was sent")
     }
 
     fn granted(&mut self, millis: u64, from: u64, beat: Beat) {
         self.tell(millis, HolderInput::Granted { from: ReplicaId::new(from), beat });
     }
 
-    /// Until when it serves, in milliseconds, found by the question that is asked before a message.
+    /// End of serving in milliseconds, found with the check that precedes each message.
     fn serves_until(&self) -> u64 {
-        (0..100_000).find(|at| !self.holder.serves(ms(*at).mono)).expect("no lease is for ever")
+        (0..100_000).find(|at| !self.holder.serves(ms(*at).mono)).expect("leases end")
     }
 }
 
-/// T_p of the defaults, rounded up to milliseconds.
+/// T_p of the default settings, rounded up to milliseconds.
 const HELD: u64 = 4_901;
 
 #[test]
@@ -117,13 +117,13 @@ fn the_own_ack_counts_only_when_the_own_grantor_gives_it() {
 
 #[test]
 fn half_of_the_voters_hold_a_lease_only_with_the_tiebreaker() {
-    for (who, held) in [([1, 2], HELD), ([2, 3], 0)] {
+    for (voters, held) in [([1, 2], HELD), ([2, 3], 0)] {
         let mut probe = Probe::of(&founded(4, true));
         let beat = probe.beat();
-        for from in who {
+        for from in voters {
             probe.granted(1, from, beat);
         }
-        assert_eq!(probe.serves_until(), held, "{who:?}");
+        assert_eq!(probe.serves_until(), held, "{voters:?}");
     }
 }
 
@@ -139,7 +139,7 @@ fn acks_of_two_configurations_are_never_counted_together() {
     let new = probe.beat();
     assert!(new.number > old.number);
     probe.granted(12, 2, new);
-    assert_eq!(probe.serves_until(), 0, "of two only one");
+    assert_eq!(probe.serves_until(), 0, "one of two voters");
     probe.granted(13, 1, new);
     assert_eq!(probe.serves_until(), 10 + HELD);
 }
@@ -184,7 +184,8 @@ fn who_answered_a_proposal_without_itself_serves_only_in_a_configuration_that_ha
     assert_eq!(probe.serves_until(), 200 + HELD);
 }
 
-/// It is granted nothing any more, whoever is there: who recovers by force asks for how long.
+/// A stopped node is granted nothing, even if other members are alive. Forced recovery needs the
+/// time since which it is idle.
 #[test]
 fn since_when_it_is_idle_is_known_also_of_who_was_told_to_stop() {
     let idle = |probe: &Probe| {
@@ -193,7 +194,7 @@ fn since_when_it_is_idle_is_known_also_of_who_was_told_to_stop() {
     };
     let epoch = founded(3, true);
     let mut probe = Probe::of(&epoch);
-    assert_eq!(idle(&probe), 0, "installed then, and granted nothing yet");
+    assert_eq!(idle(&probe), 0, "installed at 0, nothing granted yet");
     let beat = probe.beat();
     probe.granted(1, 1, beat);
     probe.granted(1, 2, beat);
@@ -201,9 +202,9 @@ fn since_when_it_is_idle_is_known_also_of_who_was_told_to_stop() {
     probe.tell(100, HolderInput::StopServing);
     assert_eq!((probe.serves_until(), idle(&probe)), (0, HELD));
     probe.tell(9_000, HolderInput::Installed(without(&epoch, 3)));
-    assert_eq!(idle(&probe), 9_000, "it is about to be granted again");
+    assert_eq!(idle(&probe), 9_000, "grants may follow in this configuration");
     probe.tell(9_100, HolderInput::Release);
-    assert_eq!(probe.holder.idle_since(), None, "nobody keeps it from serving");
+    assert_eq!(probe.holder.idle_since(), None, "it stopped serving by itself");
     let never = Holder::new(ReplicaId::new(ME), LeaseConfig::default(), Canary::none());
     assert_eq!(never.idle_since(), None);
 }
@@ -237,7 +238,7 @@ fn a_released_lease_is_over_at_once_and_its_release_is_repeated_with_the_last_nu
         |output| matches!(output, HolderOutput::Send { message: sent, .. } if *sent == message),
     );
     assert_eq!(releases.count(), 4, "twice to two voters");
-    assert_eq!(probe.beat(), beat, "and no heartbeat after it");
+    assert_eq!(probe.beat(), beat, "no heartbeat follows");
 }
 
 #[test]
@@ -245,16 +246,16 @@ fn a_lapse_only_pauses_and_one_that_lasts_stops() {
     let mut probe = Probe::of(&founded(1, true));
     let beat = probe.beat();
     probe.granted(1, ME, beat);
-    let said = |probe: &Probe, what: &HolderOutput| probe.out.iter().any(|out| out == what);
-    assert!(!said(&probe, &HolderOutput::Lapsed));
+    let was_output = |probe: &Probe, it: &HolderOutput| probe.out.iter().any(|out| out == it);
+    assert!(!was_output(&probe, &HolderOutput::Lapsed));
     probe.tell(4_902, HolderInput::Tick);
-    assert!(said(&probe, &HolderOutput::Lapsed) && !said(&probe, &HolderOutput::Stop));
+    assert!(was_output(&probe, &HolderOutput::Lapsed) && !was_output(&probe, &HolderOutput::Stop));
     let beat = probe.beat();
     probe.granted(5_000, ME, beat);
     assert!(probe.holder.serves(ms(5_000).mono), "only paused");
     probe.tell(9_900, HolderInput::Tick);
     probe.tell(19_900, HolderInput::Tick);
-    assert!(said(&probe, &HolderOutput::Stop));
+    assert!(was_output(&probe, &HolderOutput::Stop));
     assert_eq!(probe.holder.stats().lapses, 2);
 }
 
@@ -263,7 +264,7 @@ fn the_clock_decides_though_no_timer_fired() {
     let mut probe = Probe::of(&founded(1, true));
     let beat = probe.beat();
     probe.granted(1, ME, beat);
-    // A pause: no tick came since.
+    // The process was paused: no tick since the grant.
     assert!(!probe.holder.serves(ms(60_000).mono));
 }
 
@@ -302,7 +303,8 @@ fn beats_that_are_awaited_are_bounded() {
 }
 
 proptest! {
-    /// The quick count agrees with the definition: the latest time for which the tie rule holds.
+    /// The fast computation agrees with the definition: the latest time that satisfies the tie
+    /// rule.
     #[test]
     fn the_quorum_s_time_is_the_latest_one_that_makes_a_quorum(
         members in 1_u64..8, times in proptest::collection::vec(proptest::option::of(0_u64..5), 8),

@@ -1,28 +1,28 @@
-//! The hosting lease: a node begins a message only while a quorum has promised, a short while
-//! ago, to consent to no configuration without it (spec/safety.md §4).
+//! The hosting lease: a node begins a message only while a quorum of voters has recently promised
+//! to consent to no configuration without it (docs/protocol/leases.md).
 //!
-//! Three pure parts. [`Holder`] beats to all voters and knows until when this node may serve.
-//! [`Grantor`] promises, and answers the configuration machine's question how long its promises
-//! still run. [`Departures`] says from when on what ran on a removed node counts as stopped.
-//! Knows no shard, no singleton, no gossip, no socket; only clock *rates* within ρ are assumed.
+//! The parts are pure. [`Holder`] sends heartbeats to all voters and knows until when this node may
+//! serve. [`Grantor`] makes promises and answers how long they still run. [`Departures`] tells from
+//! when on the entities of a removed node count as stopped. They know nothing of shards,
+//! singletons, gossip or sockets, and assume only that the *rate* of every clock is within ρ.
 //!
 //! # Why nothing runs twice
-//! A lease is counted from the sending of the heartbeats, a promise from their receipt, and it is
-//! longer by the drift of both clocks: a lease is over before any of its promises is. A decision
-//! needs a sealed quorum of the configuration, which meets the quorum of the lease in a voter
-//! that seals only when its promise is over, and that grants nothing once it is sealed. Whoever
-//! installs the next configuration waits T_q before it consents again: promises of earlier
-//! configurations that it does not know are over by then.
+//! A lease counts from the sending of a heartbeat, a promise from its receipt, and the promise is
+//! longer by the drift of both clocks. So a lease ends before any of its promises. A decision
+//! without the holder needs a sealed quorum, which shares a voter with the quorum of the lease.
+//! That voter seals only after its promise has ended, and grants nothing once it is sealed. A node
+//! that installs the next configuration waits T_q before it consents again: by then, promises of
+//! earlier configurations that it does not know have ended.
 //!
-//! # What the parent owes
-//! - The grantor lives beside the Replicator, in one task: a heartbeat is judged by what
-//!   `Epochs::sealed` says in that very step, and a question is answered in the step in which it
-//!   is asked. Else a grant could leave after the Seal's answer.
-//! - Heartbeats of this node to itself go to its own grantor, like any other.
-//! - Every heartbeat and grant tells the Replicator its sender's epoch (`PeerEpoch`): a holder in
-//!   another configuration than its grantors gets no lease until one of them has caught up.
+//! # Obligations of the caller
+//! - The grantor and the Replicator run in one task: a heartbeat is judged by the value of
+//!   `Epochs::sealed` in the same step, and a question is answered in the step in which it is
+//!   asked. Otherwise a grant could be sent after the answer to a Seal.
+//! - Heartbeats of this node to itself go to its own grantor.
+//! - Every heartbeat and grant reports its sender's epoch to the Replicator (`PeerEpoch`): a holder
+//!   in another configuration than its grantors gets no lease until one side has caught up.
 //! - The clock is `CLOCK_BOOTTIME` and is read before every message and every poll:
-//!   [`Holder::serves`] compares, no timer sets a flag.
+//!   [`Holder::serves`] compares it with the end of the lease; no timer sets a flag.
 
 mod departures;
 mod grantor;
@@ -38,44 +38,48 @@ pub use self::departures::{Departure, Departures};
 pub use self::grantor::{Grantor, GrantorStats};
 pub use self::holder::{Holder, HolderInput, HolderOutput, HolderStats};
 
-/// A million: rates of clocks are given in parts of it.
+/// Clock rates are given in parts of a million.
 const MILLION: u128 = 1_000_000;
 
-/// What nodes say to each other about leases. The transport names the sender's incarnation.
+/// Lease messages between nodes. The transport authenticates the sender's incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum LeaseMessage {
-    /// Holder → voters: I am here.
+    /// Holder → voters: heartbeat.
     #[serde(rename = "b")]
     Beat(Beat),
-    /// Grantor → holder: for T_q from now on I consent to no configuration without you.
+    /// Grantor → holder: promise to consent, for T_q from the receipt of the heartbeat, to no
+    /// configuration without the holder.
     #[serde(rename = "g")]
     Granted(Beat),
-    /// Holder → voters: I serve no more, and this was the number of my last heartbeat.
+    /// Holder → voters: the holder has stopped serving for ever.
     #[serde(rename = "r")]
     Release {
-        /// No heartbeat of this sender up to this number grants anything.
+        /// Number of the holder's last heartbeat.
         #[serde(rename = "n")]
         number: u64,
     },
 }
 
-/// A heartbeat, or which heartbeat an answer is to.
+/// A heartbeat; in `Granted`, the heartbeat that is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Beat {
-    /// The configuration installed at the holder; a grantor in another one grants nothing.
+    /// The configuration installed at the holder. A grantor in another configuration grants
+    /// nothing.
     #[serde(rename = "e")]
     pub epoch: EpochId,
-    /// Counts the holder's heartbeats.
+    /// Sequence number of the holder's heartbeats.
     #[serde(rename = "n")]
     pub number: u64,
 }
 
-/// What may differ between nodes; all else stands in the configuration.
+/// Settings that may differ between nodes. All others are part of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseConfig {
-    /// Time between two heartbeats. A lease survives ⌊T_p / interval⌋ − 1 lost ones.
+    /// Time between two heartbeats; default 1 s. A lease survives the loss of ⌊T_p / interval⌋ − 1
+    /// consecutive heartbeats.
     pub heartbeat_interval: Duration,
-    /// A lapse only pauses what runs here; one that lasts this long stops it.
+    /// How long a lapse only pauses the entities of this node; default 10 s. After this time they
+    /// are stopped.
     pub stop_after: Duration,
 }
 
@@ -85,7 +89,7 @@ impl Default for LeaseConfig {
     }
 }
 
-/// T_p: how long a lease runs on its holder's clock, from the sending of its heartbeats.
+/// T_p: duration of a lease on its holder's clock, from the sending of its heartbeats.
 ///
 /// `T_q · (1 − ρ) / (1 + ρ)`, rounded down; zero for a drift of 100 % or more.
 #[must_use]
