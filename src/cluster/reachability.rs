@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_5_1_10_everybody_is_reachable_until_one_says_otherwise() {
+    fn reference_5_1_10_members_are_reachable_until_accused() {
         let mut table = Reachability::new();
         assert!(table.is_all_reachable());
         assert!(!table.acquit(A, B), "a withdrawal without a verdict is not stored");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_5_1_10_all_must_recant_and_the_versions_stay() {
+    fn reference_5_1_10_every_accuser_must_withdraw() {
         let mut table = table(&[(A, C), (B, C)]);
         assert!(table.acquit(A, C));
         assert_eq!(table.worst(C), Some(Verdict::Unreachable));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_5_1_10_who_is_gone_goes_as_observer_and_as_subject() {
+    fn reference_5_1_10_removed_members_leave_rows_and_verdicts() {
         let mut table = table(&[(A, B), (B, C), (C, A)]);
         table.retain(|node| node != B);
         let left: Vec<_> = table.records().collect();

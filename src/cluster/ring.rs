@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_5_1_ring_each_monitors_and_is_monitored_by_the_right_number() {
+    fn reference_5_1_ring_members_have_five_monitors_each() {
         for members in [1, 2, 5, 6, 7, 50] {
             let ring = Ring::of(&cluster_of(1_000..1_000 + members));
             let expected = 5.min(members as usize - 1);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_does_not_depend_on_who_joined_first_and_not_on_the_order_of_addresses() {
+    fn ring_depends_neither_on_join_order_nor_on_address_order() {
         let one = Ring::of(&cluster_of(1_000..1_050));
         let other = Ring::of(&cluster_of((1_000..1_050).rev()));
         assert_eq!(one, other);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_5_1_ring_unreachable_successors_are_monitored_in_addition() {
+    fn reference_5_1_ring_unreachable_successors_count_extra() {
         let ring = Ring::of(&cluster_of(1_000..1_020));
         let observer = ReplicaId::new(1_003);
         let after: Vec<_> = ring.after(observer).collect();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn who_joins_or_goes_moves_only_the_eyes_just_before_it() {
+    fn join_and_removal_change_only_direct_predecessors() {
         let numbers: Vec<u64> = (1_000..1_100).collect();
         let before = Ring::of(&cluster_of(numbers.clone()));
         for gone in numbers.iter().copied().filter(|number| number % 7 == 0) {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_5_1_ring_a_suspect_is_watched_until_it_answers_or_is_removed() {
+    fn reference_5_1_ring_accused_member_stays_watched() {
         let mut gossip = cluster_of(1_000..1_020);
         let observer = ReplicaId::new(1_000);
         let far = Ring::of(&gossip).after(observer).last().unwrap();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_watches_nobody() {
+    fn non_member_watches_no_member() {
         assert_eq!(Ring::of(&state("A B")).successors(id('Z'), 5, &NOBODY), NOBODY);
         assert_eq!(Ring::default().successors(id('A'), 5, &NOBODY), NOBODY);
     }

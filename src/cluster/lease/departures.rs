@@ -110,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn with_leases_a_removed_node_has_stopped_when_the_configuration_is_installed() {
+    fn with_leases_removed_node_has_stopped_at_install() {
         let epoch = founded(true);
         let next = without_one(&epoch);
         assert_eq!(pending_after(&epoch, &next, 0, Departure::Unheard), []);
     }
 
     #[test]
-    fn without_leases_it_has_stopped_after_the_removal_margin() {
+    fn without_leases_removed_node_stops_after_the_margin() {
         let epoch = founded(false);
         let next = without_one(&epoch);
         assert_eq!(pending_after(&epoch, &next, 19, Departure::Unheard), [ReplicaId::new(1)]);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_forced_installation_everybody_waits_as_long_as_a_lease() {
+    fn forced_installation_waits_for_one_lease() {
         let epoch = founded(true);
         let settings = EpochSettings::default();
         let id = EpochId { generation: 2, number: 1 };
@@ -139,7 +139,7 @@ mod tests {
 
     /// Two operators forced one configuration each, with equal generations.
     #[test]
-    fn so_do_they_after_another_one_that_was_forced_in_the_same_generation() {
+    fn second_forced_installation_of_a_generation_waits_too() {
         let epoch = founded(true);
         let id = ReplicaId::new;
         let forced = |by, kept: u64| epoch.forced(id(by), &[id(kept)].into(), 7).expect("a member");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_is_forgotten() {
+    fn expired_entries_are_forgotten() {
         let (epoch, mut departures) = (founded(false), Departures::new(MARGIN));
         let next = without_one(&epoch);
         departures.installed(at(0), &epoch, &next, |_| Departure::Unheard);

@@ -76,7 +76,7 @@ fn a_promise_runs_from_the_receipt_for_t_q() {
 }
 
 #[test]
-fn a_sealed_replica_grants_nothing_until_the_next_configuration_is_installed() {
+fn sealed_voter_grants_nothing_until_next_install() {
     let mut probe = Probe::new();
     let beat = Beat { epoch: probe.epoch.id(), number: 1 };
     assert_eq!(probe.grantor.beat(ms(100_000), P, beat, None), None);
@@ -109,7 +109,7 @@ fn strangers_are_granted_nothing_and_only_voters_grant() {
 }
 
 #[test]
-fn for_t_q_after_an_install_nobody_who_was_carried_over_is_given_up() {
+fn no_consent_to_carried_over_members_after_install() {
     let mut probe = Probe::new();
     let next = after(&probe.epoch, &[4], &[]);
     probe.install(100_000, next);
@@ -119,7 +119,7 @@ fn for_t_q_after_an_install_nobody_who_was_carried_over_is_given_up() {
 }
 
 #[test]
-fn after_skipped_configurations_everybody_counts_as_carried_over() {
+fn after_skipped_configurations_all_count_as_carried_over() {
     let mut probe = Probe::new();
     let skipped = after(&probe.epoch, &[4], &[]);
     probe.install(100_000, after(&skipped, &[5], &[]));
@@ -129,7 +129,7 @@ fn after_skipped_configurations_everybody_counts_as_carried_over() {
 }
 
 #[test]
-fn after_a_restart_nobody_is_given_up_until_t_q_has_passed() {
+fn no_consent_until_t_q_after_restart() {
     let epoch = founded(LeaseSettings::default());
     let mut probe = Probe { grantor: Grantor::new(ME, ms(100_000), Canary::none()), epoch };
     let epoch = probe.epoch.clone();
@@ -141,7 +141,7 @@ fn after_a_restart_nobody_is_given_up_until_t_q_has_passed() {
 }
 
 #[test]
-fn who_is_named_for_removal_is_granted_nothing_for_twice_t_q() {
+fn named_member_is_granted_nothing_for_twice_t_q() {
     let mut probe = Probe::new();
     assert!(probe.beat(100_000, P, 1));
     let left = probe.grantor.consent(ms(101_000), &[P]);
@@ -156,7 +156,7 @@ fn who_is_named_for_removal_is_granted_nothing_for_twice_t_q() {
 }
 
 #[test]
-fn a_node_named_for_removal_is_granted_again_by_a_configuration_that_contains_it() {
+fn next_configuration_ends_the_refusal_of_named_members() {
     let mut probe = Probe::new();
     probe.grantor.consent(ms(100_000), &[P]);
     assert!(!probe.beat(100_001, P, 1));
@@ -166,14 +166,14 @@ fn a_node_named_for_removal_is_granted_again_by_a_configuration_that_contains_it
 }
 
 #[test]
-fn its_own_promise_to_itself_binds_a_grantor_like_any_other() {
+fn promise_to_itself_binds_the_grantor() {
     let mut probe = Probe::new();
     assert!(probe.beat(100_000, ME, 1));
     assert_eq!(probe.left(102_000, ME), 3_000);
 }
 
 #[test]
-fn who_is_down_is_granted_nothing_and_its_promise_runs_out() {
+fn down_member_is_granted_nothing_and_its_promise_expires() {
     let mut probe = Probe::new();
     assert!(probe.beat(100_000, P, 1));
     probe.grantor.down(P);
@@ -182,7 +182,7 @@ fn who_is_down_is_granted_nothing_and_its_promise_runs_out() {
 }
 
 #[test]
-fn who_is_not_down_after_all_is_granted_again_but_not_who_released_or_died() {
+fn not_down_restores_grants_unless_released_or_dead() {
     let mut probe = Probe::new();
     probe.grantor.down(P);
     probe.grantor.not_down(P);
@@ -197,7 +197,7 @@ fn who_is_not_down_after_all_is_granted_again_but_not_who_released_or_died() {
 }
 
 #[test]
-fn a_release_ends_the_promise_and_older_heartbeats_grant_nothing() {
+fn release_ends_the_promise_and_refuses_heartbeats() {
     let mut probe = Probe::new();
     let next = after(&probe.epoch, &[], &[3]);
     probe.install(100_000, next);
@@ -212,7 +212,7 @@ fn a_release_ends_the_promise_and_older_heartbeats_grant_nothing() {
 }
 
 #[test]
-fn proof_of_death_ends_the_promise_at_once_if_the_configuration_says_so() {
+fn proof_of_death_ends_the_promise_if_configured() {
     for (restart_is_proof, left) in [(true, 0), (false, u128::from(T_Q))] {
         let mut probe = Probe::with(LeaseSettings { restart_is_proof, ..LeaseSettings::default() });
         assert!(probe.beat(100_000, P, 1));
@@ -233,7 +233,7 @@ fn without_leases_nothing_is_granted_and_nothing_is_refused() {
 }
 
 #[test]
-fn a_longer_t_q_of_the_configuration_before_is_waited_for() {
+fn longer_t_q_of_previous_configuration_is_waited_for() {
     let long = Duration::from_secs(9);
     let mut probe = Probe::with(LeaseSettings { duration: long, ..LeaseSettings::default() });
     let short = founded(LeaseSettings::default());
@@ -247,7 +247,7 @@ fn a_longer_t_q_of_the_configuration_before_is_waited_for() {
 }
 
 #[test]
-fn what_is_kept_about_who_left_goes_with_the_next_configuration() {
+fn install_drops_state_of_departed_members() {
     let mut probe = Probe::new();
     assert!(probe.beat(100_000, P, 1));
     probe.grantor.down(P);

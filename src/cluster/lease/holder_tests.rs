@@ -69,7 +69,7 @@ impl Probe {
 const HELD: u64 = 4_901;
 
 #[test]
-fn a_lease_counts_from_the_sending_of_the_heartbeat_however_late_the_acks_are() {
+fn lease_counts_from_sending_even_if_grants_are_late() {
     let mut probe = Probe::of(&founded(3, true));
     let beat = probe.beat();
     probe.granted(3_000, 1, beat);
@@ -80,7 +80,7 @@ fn a_lease_counts_from_the_sending_of_the_heartbeat_however_late_the_acks_are() 
 }
 
 #[test]
-fn an_ack_that_comes_after_the_end_gives_no_lease() {
+fn grant_after_the_end_gives_no_lease() {
     let mut probe = Probe::of(&founded(3, true));
     let beat = probe.beat();
     probe.granted(3_000, 1, beat);
@@ -90,7 +90,7 @@ fn an_ack_that_comes_after_the_end_gives_no_lease() {
 }
 
 #[test]
-fn the_lease_is_as_old_as_the_oldest_ack_that_its_quorum_needs() {
+fn lease_counts_from_the_oldest_grant_of_its_quorum() {
     let mut probe = Probe::of(&founded(3, true));
     let first = probe.beat();
     probe.tell(1_000, HolderInput::Tick);
@@ -104,7 +104,7 @@ fn the_lease_is_as_old_as_the_oldest_ack_that_its_quorum_needs() {
 }
 
 #[test]
-fn the_own_ack_counts_only_when_the_own_grantor_gives_it() {
+fn own_grant_counts_only_from_the_own_grantor() {
     let mut probe = Probe::of(&founded(1, true));
     assert_eq!(probe.serves_until(), 0);
     let to_itself =
@@ -128,7 +128,7 @@ fn half_of_the_voters_hold_a_lease_only_with_the_tiebreaker() {
 }
 
 #[test]
-fn acks_of_two_configurations_are_never_counted_together() {
+fn grants_of_two_configurations_are_not_counted_together() {
     let epoch = founded(3, true);
     let mut probe = Probe::of(&epoch);
     let old = probe.beat();
@@ -156,7 +156,7 @@ fn a_lease_of_the_old_configuration_runs_on_in_the_new_one() {
 }
 
 #[test]
-fn acks_of_strangers_and_of_forgotten_heartbeats_count_nothing() {
+fn stray_grants_are_ignored() {
     let mut probe = Probe::of(&founded(2, true));
     let beat = probe.beat();
     probe.granted(1, 9, beat);
@@ -166,7 +166,7 @@ fn acks_of_strangers_and_of_forgotten_heartbeats_count_nothing() {
 }
 
 #[test]
-fn who_answered_a_proposal_without_itself_serves_only_in_a_configuration_that_has_it() {
+fn stopped_node_serves_again_only_in_a_new_configuration() {
     let epoch = founded(3, true);
     let mut probe = Probe::of(&epoch);
     let beat = probe.beat();
@@ -187,7 +187,7 @@ fn who_answered_a_proposal_without_itself_serves_only_in_a_configuration_that_ha
 /// A stopped node is granted nothing, even if other members are alive. Forced recovery needs the
 /// time since which it is idle.
 #[test]
-fn since_when_it_is_idle_is_known_also_of_who_was_told_to_stop() {
+fn idle_time_of_a_stopped_node_is_known() {
     let idle = |probe: &Probe| {
         let since = probe.holder.idle_since().expect("it is a member");
         since.as_nanos().div_ceil(1_000_000)
@@ -223,7 +223,7 @@ fn a_removed_incarnation_never_serves_again() {
 }
 
 #[test]
-fn a_released_lease_is_over_at_once_and_its_release_is_repeated_with_the_last_number() {
+fn release_ends_the_lease_and_is_repeated() {
     let mut probe = Probe::of(&founded(2, true));
     let beat = probe.beat();
     probe.granted(1, 1, beat);
@@ -242,7 +242,7 @@ fn a_released_lease_is_over_at_once_and_its_release_is_repeated_with_the_last_nu
 }
 
 #[test]
-fn a_lapse_only_pauses_and_one_that_lasts_stops() {
+fn short_lapse_pauses_and_long_lapse_stops() {
     let mut probe = Probe::of(&founded(1, true));
     let beat = probe.beat();
     probe.granted(1, ME, beat);
@@ -260,7 +260,7 @@ fn a_lapse_only_pauses_and_one_that_lasts_stops() {
 }
 
 #[test]
-fn the_clock_decides_though_no_timer_fired() {
+fn clock_decides_even_if_no_timer_fired() {
     let mut probe = Probe::of(&founded(1, true));
     let beat = probe.beat();
     probe.granted(1, ME, beat);
@@ -269,7 +269,7 @@ fn the_clock_decides_though_no_timer_fired() {
 }
 
 #[test]
-fn without_leases_every_member_serves_and_nobody_beats() {
+fn without_leases_members_serve_without_heartbeats() {
     let epoch = founded(2, false);
     let mut probe = Probe::of(&epoch);
     assert_eq!(probe.out, [HolderOutput::Held { until: FOREVER }]);
@@ -281,7 +281,7 @@ fn without_leases_every_member_serves_and_nobody_beats() {
 }
 
 #[test]
-fn a_decision_that_turns_leases_on_ends_what_was_served_without() {
+fn enabling_leases_ends_unleased_serving() {
     let mut probe = Probe::of(&founded(1, false));
     assert!(probe.holder.serves(ms(1).mono));
     probe.tell(2, HolderInput::Installed(founded(1, true)));
@@ -292,7 +292,7 @@ fn a_decision_that_turns_leases_on_ends_what_was_served_without() {
 }
 
 #[test]
-fn beats_that_are_awaited_are_bounded() {
+fn awaited_heartbeats_are_bounded() {
     let epoch = founded(2, true);
     let mut probe = Probe::of(&epoch);
     for at in 1..1_000 {
@@ -306,7 +306,7 @@ proptest! {
     /// The fast computation agrees with the definition: the latest time that satisfies the tie
     /// rule.
     #[test]
-    fn the_quorum_s_time_is_the_latest_one_that_makes_a_quorum(
+    fn quorum_since_is_the_latest_time_with_a_quorum(
         members in 1_u64..8, times in proptest::collection::vec(proptest::option::of(0_u64..5), 8),
     ) {
         let epoch = founded(members, true);

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_is_shorter_than_its_promises_by_the_drift_of_both_clocks() {
+    fn lease_is_shorter_than_promise_by_both_drifts() {
         let settings = LeaseSettings::default();
         let held = holding_time(&settings).as_secs_f64();
         assert!((held - 5.0 * 0.99 / 1.01).abs() < 1e-6, "{held}");
