@@ -1,41 +1,42 @@
-//! Self-doubt: a node that misses most answers, or whose own timer runs late, is probably the one
-//! that is ill, and waits longer before it accuses.
+//! Local health: a node that misses most answers, or whose own timer runs late, is probably itself
+//! at fault. It waits longer before it accuses others.
 //!
-//! Source: Dadgar et al., *Lifeguard: SWIM-ing with Situational Awareness* (2017), the local health
-//! multiplier; ours stretches the acceptable pause instead of a probe's timeout.
+//! Source: the local health multiplier of Dadgar et al., *Lifeguard: SWIM-ing with Situational
+//! Awareness* (2017). Here it extends the acceptable pause instead of the timeout of a probe.
 
 use std::time::Duration;
 
 use ostraca_ddata::clock::Instant;
 
-/// Doubt at its greatest, as in Lifeguard.
+/// Maximum doubt, as in Lifeguard.
 const DOUBT_MAX: u32 = 8;
 
-/// How much a node trusts itself.
+/// Confidence of a node in its own observations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LocalHealth {
     doubt: u32, // ≤ DOUBT_MAX
 }
 
 impl LocalHealth {
-    /// 0: sound; 8: it doubts everything that it sees.
+    /// Level of doubt: 0 is healthy, 8 is the maximum.
     #[must_use]
     pub const fn doubt(self) -> u32 {
         self.doubt
     }
 
-    /// Its timer ran late, or a round brought answers from at most half of those asked.
+    /// Increases the doubt: the timer ran late, or more than half of the answers of a round were
+    /// missing.
     pub fn worse(&mut self) {
         self.doubt = (self.doubt + 1).min(DOUBT_MAX);
     }
 
-    /// A round brought answers from most.
+    /// Decreases the doubt: at least half of the answers of a round arrived.
     pub fn better(&mut self) {
         self.doubt = self.doubt.saturating_sub(1);
     }
 
-    /// Judges a round of heartbeats: of how many the answer was awaited, and from how many it did
-    /// not come. One peer alone says nothing about this node.
+    /// Evaluates a round of heartbeats: the number of expected and of missing answers. Rounds with
+    /// fewer than two expected answers are ignored, because one peer says nothing about this node.
     pub fn judge(&mut self, asked: usize, missed: usize) {
         match asked {
             0 | 1 => {}
@@ -44,15 +45,15 @@ impl LocalHealth {
         }
     }
 
-    /// The pause to put up with: from `usual` in health to twice that in full doubt. (The
-    /// threshold of phi would be the wrong screw: 3 to 12 move detection by 0.3 s.)
+    /// The tolerated pause: `usual` without doubt, twice `usual` with maximum doubt. (A change of
+    /// the threshold of phi has little effect: from 3 to 12 it delays detection by 0.3 s.)
     #[must_use]
     pub fn pause(self, usual: Duration) -> Duration {
         usual + usual * self.doubt / DOUBT_MAX
     }
 }
 
-/// Notices that this node itself was stopped: by a signal, by the host, in suspend.
+/// Detects that this node itself was stopped: by a signal, by its host, or during suspend.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnTimer {
     interval: Duration,
@@ -67,8 +68,8 @@ impl OwnTimer {
         Self { interval, due: now + interval, ran: now }
     }
 
-    /// To be asked whenever anything runs. If the timer is late by more than two intervals: how
-    /// long nothing ran. The timer is due at once then, and late no more.
+    /// Must be called before every input. If the timer is late by more than two intervals, returns
+    /// how long nothing ran; the timer is then due at once and no longer late.
     pub fn gap(&mut self, now: Instant) -> Option<Duration> {
         let gap = now - self.ran;
         self.ran = self.ran.max(now);
@@ -79,7 +80,7 @@ impl OwnTimer {
         Some(gap)
     }
 
-    /// Whether it is due; if so, it is set anew.
+    /// Whether the timer is due. If so, it is set again.
     pub fn is_due(&mut self, now: Instant) -> bool {
         let is_due = now >= self.due;
         if is_due {
@@ -88,7 +89,7 @@ impl OwnTimer {
         is_due
     }
 
-    /// When it is due next.
+    /// The next time at which the timer is due.
     #[must_use]
     pub const fn due(&self) -> Instant {
         self.due
@@ -144,7 +145,7 @@ mod tests {
         assert!(timer.is_due(at(3_000)));
         assert_eq!(timer.due(), at(4_000));
         assert_eq!(timer.gap(at(6_001)), Some(Duration::from_millis(3_001)));
-        assert_eq!(timer.gap(at(6_001)), None, "said once");
+        assert_eq!(timer.gap(at(6_001)), None, "reported once");
         assert!(timer.is_due(at(6_001)));
     }
 }

@@ -1,9 +1,9 @@
-//! Who is alive: heartbeats to the monitored peers, suspicion, probes through others, and the
-//! evidence of closed connections.
+//! The failure detector of one node: heartbeats to monitored members, suspicion by phi accrual,
+//! indirect probes, and evidence from closed connections
+//! (docs/protocol/membership.md#phi-accrual-suspicion).
 //!
-//! [`Monitor`] is a plain struct, fed with points of time and facts; it answers with [`Order`]s.
-//! It knows no gossip and no ring: whom it monitors it is told, and what it finds others spread.
-//! Spec: spec/membership.md, *Failure detector*.
+//! [`Monitor`] is a pure state machine: its owner passes times and facts, and it emits [`Order`]s.
+//! The owner determines the monitored members from the ring and spreads the verdicts by gossip.
 
 mod local_health;
 mod phi;
@@ -28,94 +28,96 @@ use self::relay::Relays;
 use self::subject::{Standing, Subject};
 use crate::cluster::config::FailureDetector;
 
-/// Who has not answered is asked so many times an interval: one lost message costs a part of it.
-/// (Without: at 5 % loss a pause of 2.8 s after a lost answer was an accusation.)
+/// Number of heartbeats per interval to a member that has not answered in the current round, so
+/// that one lost message costs only a part of an interval. With one heartbeat per interval and 5 %
+/// loss, a pause of 2.8 s after a lost answer led to a false accusation.
 const REPEATS: u32 = 4;
 
-/// A witness off the ring waits for those on it, and then for a time that it draws: so few speak
-/// before they hear of each other. So much for each member, and so long at most.
+/// An observer off the ring that has connection evidence first waits for the observers on the ring,
+/// and then for a random time of up to `WITNESS_EACH` per member, at most `WITNESS_MAX`. So only a
+/// few of them accuse before the others learn of it by gossip.
 const WITNESS_EACH: Duration = Duration::from_millis(10);
 const WITNESS_MAX: Duration = Duration::from_secs(1);
-/// How long the word of those on the ring takes to get about.
+/// Time in which accusations of observers on the ring spread by gossip.
 const HEARSAY: Duration = Duration::from_millis(100);
 
-/// Why a peer is accused.
+/// Reason of a suspicion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// It has not answered for too long.
+    /// The member has not answered for too long.
     Silence,
-    /// Its connection was closed and a new one refused.
+    /// Its connection was closed and a new one was refused.
     Refused,
 }
 
-/// What the membership machine is to do.
+/// Output of a [`Monitor`]: an order to the membership machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Ask `to` for a sign of life; it echoes the number ([`Monitor::answered`]).
+    /// Send a heartbeat to `to`, which echoes the sequence number ([`Monitor::answered`]).
     Heartbeat {
-        /// Whom.
+        /// The monitored member.
         to: NodeId,
-        /// Rises with every heartbeat of this node.
+        /// Sequence number; increases with every heartbeat of this node.
         sequence: u64,
     },
     /// Ask `via` to probe `subject` ([`Monitor::probe_asked`] there).
     AskProbe {
-        /// Whom to ask.
+        /// The member that should probe.
         via: NodeId,
-        /// Whom it is to probe.
+        /// The member to probe.
         subject: NodeId,
-        /// Which question this is.
+        /// Number of the probe request.
         probe: u64,
     },
-    /// Tell `to` that `subject` has answered ([`Monitor::vouched`] there).
+    /// Tell `to` that `subject` has answered the indirect probe ([`Monitor::vouched`] there).
     TellProbed {
-        /// Who asked.
+        /// The member that requested the probe.
         to: NodeId,
-        /// Who answered.
+        /// The probed member.
         subject: NodeId,
-        /// Which question this settles.
+        /// Number of the probe request.
         probe: u64,
     },
-    /// This node cannot reach `subject`, and nobody that it asked can.
+    /// Accuse `subject`: neither this node nor any member that it asked can reach it.
     Unreachable {
-        /// Who is accused.
+        /// The accused member.
         subject: NodeId,
-        /// Of what.
+        /// Reason of the accusation.
         why: Why,
     },
-    /// `subject` is there again.
+    /// Withdraw the accusation of `subject`: it is reachable again.
     Reachable {
-        /// Who is cleared.
+        /// The member that is reachable again.
         subject: NodeId,
     },
-    /// Only the link is bad: `via` reaches `subject`, this node does not.
+    /// Report a bad link: `via` reaches `subject`, this node does not.
     BadLink {
-        /// Who does not answer this node.
+        /// The member that does not answer this node.
         subject: NodeId,
-        /// Whom it does answer.
+        /// A member that `subject` does answer.
         via: NodeId,
     },
-    /// This node was stopped for `gap`. What it noticed meanwhile is forgotten.
+    /// Report that this node was stopped for `gap`. Its suspicions of that time are dropped.
     Paused {
-        /// How long.
+        /// Time for which nothing ran on this node.
         gap: Duration,
     },
 }
 
-/// What a [`Monitor`] has counted since its start.
+/// Counters of a [`Monitor`] since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Heartbeats sent, those for others included.
+    /// Heartbeats sent, including those for indirect probes.
     pub heartbeats: u64,
-    /// Answers to no question, or to one answered already.
+    /// Answers that match no heartbeat, or one that was answered already.
     pub strange_answers: u64,
-    /// Peers suspected.
+    /// Suspected members.
     pub suspicions: u64,
-    /// Suspicions that another node could refute.
+    /// Suspicions that another member refuted.
     pub vouched: u64,
-    /// Peers accused.
+    /// Accused members.
     pub accusations: u64,
-    /// Times that this node was stopped.
+    /// Pauses of this node.
     pub pauses: u64,
 }
 
@@ -125,7 +127,7 @@ pub struct Monitor {
     config: FailureDetector,
     own: NodeId,
     members: BTreeSet<NodeId>,
-    accused: BTreeSet<NodeId>, // by others; ⊆ members but for a moment
+    accused: BTreeSet<NodeId>, // by others; ⊆ members after the next update
     subjects: BTreeMap<NodeId, Subject>, // ⊆ members
     relays: Relays,
     health: LocalHealth,
@@ -137,7 +139,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// A monitor of nobody yet.
+    /// Creates a monitor without members. `seed` seeds its random choices.
     #[must_use]
     pub fn new(config: FailureDetector, own: NodeId, now: Instant, seed: u64) -> Self {
         Self {
@@ -156,10 +158,11 @@ impl Monitor {
         }
     }
 
-    /// Who is a member, and whom of them this node is to monitor.
+    /// Sets the members, and those of them that this node monitors (`ring`).
     ///
-    /// Who is suspected or accused stays monitored until it answers or is no member any more;
-    /// who leaves the ring otherwise is forgotten. New ones are asked at once.
+    /// Suspected and accused members stay monitored until they answer or are no longer members;
+    /// other members that leave the ring are dropped. Newly monitored members get a heartbeat at
+    /// once.
     pub fn set_members(
         &mut self,
         now: Instant,
@@ -184,8 +187,9 @@ impl Monitor {
         self.relays.expire(now, |node| self.members.contains(&node));
     }
 
-    /// Whom others accuse. A witness off the ring, who has nothing but a broken connection, then has
-    /// nothing to add, and what it would say would be one more change for all to hear of.
+    /// Sets the members that are accused by others. An observer off the ring then drops its own
+    /// evidence against them: a second accusation adds nothing and would be one more change to
+    /// gossip.
     pub fn set_accused(&mut self, accused: BTreeSet<NodeId>) {
         self.accused = accused;
         let Self { accused, subjects, .. } = self;
@@ -196,7 +200,8 @@ impl Monitor {
         });
     }
 
-    /// Time has passed; to be called at [`next_deadline`](Self::next_deadline) at the latest.
+    /// Handles elapsed time. Must be called at [`next_deadline`](Self::next_deadline) at the
+    /// latest.
     pub fn tick(&mut self, now: Instant, out: &mut Outbox<Order>) {
         self.wake(now, out);
         if self.timer.is_due(now) {
@@ -234,8 +239,8 @@ impl Monitor {
         subject.link = subject::Link::default();
         subject.speaks_at = None;
         if !std::mem::replace(&mut subject.answered_round, true) {
-            // Only the first answer of a round: that to a repeated question says nothing about
-            // how regularly they come.
+            // Only the first answer of a round is an interval: the answer to a repeated heartbeat
+            // tells nothing about the regularity of answers.
             subject.phi.heartbeat(now, pause);
         }
         let before = std::mem::replace(&mut subject.standing, Standing::Trusted);
@@ -247,18 +252,18 @@ impl Monitor {
         }
     }
 
-    /// The last connection with `peer` is closed.
+    /// The last connection with `peer` was closed.
     pub fn closed(&mut self, now: Instant, peer: NodeId, out: &mut Outbox<Order>) {
         self.evidence(now, peer, out, |link| link.is_closed = true);
     }
 
-    /// A new connection with `peer` was refused: nobody listens at its address.
+    /// A new connection with `peer` was refused: no process listens at its address.
     pub fn refused(&mut self, now: Instant, peer: NodeId, out: &mut Outbox<Order>) {
         self.evidence(now, peer, out, |link| link.is_refused = true);
     }
 
-    /// There is a connection with `peer`. That is no answer yet, but what was said of its
-    /// connection before is no evidence any more.
+    /// A connection with `peer` was established. It is not an answer, but it invalidates earlier
+    /// evidence from connections.
     pub fn connected(&mut self, now: Instant, peer: NodeId, out: &mut Outbox<Order>) {
         self.wake(now, out);
         if let Some(subject) = self.subjects.get_mut(&peer) {
@@ -267,7 +272,7 @@ impl Monitor {
         }
     }
 
-    /// `asker` wants to know whether this node can reach `subject`.
+    /// `asker` requests an indirect probe of `subject`.
     pub fn probe_asked(
         &mut self,
         now: Instant,
@@ -288,7 +293,7 @@ impl Monitor {
         }
     }
 
-    /// `via` says that `subject` has answered it.
+    /// `via` reports that `subject` has answered its probe.
     pub fn vouched(
         &mut self,
         now: Instant,
@@ -318,7 +323,7 @@ impl Monitor {
         }
     }
 
-    /// When [`tick`](Self::tick) is due at the latest.
+    /// Latest time of the next [`tick`](Self::tick).
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
         let (pause, expected) = (self.pause(), self.config.expected_response_after);
@@ -328,24 +333,25 @@ impl Monitor {
         others.min().map_or(own, |at| at.min(own))
     }
 
-    /// Suspicion of `peer`, if it is monitored.
+    /// Current phi of `peer`; `None` if it is not monitored.
     #[must_use]
     pub fn phi(&self, now: Instant, peer: NodeId) -> Option<f64> {
         self.subjects.get(&peer).map(|subject| subject.phi.phi(now, self.pause()))
     }
 
-    /// Who is monitored now.
+    /// The monitored members.
     pub fn monitored(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.subjects.keys().copied()
     }
 
-    /// How much this node trusts itself.
+    /// Confidence of this node in its own observations.
     #[must_use]
     pub const fn health(&self) -> LocalHealth {
         self.health
     }
 
-    /// What was counted, and how many questions of others wait and were not taken.
+    /// The counters, the number of open probe requests of other members, and the number of rejected
+    /// ones.
     #[must_use]
     pub fn stats(&self) -> (Stats, usize, u64) {
         (self.stats, self.relays.len(), self.relays.refused())
@@ -353,7 +359,7 @@ impl Monitor {
 
     // ── own pauses ──
 
-    /// Before anything else: was this node itself stopped? Then it knows nothing of the time since.
+    /// Called before every input: detects a pause of this node, about which it cannot judge others.
     fn wake(&mut self, now: Instant, out: &mut Outbox<Order>) {
         let Some(gap) = self.timer.gap(now) else { return };
         self.health.worse();
@@ -386,7 +392,7 @@ impl Monitor {
         self.repeat_at = now + self.config.heartbeat_interval / REPEATS;
     }
 
-    /// Asks once more who has not answered in this round.
+    /// Repeats the heartbeat to members that have not answered in this round.
     fn repeat(&mut self, now: Instant, out: &mut Outbox<Order>) {
         self.repeat_at = now + self.config.heartbeat_interval / REPEATS;
         let silent = self.subjects.iter().filter(|(_, subject)| {
@@ -436,19 +442,19 @@ impl Monitor {
         let subject = self.subjects.entry(peer).or_insert_with(fresh);
         note(&mut subject.link);
         if is_new {
-            // Whoever has a connection is a witness, on the ring or not: monitored until it
-            // answers.
+            // A member with connection evidence is monitored until it answers, even if it is not on
+            // the ring.
             self.ask(now, peer, out);
         }
         self.consider(now, peer, out);
     }
 
-    /// Suspects, gives up waiting, or accuses, as time and evidence have it.
+    /// Suspects, trusts again or accuses a member, depending on time and evidence.
     fn consider(&mut self, now: Instant, node: NodeId, out: &mut Outbox<Order>) {
         let (pause, expected) = (self.pause(), self.config.expected_response_after);
         let Some(subject) = self.subjects.get_mut(&node) else { return };
         if !subject.phi.has_begun() && subject.asked_at.is_some_and(|at| now >= at + expected) {
-            // It never answered: from here on its silence counts.
+            // The member never answered: from now on its silence counts.
             subject.phi.heartbeat(now, pause);
         }
         let charge = subject.charge(now, pause);
@@ -475,7 +481,7 @@ impl Monitor {
         }
     }
 
-    /// Whether this node has waited for others to speak, if it is to.
+    /// Whether this node may act on its evidence. An observer off the ring waits first.
     fn speaks(&mut self, now: Instant, node: NodeId) -> bool {
         let most = WITNESS_MAX.min(WITNESS_EACH * u32::try_from(self.members.len()).unwrap_or(100));
         let Some(subject) = self.subjects.get_mut(&node) else { return false };
@@ -495,7 +501,7 @@ impl Monitor {
         speaks
     }
 
-    /// Asks others first; accuses at once only if there is nobody to ask.
+    /// Requests indirect probes; accuses at once only if there is no member to ask.
     fn suspect(&mut self, now: Instant, node: NodeId, why: Why, out: &mut Outbox<Order>) {
         self.stats.suspicions += 1;
         let probe = self.number();
@@ -520,7 +526,7 @@ impl Monitor {
         out.push(Order::Unreachable { subject: node, why });
     }
 
-    /// Others are asked about an accused one in every round: the answers may have been lost.
+    /// Requests new indirect probes about an accused member, because earlier answers may be lost.
     fn ask_again(&mut self, node: NodeId, out: &mut Outbox<Order>) {
         let Some(Standing::Unreachable { probe }) = self.subjects.get(&node).map(|s| &s.standing)
         else {
@@ -531,7 +537,7 @@ impl Monitor {
         out.extend(asked.into_iter().map(|via| Order::AskProbe { via, subject: node, probe }));
     }
 
-    /// Some members that this node trusts, drawn at random.
+    /// Random members that this node trusts, at most `indirect-probes`.
     fn witnesses(&mut self, about: NodeId) -> Vec<NodeId> {
         let doubtful = |node: &NodeId| {
             self.subjects.get(node).is_some_and(|subject| subject.standing != Standing::Trusted)

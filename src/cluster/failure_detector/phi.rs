@@ -1,9 +1,9 @@
-//! The phi accrual failure detector for one peer: how surprising its silence is, given how its
-//! answers used to come.
+//! The phi accrual failure detector for one peer: the suspicion grows with its silence, relative to
+//! the intervals between its earlier answers.
 //!
-//! Knows one history of intervals; no peer, no message. Source: Hayashibara et al., *The φ Accrual
-//! Failure Detector* (2004); the logistic approximation of the normal distribution and the two
-//! samples to begin with are Akka's (spec/reference/pekko-cluster.md §2.6).
+//! Contains only a history of intervals. Source: Hayashibara et al., *The φ Accrual Failure
+//! Detector* (2004). The logistic approximation of the normal distribution and the two initial
+//! samples are those of Akka.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,14 +12,15 @@ use ostraca_ddata::clock::Instant;
 
 use crate::cluster::config::FailureDetector;
 
-/// Longer intervals are remembered as this long, which keeps the sums exact.
+/// Longer intervals are recorded as this long, so that the sums cannot overflow.
 const INTERVAL_MAX: Duration = Duration::from_secs(3_600);
 
-/// Suspicion of silence: `-log10` of how probable it is that an answer comes still later.
+/// Phi: `-log10` of the probability that an answer arrives even later.
 ///
-/// `elapsed` since the last answer; answers used to come every `mean`, give or take `deviation`.
-/// 0 at once, 0.3 at the mean, 1 means wrong once in ten times. Rises with `elapsed`, never NaN;
-/// infinite where an `f64` ends.
+/// `elapsed` is the time since the last answer; intervals between answers have the given `mean` and
+/// standard `deviation`. The value is 0 at first, 0.3 at the mean, and 1 means that a suspicion is
+/// wrong once in ten times. It increases with `elapsed`, is never NaN, and becomes infinite when
+/// the probability is too small for an `f64`.
 /// # Example
 /// ```
 /// use std::time::Duration;
@@ -32,13 +33,13 @@ pub fn phi(elapsed: Duration, mean: Duration, deviation: Duration) -> f64 {
     of_deviations((elapsed.as_secs_f64() - mean.as_secs_f64()) / deviation.as_secs_f64())
 }
 
-/// Phi of a silence `y` standard deviations beyond the mean.
+/// Phi of a silence that exceeds the mean by `y` standard deviations.
 fn of_deviations(y: f64) -> f64 {
     let e = (-y * (1.5976 + 0.070_566 * y * y)).exp();
     if y > 0.0 { -(e / (1.0 + e)).log10() } else { -(1.0 - 1.0 / (1.0 + e)).log10() }
 }
 
-/// The least `y` whose phi reaches `threshold`, from above and to the last bit.
+/// The smallest `y` whose phi reaches `threshold`, to the last bit.
 fn deviations_of(threshold: f64) -> f64 {
     let (mut below, mut reached) = (-40.0, 40.0);
     for _ in 0..100 {
@@ -48,7 +49,7 @@ fn deviations_of(threshold: f64) -> f64 {
     reached
 }
 
-/// The detector for one peer.
+/// The phi accrual detector of one peer.
 #[derive(Clone, Debug)]
 pub struct PhiAccrual {
     intervals: VecDeque<u64>, // nanoseconds; ≤ max_sample_size
@@ -62,8 +63,8 @@ pub struct PhiAccrual {
 }
 
 impl PhiAccrual {
-    /// A detector that has heard nothing yet. Until it knows better it expects an answer every
-    /// `heartbeat-interval`, give or take a quarter.
+    /// A detector without answers. It starts with two samples: `heartbeat-interval` plus and minus
+    /// a quarter.
     #[must_use]
     pub fn new(config: &FailureDetector) -> Self {
         let mut fresh = Self {
@@ -82,8 +83,8 @@ impl PhiAccrual {
         fresh
     }
 
-    /// Takes an answer. The interval that it ends is learnt unless it was long enough to be
-    /// judged: silence is not what is usual.
+    /// Records an answer. The interval that it ends is added to the history unless the peer was
+    /// already unavailable: such a silence must not become usual.
     pub fn heartbeat(&mut self, now: Instant, pause: Duration) {
         if let Some(last) = self.last
             && self.is_available(now, pause)
@@ -93,49 +94,50 @@ impl PhiAccrual {
         self.last = Some(now);
     }
 
-    /// The suspicion at `now`, with `pause` put up with; 0 before the first answer.
+    /// Phi at `now`, with `pause` added to the mean; 0 before the first answer.
     #[must_use]
     pub fn phi(&self, now: Instant, pause: Duration) -> f64 {
         let silent = self.last.map(|last| now - last);
         silent.map_or(0.0, |silent| phi(silent, self.mean() + pause, self.deviation()))
     }
 
-    /// Whether the suspicion is below the threshold.
+    /// Whether phi is below the threshold.
     #[must_use]
     pub fn is_available(&self, now: Instant, pause: Duration) -> bool {
         self.phi(now, pause) < self.threshold
     }
 
-    /// When the threshold is reached if nothing comes; `None` before the first answer.
+    /// Time at which the threshold is reached without another answer; `None` before the first
+    /// answer.
     #[must_use]
     pub fn unavailable_at(&self, pause: Duration) -> Option<Instant> {
         let beyond =
             Duration::from_secs_f64((self.deviation().as_secs_f64() * self.reached).max(0.0));
-        // A microsecond on top, so that rounding never makes a deadline that comes too early.
+        // One microsecond more, so that rounding never makes the deadline too early.
         let silence = self.mean() + pause + beyond + Duration::from_micros(1);
         self.last.map(|last| last + silence)
     }
 
-    /// Whether anything has come yet.
+    /// Whether an answer has been recorded.
     #[must_use]
     pub const fn has_begun(&self) -> bool {
         self.last.is_some()
     }
 
-    /// Leaves `gap` out of the reckoning: nobody was there to listen.
+    /// Excludes `gap` from the current interval, because this node was stopped.
     pub fn excuse(&mut self, gap: Duration) {
         self.last = self.last.map(|last| last + gap);
     }
 
-    /// What is usual: the mean of the intervals that are remembered.
+    /// Mean of the recorded intervals.
     #[must_use]
     pub fn mean(&self) -> Duration {
         let nanos = self.sum / self.intervals.len() as u128;
         Duration::from_nanos(u64::try_from(nanos).expect("a mean of u64 is one"))
     }
 
-    /// Their standard deviation, at least `min-std-deviation`. Sums are kept in whole
-    /// nanoseconds: no error grows with time.
+    /// Standard deviation of the recorded intervals, at least `min-std-deviation`. The sums are
+    /// whole nanoseconds, so that no rounding error accumulates.
     #[must_use]
     pub fn deviation(&self) -> Duration {
         let count = self.intervals.len() as u128;
@@ -175,7 +177,7 @@ mod tests {
         FailureDetector::default()
     }
 
-    /// Fed with answers at these points of time, in milliseconds.
+    /// A detector with answers at these times in milliseconds.
     fn fed(config: &FailureDetector, pause: Duration, times: &[u64]) -> PhiAccrual {
         let mut phi = PhiAccrual::new(config);
         times.iter().for_each(|millis| phi.heartbeat(at(*millis), pause));
@@ -215,7 +217,8 @@ mod tests {
         assert_eq!((phi.mean(), phi.deviation()), (SECOND, ms(250)));
     }
 
-    /// "Solved" in spec/reference/pekko-cluster.md §2.6: when silence is judged.
+    /// Values solved from the formula of the phi detector: the silence after which a peer is
+    /// unavailable.
     #[test]
     fn silence_is_judged_when_the_reference_says() {
         let table = [

@@ -1,22 +1,22 @@
-//! Probing for others: who asked about whom, until an answer comes or time is up.
+//! Open probe requests of other members, until an answer arrives or they expire.
 //!
-//! Knows no detector. The idea is SWIM's (Das et al., 2002), the ping-req.
+//! Indirect probes are the ping-req of SWIM (Das et al., 2002).
 
 use std::collections::BTreeMap;
 
 use ostraca_ddata::clock::Instant;
 use ostraca_ddata::id::NodeId;
 
-/// Questions of others that wait for an answer, at most; more are not taken, and counted.
+/// Maximum number of open requests. Further ones are rejected and counted.
 pub(super) const RELAYS_MAX: usize = 256;
 
-/// One question: who asks, and by what number it knows it.
+/// A probe request: the requesting member and its number for the request.
 pub(super) type Question = (NodeId, u64);
 
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     subject: NodeId,
-    /// Heartbeats from this one on were sent after the question.
+    /// Heartbeats with this or a higher sequence number were sent after the request.
     sequence: u64,
     until: Instant,
 }
@@ -28,7 +28,7 @@ pub(super) struct Relays {
 }
 
 impl Relays {
-    /// Takes a question about `subject`; false if there is no room.
+    /// Adds a request about `subject`; `false` if the table is full.
     pub(super) fn open(
         &mut self,
         question: Question,
@@ -45,7 +45,7 @@ impl Relays {
         has_room
     }
 
-    /// `subject` has answered a heartbeat: the questions that this settles.
+    /// Removes and returns the requests that an answer of `subject` to a heartbeat settles.
     pub(super) fn answered(&mut self, subject: NodeId, sequence: u64) -> Vec<Question> {
         let settled = self
             .open
@@ -58,7 +58,7 @@ impl Relays {
         settled
     }
 
-    /// Drops the questions whose time is up, and those of and about nodes that are gone.
+    /// Drops expired requests, and those of or about nodes that are no longer members.
     pub(super) fn expire(&mut self, now: Instant, is_member: impl Fn(NodeId) -> bool) {
         self.open.retain(|(asker, _), asked| {
             now < asked.until && is_member(*asker) && is_member(asked.subject)

@@ -1,4 +1,4 @@
-//! One peer that this node monitors: its answers, its connection, and what is thought of it.
+//! State of one monitored member: answers, connection and suspicion.
 
 use std::time::Duration;
 
@@ -7,20 +7,21 @@ use ostraca_ddata::clock::Instant;
 use super::Why;
 use super::phi::PhiAccrual;
 
-/// What is thought of a peer.
+/// Suspicion of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It answers, or has not been silent for long.
+    /// It answers, or its silence is still tolerable.
     Trusted,
-    /// Others have been asked to probe it.
+    /// Indirect probes were requested.
     Suspected { why: Why, probe: u64, until: Instant },
-    /// Silent towards this node, but somebody else has heard it: the link is bad, not the node.
+    /// It does not answer this node, but another member reached it: the link is bad, not the
+    /// member.
     Vouched { until: Instant },
-    /// Accused. Others are still asked, now and then.
+    /// It is accused. Indirect probes are requested again in every round.
     Unreachable { probe: u64 },
 }
 
-/// What the transport says about the connection.
+/// Evidence from connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Link {
     pub(super) is_closed: bool,
@@ -28,7 +29,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Closed, and a new one refused: nobody listens there any more.
+    /// Closed, and a new connection was refused: no process listens there.
     pub(super) const fn is_gone(self) -> bool {
         self.is_closed && self.is_refused
     }
@@ -39,15 +40,16 @@ pub(super) struct Subject {
     pub(super) phi: PhiAccrual,
     pub(super) standing: Standing,
     pub(super) link: Link,
-    /// Among the successors on the ring. Others stay only until they answer.
+    /// It is a successor on the ring. Other members are dropped when they answer.
     pub(super) on_ring: bool,
-    /// A witness off the ring does not speak before: others may have done so by then.
+    /// An observer off the ring does not accuse before this time, because others may do so until
+    /// then.
     pub(super) speaks_at: Option<Instant>,
-    /// When it was first asked.
+    /// Time of the first heartbeat to it.
     pub(super) asked_at: Option<Instant>,
-    /// The highest heartbeat that it has answered.
+    /// Sequence number of the newest heartbeat that it has answered.
     pub(super) answered: u64,
-    /// Whether it has answered since the last round.
+    /// Whether it has answered in the current round.
     pub(super) answered_round: bool,
 }
 
@@ -65,7 +67,7 @@ impl Subject {
         }
     }
 
-    /// What speaks against it, if anything.
+    /// The present evidence against the member, if any.
     pub(super) fn charge(&self, now: Instant, pause: Duration) -> Option<Why> {
         if self.link.is_gone() {
             Some(Why::Refused)
@@ -76,12 +78,12 @@ impl Subject {
         }
     }
 
-    /// Whether nobody on this node has to do with it any more.
+    /// Whether this node has no reason to monitor the member any longer.
     pub(super) fn is_idle(&self) -> bool {
         !self.on_ring && self.standing == Standing::Trusted && self.speaks_at.is_none()
     }
 
-    /// When its standing may change by itself.
+    /// Next time at which the suspicion may change without an input.
     pub(super) fn next_deadline(&self, pause: Duration, expected: Duration) -> Option<Instant> {
         match self.standing {
             Standing::Trusted if self.speaks_at.is_some() => self.speaks_at,
@@ -92,7 +94,7 @@ impl Subject {
         }
     }
 
-    /// Forgets what was noticed while this node itself was not there to listen.
+    /// Drops observations from a time in which this node itself was stopped.
     pub(super) fn excuse(&mut self, gap: Duration) {
         self.phi.excuse(gap);
         self.asked_at = self.asked_at.map(|at| at + gap);

@@ -1,8 +1,8 @@
-//! Monitors on a small network: latency, loss, cut links, stopped and crashed nodes, virtual time.
+//! Monitors in a simulated network with latency, loss, cut links, and paused and crashed nodes.
 //!
-//! Upstream's behaviours (spec/reference/pekko-cluster.md §5.1, *Heartbeats and detector*) are here
-//! and in `phi.rs`, but for the choice of whom to monitor, which is the ring's. Otherwise than
-//! there, an answer to a repeated question is no interval, and late timers accuse nobody.
+//! The behaviours that Akka's tests assert for its failure detector are tested here and in
+//! `phi.rs`; the choice of monitored members is tested with the ring. Two behaviours differ: an
+//! answer to a repeated heartbeat is not an interval, and late timers accuse no member.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -42,7 +42,7 @@ enum Message {
     Tell { subject: NodeId, probe: u64 },
 }
 
-/// A letter's place in the queue: when it arrives, and its number.
+/// Key of a message in the queue: arrival time and a unique number.
 type Slot = (Instant, u64);
 
 enum Next {
@@ -91,7 +91,7 @@ impl Net {
         net
     }
 
-    /// Lets a node do something and carries out what it orders.
+    /// Calls a node's monitor and performs the resulting orders.
     fn does(&mut self, number: usize, act: impl FnOnce(&mut Monitor, Instant, &mut Outbox<Order>)) {
         let mut out = Outbox::new();
         act(&mut self.monitors[number], self.now, &mut out);
@@ -137,7 +137,8 @@ impl Net {
         }
     }
 
-    /// Nothing reaches a stopped node before it runs again; what waits for it comes in order.
+    /// Delivers messages and ticks until `end`. Messages to a paused node wait in order until it
+    /// runs again.
     fn run_until(&mut self, end: Instant) {
         while let Some((when, what)) = self.next().filter(|(when, _)| *when <= end) {
             self.now = when;
@@ -180,7 +181,7 @@ impl Net {
         self.cut.extend([(a, b), (b, a)]);
     }
 
-    /// Who accuses whom, when.
+    /// All accusations: time, observer, subject and reason.
     fn accusations(&self) -> Vec<(Instant, usize, NodeId, Why)> {
         let accused = self.log.iter().filter_map(|(when, by, order)| match order {
             Order::Unreachable { subject, why } => Some((*when, *by, *subject, *why)),
@@ -204,7 +205,8 @@ fn a_crashed_node_is_accused_by_all_about_five_seconds_later_and_nobody_else_is(
     assert_eq!(accusations.len(), 4, "{accusations:?}");
     for (when, _, subject, why) in accusations {
         assert_eq!((subject, why), (node(2), Why::Silence));
-        // Its last answer was at 60.0 s: 1 s and 3 s and 5.2 · 0.1 s, then 0.3 s for the probes.
+        // Its last answer was at 60.0 s: 1 s, 3 s and 5.2 · 0.1 s of silence, then 0.3 s for the
+        // probes.
         let late = when - at(60_300);
         assert!(late > ms(4_200) && late < ms(4_700), "{late:?}");
     }
@@ -260,7 +262,7 @@ fn one_bad_link_is_reported_and_accuses_nobody() {
     net.run_until(at(90_000));
     let before = net.log.len();
     net.run_until(at(120_000));
-    assert_eq!(net.log.len(), before, "the link is whole again: nothing to report");
+    assert_eq!(net.log.len(), before, "nothing to report on a repaired link");
 }
 
 #[test]
@@ -295,7 +297,7 @@ fn a_split_is_seen_by_both_sides_and_so_is_its_end() {
     assert_eq!(cleared.len(), 12);
 }
 
-/// The smaller side misses most answers, so it doubts itself; the larger one does not.
+/// The smaller side misses most answers and doubts itself; the larger side does not.
 #[test]
 fn who_misses_most_answers_accuses_later_and_at_most_three_seconds_later() {
     let mut net = Net::new(5, 5);
@@ -317,7 +319,7 @@ fn a_refused_redial_and_no_voucher_accuse_within_300_ms() {
     net.does(0, |monitor, now, out| monitor.closed(now, node(3), out));
     net.does(0, |monitor, now, out| monitor.refused(now, node(3), out));
     net.run_until(at(20_799));
-    assert_eq!(net.accusations(), [], "others are still asked");
+    assert_eq!(net.accusations(), [], "probes are still open");
     net.run_until(at(20_800));
     assert_eq!(net.accusations(), [(at(20_800), 0, node(3), Why::Refused)]);
 }
@@ -365,7 +367,7 @@ fn evidence_from_before_a_pause_is_void_too() {
     net.run_until(at(25_500));
     net.does(0, |monitor, now, out| monitor.refused(now, node(1), out));
     net.run_until(at(30_000));
-    assert!(net.accusations().iter().all(|(_, by, ..)| *by != 0), "it was away itself");
+    assert!(net.accusations().iter().all(|(_, by, ..)| *by != 0), "the observer was paused itself");
 }
 
 #[test]
@@ -394,7 +396,7 @@ fn whoever_had_a_connection_is_a_witness_on_the_ring_or_not() {
     };
     assert_eq!(accused, node(2));
     let (first, last) = (at(20_500 + 400 + 300), at(20_500 + 400 + 3 * 10 + 300));
-    assert!((first..=last).contains(&when), "it waits for the ring, and a little: {when:?}");
+    assert!((first..=last).contains(&when), "it waits for the ring, then a random time: {when:?}");
 }
 
 #[test]
@@ -416,7 +418,7 @@ fn a_witness_off_the_ring_is_silent_once_another_node_has_accused() {
         let by_it = net.accusations().into_iter().filter(|(_, by, ..)| *by == 0);
         assert_eq!(by_it.count(), accused, "heard at {heard} ms");
         let monitored: BTreeSet<NodeId> = net.monitors[0].monitored().collect();
-        assert_eq!(monitored.contains(&node(2)), accused == 1, "its own word it may take back");
+        assert_eq!(monitored.contains(&node(2)), accused == 1, "it watches those that it accused");
     }
 }
 
@@ -432,7 +434,7 @@ fn who_is_on_the_ring_accuses_whatever_others_say() {
     assert_eq!(net.accusations(), [(at(20_800), 0, node(2), Why::Refused)]);
 }
 
-/// Five nodes, ten minutes: one heartbeat in ten goes unanswered.
+/// Five nodes for ten minutes; one heartbeat in ten is not answered.
 #[test]
 fn five_percent_of_loss_and_pauses_below_three_seconds_accuse_nobody() {
     for seed in seeds("five_percent_of_loss_and_pauses_below_three_seconds_accuse_nobody", 20) {
@@ -440,8 +442,8 @@ fn five_percent_of_loss_and_pauses_below_three_seconds_accuse_nobody() {
         net.loss = 0.05;
         for pause in 0..30 {
             net.run_until(at((pause + 1) * 20_000));
-            let (who, span) = (net.rng.random_range(0..5), net.rng.random_range(0..2_800));
-            net.stop_for(who, ms(span));
+            let (paused, span) = (net.rng.random_range(0..5), net.rng.random_range(0..2_800));
+            net.stop_for(paused, ms(span));
         }
         assert_eq!(net.accusations(), [], "seed {seed}");
     }
@@ -453,8 +455,8 @@ fn a_first_heartbeat_without_an_answer_is_reckoned_with_after_a_second() {
     net.mail.clear();
     net.crash(1);
     net.run_until(at(20_000));
-    // 1 s until it was expected; then 1 s, 3 s and 5.2 · 0.25 s of silence; nobody to ask.
-    let [(when, 0, subject, Why::Silence)] = net.accusations()[..] else { panic!("one, by 0") };
+    // 1 s until the first answer is due, then 1 s, 3 s and 5.2 · 0.25 s of silence; no probes.
+    let [(when, 0, subject, Why::Silence)] = net.accusations()[..] else { panic!("not one, by 0") };
     assert_eq!(subject, node(1));
     assert!(when > at(6_200) && when < at(6_400), "{when:?}");
 }
@@ -466,9 +468,9 @@ fn who_has_not_answered_is_asked_four_times_an_interval_and_who_has_once() {
     monitor.set_members(at(0), nodes(0..3), &nodes(0..3), &mut out);
     monitor.answered(at(10), node(1), 1, &mut out);
     (1..4).for_each(|tick| monitor.tick(at(tick * 250), &mut out));
-    let asked = |who: u8| {
-        let of = |order: &&Order| matches!(order, Order::Heartbeat { to, .. } if *to == node(who));
-        out.as_slice().iter().filter(of).count()
+    let asked = |number: u8| {
+        let is_to = |it: &&Order| matches!(it, Order::Heartbeat { to, .. } if *to == node(number));
+        out.as_slice().iter().filter(is_to).count()
     };
     assert_eq!((asked(1), asked(2)), (1, 4));
 }
@@ -481,7 +483,7 @@ fn the_answer_to_a_repeated_question_is_no_interval() {
     monitor.tick(at(250), &mut out);
     monitor.answered(at(260), node(1), 1, &mut out);
     monitor.answered(at(270), node(1), 2, &mut out);
-    assert_eq!(monitor.subjects[&node(1)].phi.mean(), ms(1_000), "10 ms were not learnt");
+    assert_eq!(monitor.subjects[&node(1)].phi.mean(), ms(1_000), "10 ms is not an interval");
     assert_eq!(monitor.stats().0.strange_answers, 0);
 }
 
@@ -493,7 +495,7 @@ fn an_answer_settles_only_questions_that_are_older_than_its_heartbeat() {
     monitor.probe_asked(at(10), node(1), node(2), 7, &mut out);
     drop(out.drain());
     monitor.answered(at(20), node(2), 1, &mut out);
-    assert!(out.is_empty(), "sent before it was asked");
+    assert!(out.is_empty(), "the heartbeat is older than the request");
     monitor.answered(at(20), node(2), 2, &mut out);
     let told = Order::TellProbed { to: node(1), subject: node(2), probe: 7 };
     assert_eq!(out.as_slice(), [told]);
@@ -555,7 +557,7 @@ fn who_leaves_the_ring_is_forgotten_unless_suspected_and_then_once_it_answers() 
     let all = nodes(0..4);
     net.does(0, |monitor, now, out| monitor.set_members(now, all, &nodes([1]), out));
     let monitored = |net: &Net| net.monitors[0].monitored().collect::<BTreeSet<_>>();
-    assert_eq!(monitored(&net), nodes([1, 2]), "3 answered and is forgotten");
+    assert_eq!(monitored(&net), nodes([1, 2]), "3 answered and is dropped");
     net.cut.clear();
     net.run_until(at(25_000));
     assert_eq!(monitored(&net), nodes([1]));
@@ -608,7 +610,7 @@ fn in_100000_random_changes_exactly_the_ring_and_the_suspected_are_monitored() {
             assert!(ring.intersection(&members).all(|node| monitored.contains(node)), "{seed}");
             assert!(monitored.is_subset(&members) && !monitored.contains(&node(0)), "{seed}");
             let settled = |subject: &super::subject::Subject| {
-                // A witness off the ring that waits for others to speak is not.
+                // An observer off the ring that waits before it accuses is not settled.
                 subject.standing == super::subject::Standing::Trusted
                     && (subject.on_ring || subject.speaks_at.is_none())
             };
@@ -629,7 +631,7 @@ fn questions_of_others_have_a_limit_and_expire() {
         monitor.probe_asked(at(0), node(1), node(2), probe, &mut out);
     }
     assert_eq!((monitor.stats().1, monitor.stats().2), (RELAYS_MAX, 10));
-    assert_eq!(out.len(), RELAYS_MAX, "what is not taken is not probed");
+    assert_eq!(out.len(), RELAYS_MAX, "rejected requests are not probed");
     monitor.tick(at(300), &mut out);
     assert_eq!(monitor.stats().1, 0);
 }
@@ -645,7 +647,7 @@ fn strangers_are_neither_probed_nor_believed() {
     assert!(out.is_empty(), "{:?}", out.as_slice());
     monitor.probe_asked(at(0), node(1), node(0), 7, &mut out);
     let told = Order::TellProbed { to: node(1), subject: node(0), probe: 7 };
-    assert_eq!(out.as_slice(), [told], "it is here itself");
+    assert_eq!(out.as_slice(), [told], "a node answers for itself");
 }
 
 #[test]
