@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn most_answers_missing_is_doubt_and_half_of_them_is_not() {
+    fn doubt_grows_if_most_answers_are_missing() {
         let table = [(5, 3, 1), (5, 2, 0), (4, 2, 0), (4, 3, 1), (2, 2, 1), (2, 1, 0)];
         for (asked, missed, doubt) in table {
             let mut health = LocalHealth::default();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn one_peer_says_nothing_about_oneself() {
+    fn rounds_with_one_peer_do_not_change_doubt() {
         let mut health = LocalHealth { doubt: 3 };
         health.judge(1, 1);
         health.judge(1, 0);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn doubt_stretches_the_pause_to_twice_its_length_and_no_further() {
+    fn doubt_extends_the_pause_to_at_most_twice() {
         let mut health = LocalHealth::default();
         assert_eq!(health.pause(3 * SECOND), 3 * SECOND);
         (0..4).for_each(|_| health.worse());
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_late_by_two_intervals_was_busy_and_by_more_was_stopped() {
+    fn timer_late_by_over_two_intervals_was_stopped() {
         let mut timer = OwnTimer::new(at(0), SECOND);
         assert_eq!(timer.gap(at(900)), None);
         assert_eq!(timer.gap(at(3_000)), None, "due at 1 s, late by two intervals");

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn phi_is_what_upstream_asserts_for_a_mean_of_1000_and_a_deviation_of_100() {
+    fn phi_matches_upstream_for_mean_1000_and_deviation_100() {
         let table = [(500, 0.1), (1000, 0.3), (1200, 1.6), (1400, 4.7), (1600, 10.8), (1700, 15.3)];
         for (elapsed, expected) in table {
             let phi = phi(ms(elapsed), SECOND, ms(100));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn after_one_answer_phi_is_what_upstream_asserts() {
+    fn phi_after_one_answer_matches_upstream() {
         let phi = fed(&config(), Duration::ZERO, &[0]);
         for (elapsed, expected, tolerance) in [(1_000, 0.3, 0.2), (2_000, 4.5, 0.3)] {
             let phi = phi.phi(at(elapsed), Duration::ZERO);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_answer_nothing_is_suspicious() {
+    fn phi_is_zero_before_the_first_answer() {
         let phi = PhiAccrual::new(&config());
         assert!(phi.is_available(at(1_000_000), Duration::ZERO));
         assert_eq!(phi.phi(at(1_000_000), Duration::ZERO).to_bits(), 0.0_f64.to_bits());
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_second_answer_the_interval_is_expected_give_or_take_a_quarter() {
+    fn initial_deviation_is_a_quarter_of_the_interval() {
         let phi = fed(&config(), Duration::ZERO, &[0]);
         assert_eq!((phi.mean(), phi.deviation()), (SECOND, ms(250)));
     }
@@ -220,7 +220,7 @@ mod tests {
     /// Values solved from the formula of the phi detector: the silence after which a peer is
     /// unavailable.
     #[test]
-    fn silence_is_judged_when_the_reference_says() {
+    fn unavailable_at_matches_reference_values() {
         let table = [
             (8.0, 100, 4.52),
             (8.0, 250, 5.31),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deadline_is_the_first_point_at_which_the_peer_is_unavailable() {
+    fn deadline_is_the_first_unavailable_time() {
         for times in [&[0_u64][..], &[0, 900, 2_100, 3_000], &[0, 10, 5_000]] {
             for pause in [Duration::ZERO, ms(3_000)] {
                 let phi = fed(&config(), pause, times);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_up_to_the_pause_is_put_up_with_and_a_longer_one_is_not() {
+    fn gap_up_to_the_pause_is_tolerated() {
         let times: Vec<u64> = (0..=1_000).map(|beat| beat * 1_000).collect();
         let phi = fed(&config(), ms(3_000), &times);
         assert!(phi.is_available(at(1_000_000 + 1_000 + 3_000), ms(3_000)));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_makes_it_available_again_and_the_gap_is_not_learnt() {
+    fn answer_restores_availability_and_gap_is_not_recorded() {
         let mut phi = fed(&config(), Duration::ZERO, &[0, 1_000, 2_000]);
         let usual = (phi.mean(), phi.deviation());
         assert!(!phi.is_available(at(9_000), Duration::ZERO));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_the_history_is_forgotten_to_the_last_bit() {
+    fn samples_beyond_the_history_leave_no_trace() {
         let config = FailureDetector { max_sample_size: 4, ..FailureDetector::default() };
         let pause = ms(10_000);
         let wild = fed(&config, pause, &[0, 5_000, 5_001, 9_000, 10_000, 11_000, 12_000, 13_000]);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn phi_never_falls_while_silence_lasts_and_is_never_nan() {
+    fn phi_grows_with_silence_and_is_never_nan() {
         let mut last = 0.0;
         for elapsed in (0..20_000).chain([100_000, 10_000_000, u64::from(u32::MAX)]) {
             let phi = phi(ms(elapsed), ms(1_200), ms(117));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn an_excused_gap_never_happened() {
+    fn excused_gap_is_not_counted() {
         let mut phi = fed(&config(), ms(3_000), &[0, 1_000]);
         phi.excuse(ms(30_000));
         assert!(phi.is_available(at(31_500), ms(3_000)));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_interval_does_not_overflow_the_sums() {
+    fn huge_intervals_do_not_overflow_the_sums() {
         let mut phi = PhiAccrual::new(&FailureDetector { max_sample_size: 100_000, ..config() });
         phi.heartbeat(at(0), Duration::MAX / 2);
         (1..=100_001).for_each(|_| phi.learn(Duration::MAX));

@@ -196,7 +196,7 @@ impl Net {
 }
 
 #[test]
-fn a_crashed_node_is_accused_by_all_about_five_seconds_later_and_nobody_else_is() {
+fn crashed_node_is_accused_by_all_within_five_seconds() {
     let mut net = Net::new(5, 1);
     net.run_until(at(60_300));
     net.crash(2);
@@ -213,7 +213,7 @@ fn a_crashed_node_is_accused_by_all_about_five_seconds_later_and_nobody_else_is(
 }
 
 #[test]
-fn a_node_that_comes_back_is_cleared_by_everybody_who_accused_it() {
+fn returning_node_is_cleared_by_all_its_accusers() {
     let mut net = Net::new(4, 2);
     net.run_until(at(30_000));
     net.stop_for(3, ms(8_000));
@@ -225,7 +225,7 @@ fn a_node_that_comes_back_is_cleared_by_everybody_who_accused_it() {
 }
 
 #[test]
-fn a_node_that_was_stopped_accuses_nobody() {
+fn paused_node_accuses_no_member() {
     for span in [3_500, 5_000, 12_000, 120_000] {
         let mut net = Net::new(5, span);
         net.run_until(at(30_000));
@@ -238,7 +238,7 @@ fn a_node_that_was_stopped_accuses_nobody() {
 }
 
 #[test]
-fn a_node_stopped_for_less_than_the_pause_is_accused_by_nobody() {
+fn node_paused_below_the_acceptable_pause_is_not_accused() {
     for seed in 0..20 {
         let mut net = Net::new(5, seed);
         net.run_until(at(30_000 + seed * 137));
@@ -249,7 +249,7 @@ fn a_node_stopped_for_less_than_the_pause_is_accused_by_nobody() {
 }
 
 #[test]
-fn one_bad_link_is_reported_and_accuses_nobody() {
+fn bad_link_is_reported_without_accusation() {
     let mut net = Net::new(4, 3);
     net.run_until(at(20_000));
     net.cut(0, 1);
@@ -266,7 +266,7 @@ fn one_bad_link_is_reported_and_accuses_nobody() {
 }
 
 #[test]
-fn an_accused_node_is_cleared_as_soon_as_anybody_reaches_it() {
+fn accused_node_is_cleared_once_any_member_reaches_it() {
     let mut net = Net::new(3, 22);
     net.run_until(at(20_000));
     net.cut(0, 2);
@@ -283,7 +283,7 @@ fn an_accused_node_is_cleared_as_soon_as_anybody_reaches_it() {
 }
 
 #[test]
-fn a_split_is_seen_by_both_sides_and_so_is_its_end() {
+fn split_and_its_end_are_detected_by_both_sides() {
     let mut net = Net::new(5, 4);
     net.run_until(at(20_000));
     for (a, b) in [(0, 3), (0, 4), (1, 3), (1, 4), (2, 3), (2, 4)] {
@@ -299,7 +299,7 @@ fn a_split_is_seen_by_both_sides_and_so_is_its_end() {
 
 /// The smaller side misses most answers and doubts itself; the larger side does not.
 #[test]
-fn who_misses_most_answers_accuses_later_and_at_most_three_seconds_later() {
+fn node_missing_most_answers_accuses_up_to_3_s_later() {
     let mut net = Net::new(5, 5);
     net.run_until(at(20_000));
     (1..5).for_each(|other| net.cut(0, other));
@@ -312,7 +312,7 @@ fn who_misses_most_answers_accuses_later_and_at_most_three_seconds_later() {
 }
 
 #[test]
-fn a_refused_redial_and_no_voucher_accuse_within_300_ms() {
+fn refused_redial_accuses_within_300_ms() {
     let mut net = Net::new(4, 6);
     net.run_until(at(20_500));
     net.crash(3);
@@ -325,7 +325,7 @@ fn a_refused_redial_and_no_voucher_accuse_within_300_ms() {
 }
 
 #[test]
-fn a_refused_redial_accuses_nobody_whom_another_node_reaches() {
+fn refused_redial_is_refuted_by_a_successful_probe() {
     let mut net = Net::new(4, 7);
     net.run_until(at(20_500));
     net.does(0, |monitor, now, out| monitor.closed(now, node(3), out));
@@ -336,7 +336,7 @@ fn a_refused_redial_accuses_nobody_whom_another_node_reaches() {
 }
 
 #[test]
-fn a_closed_connection_or_a_refused_one_alone_is_no_evidence() {
+fn closed_or_refused_connection_alone_is_no_evidence() {
     let facts: [Fact; 2] = [Monitor::closed, Monitor::refused];
     for (number, fact) in facts.into_iter().enumerate() {
         let mut net = Net::new(2, 8);
@@ -348,7 +348,7 @@ fn a_closed_connection_or_a_refused_one_alone_is_no_evidence() {
 }
 
 #[test]
-fn a_new_connection_makes_old_evidence_void() {
+fn new_connection_voids_old_evidence() {
     let mut net = Net::new(2, 9);
     net.run_until(at(20_500));
     net.does(0, |monitor, now, out| monitor.closed(now, node(1), out));
@@ -359,7 +359,7 @@ fn a_new_connection_makes_old_evidence_void() {
 }
 
 #[test]
-fn evidence_from_before_a_pause_is_void_too() {
+fn evidence_from_before_a_pause_is_void() {
     let mut net = Net::new(2, 21);
     net.run_until(at(20_500));
     net.does(0, |monitor, now, out| monitor.closed(now, node(1), out));
@@ -371,7 +371,7 @@ fn evidence_from_before_a_pause_is_void_too() {
 }
 
 #[test]
-fn with_nobody_to_ask_the_evidence_alone_accuses() {
+fn evidence_accuses_if_no_member_can_probe() {
     let mut net = Net::new(2, 10);
     net.run_until(at(20_500));
     net.crash(1);
@@ -381,7 +381,7 @@ fn with_nobody_to_ask_the_evidence_alone_accuses() {
 }
 
 #[test]
-fn whoever_had_a_connection_is_a_witness_on_the_ring_or_not() {
+fn observer_off_the_ring_accuses_after_a_delay() {
     let mut net = Net::new(3, 11);
     let all = nodes(0..3);
     net.does(0, |monitor, now, out| monitor.set_members(now, all, &nodes([1]), out));
@@ -400,7 +400,7 @@ fn whoever_had_a_connection_is_a_witness_on_the_ring_or_not() {
 }
 
 #[test]
-fn a_witness_off_the_ring_is_silent_once_another_node_has_accused() {
+fn observer_off_the_ring_is_silent_after_an_accusation() {
     for (heard, accused) in [(20_800, 0), (21_500, 1)] {
         let mut net = Net::new(3, 11);
         let all = nodes(0..3);
@@ -423,7 +423,7 @@ fn a_witness_off_the_ring_is_silent_once_another_node_has_accused() {
 }
 
 #[test]
-fn who_is_on_the_ring_accuses_whatever_others_say() {
+fn observer_on_the_ring_accuses_independently() {
     let mut net = Net::new(3, 12);
     net.run_until(at(20_500));
     net.crash(2);
@@ -436,8 +436,8 @@ fn who_is_on_the_ring_accuses_whatever_others_say() {
 
 /// Five nodes for ten minutes; one heartbeat in ten is not answered.
 #[test]
-fn five_percent_of_loss_and_pauses_below_three_seconds_accuse_nobody() {
-    for seed in seeds("five_percent_of_loss_and_pauses_below_three_seconds_accuse_nobody", 20) {
+fn five_percent_loss_and_short_pauses_accuse_no_member() {
+    for seed in seeds("five_percent_loss_and_short_pauses_accuse_no_member", 20) {
         let mut net = Net::new(5, seed.value);
         net.loss = 0.05;
         for pause in 0..30 {
@@ -450,7 +450,7 @@ fn five_percent_of_loss_and_pauses_below_three_seconds_accuse_nobody() {
 }
 
 #[test]
-fn a_first_heartbeat_without_an_answer_is_reckoned_with_after_a_second() {
+fn missing_first_answer_counts_after_a_second() {
     let mut net = Net::new(2, 12);
     net.mail.clear();
     net.crash(1);
@@ -462,7 +462,7 @@ fn a_first_heartbeat_without_an_answer_is_reckoned_with_after_a_second() {
 }
 
 #[test]
-fn who_has_not_answered_is_asked_four_times_an_interval_and_who_has_once() {
+fn silent_member_gets_four_heartbeats_per_interval() {
     let mut monitor = Monitor::new(FailureDetector::default(), node(0), at(0), 20);
     let mut out = Outbox::new();
     monitor.set_members(at(0), nodes(0..3), &nodes(0..3), &mut out);
@@ -476,7 +476,7 @@ fn who_has_not_answered_is_asked_four_times_an_interval_and_who_has_once() {
 }
 
 #[test]
-fn the_answer_to_a_repeated_question_is_no_interval() {
+fn answer_to_repeated_heartbeat_is_no_interval() {
     let mut monitor = Monitor::new(FailureDetector::default(), node(0), at(0), 23);
     let mut out = Outbox::new();
     monitor.set_members(at(0), nodes(0..2), &nodes([1]), &mut out);
@@ -488,7 +488,7 @@ fn the_answer_to_a_repeated_question_is_no_interval() {
 }
 
 #[test]
-fn an_answer_settles_only_questions_that_are_older_than_its_heartbeat() {
+fn answer_settles_only_older_probe_requests() {
     let mut monitor = Monitor::new(FailureDetector::default(), node(0), at(0), 24);
     let mut out = Outbox::new();
     monitor.set_members(at(0), nodes(0..3), &nodes([2]), &mut out);
@@ -502,7 +502,7 @@ fn an_answer_settles_only_questions_that_are_older_than_its_heartbeat() {
 }
 
 #[test]
-fn a_voucher_for_an_older_question_clears_nobody() {
+fn result_of_an_older_probe_refutes_nothing() {
     let mut monitor = Monitor::new(FailureDetector::default(), node(0), at(0), 25);
     let mut out = Outbox::new();
     monitor.set_members(at(0), nodes(0..3), &nodes([2]), &mut out);
@@ -519,7 +519,7 @@ fn a_voucher_for_an_older_question_clears_nobody() {
 }
 
 #[test]
-fn answers_of_another_incarnation_are_counted_and_believed_by_nobody() {
+fn answers_of_another_incarnation_are_ignored() {
     let mut net = Net::new(2, 13);
     net.run_until(at(10_000));
     net.crash(1);
@@ -533,7 +533,7 @@ fn answers_of_another_incarnation_are_counted_and_believed_by_nobody() {
 }
 
 #[test]
-fn an_answer_counts_once_and_not_before_it_was_asked_for() {
+fn answer_counts_once_and_only_after_its_heartbeat() {
     let mut net = Net::new(2, 14);
     net.run_until(at(10_500));
     let strange = |net: &Net| net.monitors[0].stats().0.strange_answers;
@@ -545,7 +545,7 @@ fn an_answer_counts_once_and_not_before_it_was_asked_for() {
 }
 
 #[test]
-fn who_leaves_the_ring_is_forgotten_unless_suspected_and_then_once_it_answers() {
+fn member_off_the_ring_is_dropped_unless_suspected() {
     let mut net = Net::new(4, 15);
     net.run_until(at(10_000));
     net.cut(0, 2);
@@ -566,7 +566,7 @@ fn who_leaves_the_ring_is_forgotten_unless_suspected_and_then_once_it_answers() 
 }
 
 #[test]
-fn who_is_no_member_any_more_is_forgotten_whatever_was_thought_of_it() {
+fn former_member_is_dropped_even_if_suspected() {
     let mut net = Net::new(3, 16);
     net.crash(2);
     net.run_until(at(20_000));
@@ -577,8 +577,8 @@ fn who_is_no_member_any_more_is_forgotten_whatever_was_thought_of_it() {
 }
 
 #[test]
-fn in_100000_random_changes_exactly_the_ring_and_the_suspected_are_monitored() {
-    let test = "in_100000_random_changes_exactly_the_ring_and_the_suspected_are_monitored";
+fn random_changes_monitor_exactly_ring_and_suspects() {
+    let test = "random_changes_monitor_exactly_ring_and_suspects";
     for seed in seeds(test, 1) {
         let mut rng = SmallRng::seed_from_u64(seed.value);
         let mut monitor = Monitor::new(FailureDetector::default(), node(0), at(0), seed.value);
@@ -623,7 +623,7 @@ fn in_100000_random_changes_exactly_the_ring_and_the_suspected_are_monitored() {
 }
 
 #[test]
-fn questions_of_others_have_a_limit_and_expire() {
+fn probe_requests_are_bounded_and_expire() {
     let mut monitor = Monitor::new(FailureDetector::default(), node(0), at(0), 17);
     let mut out = Outbox::new();
     monitor.set_members(at(0), nodes(0..4), &BTreeSet::new(), &mut out);
@@ -637,7 +637,7 @@ fn questions_of_others_have_a_limit_and_expire() {
 }
 
 #[test]
-fn strangers_are_neither_probed_nor_believed() {
+fn non_members_are_neither_probed_nor_believed() {
     let mut monitor = Monitor::new(FailureDetector::default(), node(0), at(0), 18);
     let mut out = Outbox::new();
     monitor.set_members(at(0), nodes(0..3), &BTreeSet::new(), &mut out);
@@ -651,7 +651,7 @@ fn strangers_are_neither_probed_nor_believed() {
 }
 
 #[test]
-fn a_monitor_of_nobody_asks_nobody() {
+fn monitor_without_members_sends_nothing() {
     let mut monitor = Monitor::new(FailureDetector::default(), node(0), at(0), 19);
     let mut out = Outbox::new();
     monitor.set_members(at(0), nodes([0]), &nodes([0]), &mut out);
