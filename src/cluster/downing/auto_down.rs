@@ -1,4 +1,4 @@
-//! `auto-down`: the leader downs whatever is unreachable long enough. Unsafe.
+//! `auto-down`: the leader downs every member that has been unreachable for long enough. Unsafe.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::Decision;
 use super::view::View;
 
-/// `[cluster.downing.auto-down]`: **unsafe**. Every side of a split downs every other one and goes
-/// on. For tests, and for nodes whose work may run twice. Needs `trust-downing`, and is warned of
-/// at every start.
+/// `[cluster.downing.auto-down]`: **unsafe**. Each side of a split downs the other sides and
+/// continues. For tests, and for nodes whose work may run twice. Needs `trust-downing`; a warning
+/// is logged at every start.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct AutoDown {
-    /// How long a member must have been unreachable, each for itself.
+    /// How long a member must have been unreachable; counted for each member separately.
     #[serde(with = "humantime_serde")]
     pub after: Duration,
 }
@@ -26,7 +26,7 @@ impl Default for AutoDown {
 }
 
 impl AutoDown {
-    /// What this node should do.
+    /// The decision of this node.
     #[must_use]
     pub fn decide(&self, view: &View) -> Decision {
         if view.leads(None) { Decision::DownTargets } else { Decision::Nothing }

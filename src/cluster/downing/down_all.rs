@@ -1,9 +1,9 @@
-//! `down-all`: nobody stays; a supervisor starts the cluster anew.
+//! `down-all`: no side survives; a supervisor restarts the cluster.
 
 use super::Decision;
 use super::view::View;
 
-/// What this side should do.
+/// The decision of this side.
 pub(super) fn decide(_view: &View) -> Decision {
     Decision::DownAll
 }

@@ -1,7 +1,7 @@
-//! Indirectly connected nodes: somebody cannot reach them, and yet they are not on the other side
-//! of a cut. The network is then neither whole nor cleanly split.
+//! Indirectly connected members: some member cannot reach them, and yet they are not on the other
+//! side of a split. The network is then neither intact nor cleanly split.
 //!
-//! Source: Pekko's split brain resolver as described in spec/reference/pekko-cluster.md §2.8.
+//! The definition is that of Pekko's split brain resolver.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,17 +10,17 @@ use ostraca_ddata::id::NodeId;
 use super::view::{Record, View};
 use crate::cluster::member::Status;
 
-/// Who is indirectly connected, by either sign of it.
+/// The indirectly connected members of a view, by two criteria.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Indirect {
-    /// Both observers and subjects.
+    /// Members that are both observer and subject of records.
     circular: BTreeSet<NodeId>,
-    /// Subjects that have nevertheless seen the present state, and their observers.
+    /// Subjects that have nevertheless seen the present gossip state, and their observers.
     heard: BTreeSet<NodeId>,
 }
 
 impl Indirect {
-    /// Finds them in the records of the view.
+    /// Determines them from the records of the view.
     pub(super) fn of(view: &View) -> Self {
         let records = || records_among(view, |_| true);
         let observers: BTreeSet<NodeId> = records().map(|record| record.observer).collect();
@@ -40,12 +40,13 @@ impl Indirect {
         self.circular.contains(&node) || self.heard.contains(&node)
     }
 
-    /// The view without what is told by observers that are unreachable themselves, if there are
-    /// such.
+    /// The view without the records of observers that are unreachable themselves; `None` if there
+    /// are no such records.
     ///
-    /// Pekko takes a node for indirectly connected that accused another one and crashed before that
-    /// one was removed: two crashes shortly one after the other would end the cluster. (Who holds a
-    /// quorum does not go by this verdict: see [`resolve`](super::resolve).)
+    /// Pekko considers a member indirectly connected if it accused another member and crashed
+    /// before that member was removed, so that two crashes in short succession would end the
+    /// cluster. (A side with a quorum does not follow this decision: see
+    /// [`resolve`](super::resolve).)
     pub(super) fn without_the_silent(&self, view: &View) -> Option<View> {
         let silent = |record: &Record| {
             self.circular.contains(&record.observer) && !view.is_reachable(record.observer)
@@ -55,8 +56,8 @@ impl Indirect {
         (records != view.records).then(|| View { records, ..view.clone() })
     }
 
-    /// The view without the records among indirectly connected nodes, if somebody else is
-    /// unreachable as well.
+    /// The view without the records among indirectly connected members; `None` if no other member
+    /// is unreachable.
     pub(super) fn rest(&self, view: &View) -> Option<View> {
         if view.unreachable.keys().all(|node| self.contains(*node)) {
             return None;
@@ -78,7 +79,7 @@ impl Indirect {
     }
 }
 
-/// The records both of whose ends are members of such a status.
+/// The records of which both ends are members with an accepted status.
 fn records_among(
     view: &View,
     standing: impl Fn(Status) -> bool,

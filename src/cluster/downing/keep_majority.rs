@@ -1,4 +1,4 @@
-//! `keep-majority`: the larger side stays. The default.
+//! `keep-majority`: the side with more members survives. The default.
 
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
@@ -7,32 +7,32 @@ use super::indirect::Indirect;
 use super::view::{MEMBERS, POSSIBLE, SURE, Sides, View, lowest_is_reachable};
 use super::{Decision, Stays};
 
-/// `[cluster.downing.keep-majority]`: suits clusters whose size changes.
+/// `[cluster.downing.keep-majority]`: for clusters of changing size.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct KeepMajority {
-    /// Counts only members with this role; unset: all. A side with the larger part of a role but
-    /// no quorum of the configuration cannot remove the other one.
+    /// Only members with this role are counted; unset: all members. A side with more members of the
+    /// role but without a quorum of the configuration cannot remove the other side.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// Which of two equal sides stays.
+    /// Which of two sides of equal size survives.
     pub tie_break: TieBreak,
 }
 
-/// Which of two equal sides stays.
+/// Which of two sides of equal size survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TieBreak {
-    /// The one with the tiebreaker of the installed configuration (its oldest voter), so that
-    /// verdict and quorum agree. While there is none, or it is gone: the lowest address.
+    /// The side with the tiebreaker of the installed configuration (its oldest voter), so that
+    /// decision and quorum agree. Without a tiebreaker among the members: as `lowest-address`.
     #[default]
     Tiebreaker,
-    /// The one with the lowest address, as in Akka.
+    /// The side with the lowest address, as in Akka.
     LowestAddress,
 }
 
 impl KeepMajority {
-    /// What this side should do.
+    /// The decision of this side.
     #[must_use]
     pub fn decide(&self, view: &View) -> Decision {
         if !Indirect::of(view).is_empty() {
@@ -48,7 +48,7 @@ impl KeepMajority {
         self.larger(view, &now, &now).unless_doubtful(worst)
     }
 
-    /// The larger side; of equal ones the one that `tie` gives.
+    /// The larger side of `counted`; if they are equal, the side that wins the tie in `tie`.
     fn larger(&self, view: &View, counted: &Sides<'_>, tie: &Sides<'_>) -> Stays {
         let reachable = match counted.reachable.len().cmp(&counted.unreachable.len()) {
             std::cmp::Ordering::Greater => Some(true),
@@ -60,7 +60,7 @@ impl KeepMajority {
 }
 
 impl TieBreak {
-    /// Whether this side has what breaks a tie; `None` if there is no such member.
+    /// Whether this side wins the tie; `None` if no member decides it.
     pub(super) fn is_reachable(self, view: &View, sides: &Sides<'_>) -> Option<bool> {
         let tiebreaker = view.electorate.as_ref().map(|electorate| electorate.tiebreaker);
         let tiebreaker = tiebreaker.filter(|node| view.member(*node).is_some());

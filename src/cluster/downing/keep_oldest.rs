@@ -1,4 +1,4 @@
-//! `keep-oldest`: the side with the oldest member stays.
+//! `keep-oldest`: the side with the oldest member survives.
 
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
@@ -8,16 +8,17 @@ use super::view::{MEMBERS, SURE, Sides, View};
 use super::{Decision, Stays};
 use crate::cluster::member::Status;
 
-/// `[cluster.downing.keep-oldest]`: keeps what runs on the oldest node, singletons above all.
+/// `[cluster.downing.keep-oldest]`: preserves what runs on the oldest member, especially
+/// singletons.
 ///
 /// It may keep the smaller side, which has no quorum: needs `trust-downing`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct KeepOldest {
-    /// The oldest goes if it is alone against two or more. Off: whatever happens to the oldest's
-    /// node happens to the whole cluster.
+    /// The oldest member is downed if it is alone against two or more members. If `false`, a
+    /// failure of the oldest member downs the whole cluster.
     pub down_if_alone: bool,
-    /// The oldest with this role, and counts only those; unset: of all.
+    /// Only members with this role are counted, and the oldest of them decides; unset: all members.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
 }
@@ -28,11 +29,11 @@ impl Default for KeepOldest {
     }
 }
 
-/// Without Leaving, with everybody who may be Up over there.
+/// Worst case: Leaving members are already gone, and members that are not yet Up have become Up.
 const STAYING: &[Status] = &[Status::Joining, Status::WeaklyUp, Status::Up];
 
 impl KeepOldest {
-    /// What this side should do.
+    /// The decision of this side.
     #[must_use]
     pub fn decide(&self, view: &View) -> Decision {
         if !Indirect::of(view).is_empty() {

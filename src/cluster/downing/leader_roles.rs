@@ -1,4 +1,4 @@
-//! `leader-roles`: the leader downs unreachable members that have one of some roles.
+//! `leader-roles`: the leader downs unreachable members that have one of the target roles.
 
 use std::collections::BTreeSet;
 
@@ -8,19 +8,20 @@ use serde::{Deserialize, Serialize};
 use super::Decision;
 use super::view::View;
 
-/// `[cluster.downing.leader-roles]`: for roles that get no traffic while they are cut off. Both
-/// sides of a split act: needs `trust-downing`.
+/// `[cluster.downing.leader-roles]`: for roles that get no traffic while they are disconnected.
+/// Both sides of a split act: needs `trust-downing`.
 ///
-/// Source: the custom downing of seed 004 (spec/reference/pekko-cluster.md §2.10).
+/// The strategy follows a custom downing provider published for Akka
+/// (docs/protocol/membership.md#strategies-that-need-trust).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LeaderRoles {
-    /// Who may be downed: members with any of these roles. Must not be empty.
+    /// Members with any of these roles may be downed. Must not be empty.
     pub target_roles: BTreeSet<String>,
 }
 
 impl LeaderRoles {
-    /// What this node should do.
+    /// The decision of this node.
     #[must_use]
     pub fn decide(&self, view: &View) -> Decision {
         if view.leads(None) { Decision::DownTargets } else { Decision::Nothing }

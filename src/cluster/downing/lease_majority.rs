@@ -1,5 +1,5 @@
-//! `lease-majority`: the side that obtains a lease from a third party stays; the larger side asks
-//! first.
+//! `lease-majority`: the side that acquires a lease from a third party survives; the larger side
+//! requests it first.
 
 use std::time::Duration;
 
@@ -11,25 +11,25 @@ use super::indirect::Indirect;
 use super::keep_majority::TieBreak;
 use super::view::{MEMBERS, View};
 
-/// `[cluster.downing.lease-majority]`: leaves the last word to a lease outside of the cluster.
+/// `[cluster.downing.lease-majority]`: a lease outside of the cluster decides.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LeaseMajority {
-    /// What the lease is called; unset: `<cluster name>-downing`. Clusters that share a provider
-    /// must not share a name.
+    /// Name of the lease; unset: `<cluster name>-downing`. Clusters that share a lease provider
+    /// must use different names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_name: Option<String>,
-    /// How long the smaller side waits before it asks.
+    /// How long the smaller side waits before it requests the lease.
     #[serde(with = "humantime_serde")]
     pub acquire_lease_delay_for_minority: Duration,
-    /// How long an answer is waited for before it counts as a refusal.
+    /// How long the answer is awaited before it counts as a refusal.
     #[serde(with = "humantime_serde")]
     pub acquire_within: Duration,
-    /// How long the lease is held after the last downed member is removed, so that a late side
+    /// How long the lease is kept after the last downed member was removed, so that a late side
     /// finds it taken.
     #[serde(with = "humantime_serde")]
     pub release_after: Duration,
-    /// Counts only members with this role; unset: all.
+    /// Only members with this role are counted; unset: all members.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
 }
@@ -47,7 +47,7 @@ impl Default for LeaseMajority {
 }
 
 impl LeaseMajority {
-    /// What this side should do.
+    /// The decision of this side.
     #[must_use]
     pub fn decide(&self, view: &View) -> Decision {
         if !Indirect::of(view).is_empty() {

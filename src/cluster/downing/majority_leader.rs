@@ -1,4 +1,4 @@
-//! `majority-leader`: the leader of the majority downs the rest.
+//! `majority-leader`: the leader of the majority downs the other members.
 
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
@@ -6,20 +6,20 @@ use serde::{Deserialize, Serialize};
 use super::Decision;
 use super::view::{MEMBERS, POSSIBLE, View, lowest_is_reachable};
 
-/// `[cluster.downing.majority-leader]`: `keep-majority` without its double check. Needs
+/// `[cluster.downing.majority-leader]`: `keep-majority` without the worst-case check. Needs
 /// `trust-downing`.
 ///
-/// Source: the custom downing of seed 004 (spec/reference/pekko-cluster.md §2.10). There reachable
-/// Joining members count against the own side; here only unreachable ones do.
+/// The strategy follows a custom downing provider published for Akka. There, reachable Joining
+/// members count against their own side; here, only unreachable ones are counted.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct MajorityLeader {
-    /// Counts only members with this role, and their leader acts; unset: all.
+    /// Only members with this role are counted, and their leader acts; unset: all members.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub majority_member_role: Option<String>,
-    /// A minority shuts itself down.
+    /// Whether the nodes of a minority stop.
     pub down_if_in_minority: bool,
-    /// Whether a minority stops the whole node or only leaves the cluster.
+    /// Whether such a node stops as a whole (`true`) or only leaves the cluster.
     pub shutdown_on_resolution: bool,
 }
 
@@ -30,7 +30,7 @@ impl Default for MajorityLeader {
 }
 
 impl MajorityLeader {
-    /// What this node should do.
+    /// The decision of this node.
     #[must_use]
     pub fn decide(&self, view: &View) -> Decision {
         let role = self.majority_member_role.as_deref();

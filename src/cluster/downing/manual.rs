@@ -1,9 +1,9 @@
-//! `manual`: nobody is downed but by `down(node)`.
+//! `manual`: members are downed only by `down(node)`.
 
 use super::Decision;
 use super::view::View;
 
-/// What this node should do.
+/// The decision of this node.
 pub(super) fn decide(_view: &View) -> Decision {
     Decision::Nothing
 }

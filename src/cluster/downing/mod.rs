@@ -1,10 +1,11 @@
-//! Downing, or the resolution of split brains: who proposes to remove whom, and who goes, when
-//! members stay unreachable.
+//! Downing, the resolution of split brains: decides which unreachable members should be removed,
+//! which node proposes that, and which nodes stop.
 //!
-//! A strategy is a pure function from a [`View`] to a [`Decision`], a file each. [`resolve`] says
-//! what comes of it, the [`Resolver`] when. Removal takes effect by a configuration
-//! (spec/safety.md §6): what is decided here is a proposal. Knows no gossip, no socket, no lease.
-//! Spec: spec/membership.md, *Downing*; spec/reference/pekko-cluster.md §2.8–2.10.
+//! A strategy is a pure function from a [`View`] to a [`Decision`]; each has its own file.
+//! [`resolve`] derives the actions from a decision, and the [`Resolver`] determines the time. A
+//! decision is only a proposal: a removal takes effect by a configuration
+//! (docs/protocol/membership.md#removal-only-by-a-configuration). The strategies follow those of
+//! Akka and Pekko.
 
 mod auto_down;
 mod down_all;
@@ -45,42 +46,44 @@ use self::side::Side;
 pub use self::static_quorum::StaticQuorum;
 pub use self::view::{Electorate, Record, View};
 
-/// What a strategy decides from a view.
+/// The decision of a strategy about a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Waits.
+    /// No action.
     Nothing,
-    /// This side stays: downs everybody who is unreachable.
+    /// This side survives: the unreachable members are downed.
     DownUnreachable,
-    /// The other side stays: downs everybody on this one.
+    /// The other side survives: the members of this side are downed.
     DownReachable,
-    /// Downs everybody.
+    /// All members are downed.
     DownAll,
-    /// Downs the indirectly connected, and whom the strategy downs once these are set aside.
+    /// The indirectly connected members are downed, and those that the strategy downs once the
+    /// records of these are set aside.
     DownIndirectlyConnected,
-    /// Asks for the lease `after` this long, then downs the unreachable; refused: the reachable.
+    /// The lease is requested after the delay `after`. If it is granted, the unreachable members
+    /// are downed, otherwise the reachable ones.
     AcquireLeaseAndDownUnreachable {
-        /// Zero but for a minority.
+        /// Delay of the request; zero unless this side is a minority.
         after: Duration,
     },
-    /// Asks for the lease, then downs the indirectly connected and the rest as decided; refused:
-    /// those and everybody else on this side.
+    /// The lease is requested. If it is granted, the indirectly connected members are downed, and
+    /// those that the strategy downs; otherwise the indirectly connected members and this side.
     AcquireLeaseAndDownIndirectlyConnected,
-    /// Downs those of the unreachable that the strategy names.
+    /// The unreachable members that the strategy selects are downed.
     DownTargets,
     /// This node stops.
     ShutDownSelf,
-    /// This node leaves the cluster and goes on without it.
+    /// This node leaves the cluster but its process continues.
     LeaveCluster,
 }
 
 impl Decision {
-    /// Whether it downs the indirectly connected.
+    /// Whether the indirectly connected members are downed.
     const fn is_of_indirect(self) -> bool {
         matches!(self, Self::DownIndirectlyConnected | Self::AcquireLeaseAndDownIndirectlyConnected)
     }
 
-    /// Whether whoever decides it is among those that go.
+    /// Whether the deciding node is among the downed nodes.
     const fn ends_this_side(self) -> bool {
         matches!(
             self,
@@ -89,63 +92,65 @@ impl Decision {
     }
 }
 
-/// A strategy with its settings.
+/// A downing strategy with its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Strategy {
-    /// A side of a fixed size stays.
+    /// The side with at least `quorum-size` members survives.
     StaticQuorum(StaticQuorum),
-    /// The larger side stays.
+    /// The side with more members survives.
     KeepMajority(KeepMajority),
-    /// The side with the oldest stays.
+    /// The side with the oldest member survives.
     KeepOldest(KeepOldest),
-    /// Nobody stays.
+    /// No side survives.
     DownAll,
-    /// The side with the lease stays.
+    /// The side that acquires the lease survives.
     LeaseMajority(LeaseMajority),
-    /// The oldest downs the unreachable.
+    /// The oldest member downs the unreachable members.
     Oldest(Oldest),
-    /// The leader downs them while enough remain.
+    /// The leader downs the unreachable members while enough members remain.
     QuorumLeader(QuorumLeader),
-    /// The leader of the majority downs them.
+    /// The leader of the majority downs the unreachable members.
     MajorityLeader(MajorityLeader),
-    /// The leader downs those with a role.
+    /// The leader downs the unreachable members with certain roles.
     LeaderRoles(LeaderRoles),
-    /// The leader of a role downs those with a role.
+    /// The leader of a role downs the unreachable members with certain roles.
     RoleLeaderRoles(RoleLeaderRoles),
-    /// The leader downs them. Unsafe.
+    /// The leader downs the unreachable members. Unsafe.
     AutoDown(AutoDown),
-    /// Nobody is downed.
+    /// No member is downed automatically.
     Manual,
 }
 
-/// Whose word removes members.
+/// The authority that removes members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// A quorum of the configuration: at most one side goes on, whatever the strategy says.
+    /// A quorum of the configuration: at most one side continues, independently of the strategy.
     Configuration,
-    /// The survivors of the strategy's verdict (`trust-downing`): two sides may.
+    /// The survivors chosen by the strategy (`trust-downing`): two sides may continue.
     Survivors,
 }
 
-/// What comes of a decision.
+/// The actions that follow from a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolution {
-    /// What was decided.
+    /// The decision that applies.
     pub decision: Decision,
-    /// What the strategy had decided, where the quorum overruled it or takes others.
+    /// The decision of the strategy, if the quorum overruled it or another set of members is
+    /// downed.
     pub overruled: Option<Decision>,
-    /// Who is to be downed, this node perhaps among them; ≤ members.
+    /// Members to down, possibly including this node; ≤ members.
     pub down: BTreeSet<NodeId>,
-    /// Whether this node acts for its side. Otherwise it only watches, or goes itself.
+    /// Whether this node acts for its side. Otherwise it only observes, or stops itself.
     pub responsible: bool,
-    /// How many of its side are to act before this node may in their place, where any may: a
-    /// configuration decides, and who leads may have no link to a quorum.
+    /// Number of members on this side that act before this node may act in their place; `None` if
+    /// it must not. Where a configuration decides, the leader may lack a link to a quorum.
     pub turn: Option<usize>,
 }
 
 impl Resolution {
-    /// Whether records contradict each other, and these were chosen from among those they concern.
+    /// Whether records contradict each other, so that `down` was selected from the members that
+    /// they concern.
     #[must_use]
     pub fn sets_aside(&self) -> bool {
         self.overruled.is_some_and(Decision::is_of_indirect)
@@ -153,7 +158,7 @@ impl Resolution {
 }
 
 impl Strategy {
-    /// What the strategy makes of the view, before anybody asks who may act.
+    /// The decision of the strategy about the view, independent of the node that acts.
     #[must_use]
     pub fn decide(&self, view: &View) -> Decision {
         match self {
@@ -172,7 +177,7 @@ impl Strategy {
         }
     }
 
-    /// Whom `decision` downs in this view, in its own strategy's eyes.
+    /// Members that `decision` downs in this view.
     #[must_use]
     pub fn down(&self, view: &View, decision: Decision) -> BTreeSet<NodeId> {
         let side = |reachable: bool| {
@@ -196,8 +201,8 @@ impl Strategy {
         }
     }
 
-    /// Whom a side downs that was refused the lease: itself, whatever is indirectly connected
-    /// included.
+    /// Members that a side downs when it is refused the lease: its own members and the indirectly
+    /// connected ones.
     #[must_use]
     pub fn down_without_lease(&self, view: &View) -> BTreeSet<NodeId> {
         let indirect = Indirect::of(view);
@@ -216,7 +221,7 @@ impl Strategy {
                 Some((decision, view)) if !decision.is_of_indirect() => {
                     down.extend(self.down(&view, decision));
                 }
-                // Setting them aside does not help: there is no telling who is where.
+                // Without these records the strategy still cannot tell the sides apart.
                 _ => down.extend(view.downable()),
             },
         }
@@ -235,12 +240,12 @@ impl Strategy {
         view.member(node).is_some_and(|member| !member.roles.is_disjoint(roles))
     }
 
-    /// Whether a side that holds a quorum may still end itself: the strategy says so on purpose.
+    /// Whether the strategy may deliberately stop a side that holds a quorum.
     const fn ends_quorums(&self) -> bool {
         matches!(self, Self::DownAll | Self::StaticQuorum(_))
     }
 
-    /// Whether it compares the sides of a split, as Akka's resolver does: the first five.
+    /// Whether the strategy compares the sides of a split, as Akka's resolver does.
     const fn weighs_sides(&self) -> bool {
         matches!(
             self,
@@ -252,7 +257,7 @@ impl Strategy {
         )
     }
 
-    /// See [`Resolution::turn`].
+    /// Value of [`Resolution::turn`].
     fn turn(&self, trust: Trust, view: &View, decision: Decision) -> Option<usize> {
         let may = trust == Trust::Configuration
             && self.weighs_sides()
@@ -260,7 +265,7 @@ impl Strategy {
         view.turn().filter(|_| may)
     }
 
-    /// Whether this node is the one that acts on `decision`.
+    /// Whether this node acts on `decision`.
     fn is_responsible(&self, view: &View, decision: Decision) -> bool {
         match self {
             Self::Oldest(_)
@@ -275,16 +280,19 @@ impl Strategy {
     }
 }
 
-/// Decides, lets the quorum overrule, and says who goes.
+/// Decides about the view, applies the quorum rule, and determines the members to down.
 ///
-/// Under [`Trust::Configuration`] a side that holds a quorum never ends itself, except under
-/// `down-all` and `static-quorum` (spec/safety.md §6): nobody else can install a configuration.
-/// Where the strategy would have it go, it stays and proposes to remove whom it does not reach. So
-/// it does where the strategy would remove all who are indirectly connected: fewer have to go, and
-/// who has ended itself is not taken back (the module `side`). Whom the others can do without waits
-/// until they remove it, or hear it again. So does who would end itself on a side that holds no
-/// quorum, but would hold one of the configuration that is being decided: once that is accepted, the
-/// other side cannot go on without this one.
+/// Side with a quorum stays (docs/protocol/membership.md#side-with-a-quorum-stays): under
+/// [`Trust::Configuration`] a side that holds a quorum never stops, except under `down-all` and
+/// `static-quorum`, because no other side can install a configuration. Where the strategy would
+/// stop it, it proposes to remove the members that it does not reach. It does the same where the
+/// strategy would remove all indirectly connected members: fewer removals suffice, and a node that
+/// stopped cannot be restored (module `side`).
+///
+/// Two kinds of nodes wait instead of stopping: a node without which the other members hold a
+/// quorum and are connected with it, until they remove it or reach it again; and a node on a side
+/// without a quorum that would hold a quorum of the configuration being decided, because the other
+/// side cannot continue without it once that configuration is accepted.
 #[must_use]
 pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
     use Decision as D;
@@ -328,7 +336,7 @@ pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
     if may_not_end && ends { waits() } else { resolution }
 }
 
-/// Who stays, in one strategy's eyes.
+/// The side that survives according to one strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stays {
     Reachable,
@@ -345,8 +353,9 @@ impl Stays {
         }
     }
 
-    /// A side stays only if it would also stay in the worst case: the other one may have seen a
-    /// member come or go that this one has not. In doubt nobody does.
+    /// Worst-case check (docs/protocol/membership.md#worst-case-check): a side survives only if it
+    /// would also survive in the worst case, because the other side may have seen a join or a leave
+    /// that this side has not. Otherwise no side survives.
     fn unless_doubtful(self, worst: impl FnOnce() -> Self) -> Decision {
         match self {
             Self::Reachable if worst() == Self::Reachable => Decision::DownUnreachable,

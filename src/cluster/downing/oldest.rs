@@ -1,4 +1,5 @@
-//! `oldest`: the oldest member downs whom it cannot reach; who cannot reach the oldest goes.
+//! `oldest`: the oldest member downs the members that it cannot reach; members that cannot reach
+//! the oldest stop.
 
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
@@ -7,19 +8,19 @@ use super::Decision;
 use super::view::{MEMBERS, View};
 use crate::cluster::member::{Member, Status};
 
-/// `[cluster.downing.oldest]`: like `keep-oldest`, but with no weighing of sides and no doubt
-/// about joins and leaves. Needs `trust-downing`.
+/// `[cluster.downing.oldest]`: like `keep-oldest`, but it neither compares sides nor checks the
+/// worst case of joins and leaves. Needs `trust-downing`.
 ///
-/// Source: the custom downing of seed 004 (spec/reference/pekko-cluster.md §2.10), with two
-/// changes: alone means without *anybody*, not only without others of the role; and of two nodes
-/// the oldest stays.
+/// The strategy follows a custom downing provider published for Akka, with two changes: the oldest
+/// is alone only if no other member at all is on its side, regardless of roles; and of two members
+/// the oldest survives.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Oldest {
-    /// Whose oldest has the word; unset: of all.
+    /// The oldest member with this role decides; unset: the oldest of all members.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest_member_role: Option<String>,
-    /// The oldest goes if it is alone against two or more; the second oldest downs it.
+    /// The oldest stops if it is alone against two or more members; the second oldest downs it.
     pub down_if_alone: bool,
 }
 
@@ -30,7 +31,7 @@ impl Default for Oldest {
 }
 
 impl Oldest {
-    /// What this node should do.
+    /// The decision of this node.
     #[must_use]
     pub fn decide(&self, view: &View) -> Decision {
         if view.unreachable.is_empty() {
@@ -52,7 +53,7 @@ impl Oldest {
     }
 }
 
-/// The next in age; of another role if this one has but one member.
+/// The second oldest member with the role; if there is none, the oldest other member.
 fn second<'a>(view: &'a View, of_role: &[&'a Member]) -> Option<&'a Member> {
     let next = || by_age(view, None).into_iter().find(|member| member.node != of_role[0].node);
     of_role.get(1).copied().or_else(next)
@@ -66,7 +67,7 @@ fn by_age<'a>(view: &'a View, role: Option<&str>) -> Vec<&'a Member> {
     members
 }
 
-/// Whether nobody else is on the side of `oldest`, and two or more are on the other.
+/// Whether `oldest` is the only member of its side, with two or more members on the other.
 fn is_alone(view: &View, oldest: &Member) -> bool {
     let sides = view.sides(None, [MEMBERS, MEMBERS]);
     let (with, against) = if view.is_reachable(oldest.node) {
@@ -77,7 +78,7 @@ fn is_alone(view: &View, oldest: &Member) -> bool {
     with.len() == 1 && against.len() >= 2
 }
 
-/// Waits while anybody is on its way out: who the oldest is may be about to change.
+/// Waits while any member is Exiting or Down, because another member may soon be the oldest.
 fn act(view: &View) -> Decision {
     let going = |member: &Member| matches!(member.status, Status::Exiting | Status::Down);
     if view.members.iter().any(going) { Decision::Nothing } else { Decision::DownUnreachable }

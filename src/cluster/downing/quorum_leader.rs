@@ -1,4 +1,4 @@
-//! `quorum-leader`: the leader downs the unreachable while enough members remain.
+//! `quorum-leader`: the leader downs the unreachable members while enough members remain.
 
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
@@ -6,20 +6,20 @@ use serde::{Deserialize, Serialize};
 use super::Decision;
 use super::view::{MEMBERS, View};
 
-/// `[cluster.downing.quorum-leader]`: needs `trust-downing`; nothing keeps a cluster from growing
-/// until two sides are large enough.
+/// `[cluster.downing.quorum-leader]`: needs `trust-downing`, because the cluster may grow until two
+/// sides are large enough.
 ///
-/// Source: the custom downing of seed 004 (spec/reference/pekko-cluster.md §2.10). There a graceful
-/// leave that takes the cluster below the quorum ends it too; here only unreachable members count.
+/// The strategy follows a custom downing provider published for Akka. There, a graceful leave that
+/// takes the cluster below the quorum also ends it; here, only unreachable members matter.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct QuorumLeader {
-    /// Counts only members with this role, and their leader acts; unset: all.
+    /// Only members with this role are counted, and their leader acts; unset: all members.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// Members that must remain. Must be set.
+    /// Number of members that must remain. Must be set.
     pub quorum_size: usize,
-    /// The remaining shut themselves down if they are fewer.
+    /// Whether the remaining nodes stop if they are fewer than `quorum-size`.
     pub down_if_out_of_quorum: bool,
 }
 
@@ -30,7 +30,7 @@ impl Default for QuorumLeader {
 }
 
 impl QuorumLeader {
-    /// What this node should do.
+    /// The decision of this node.
     #[must_use]
     pub fn decide(&self, view: &View) -> Decision {
         let role = self.role.as_deref();

@@ -1,8 +1,8 @@
-//! When a strategy is asked: after membership and reachability have been quiet long enough, or
-//! unquiet too long; and the conversation about a lease.
+//! Timing of downing: a strategy decides once membership and reachability have been stable for long
+//! enough, or unstable for too long (docs/protocol/membership.md#stable-view). Also handles the
+//! request for an external lease.
 //!
-//! Fed with views and points of time, answers with [`Order`]s; sends nothing, downs nobody itself.
-//! Spec: spec/membership.md, *Downing*; spec/reference/pekko-cluster.md §2.8, §5.3.
+//! [`Resolver`] is a pure state machine: it gets views and times, and emits [`Order`]s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,48 +14,49 @@ use super::view::View;
 use super::{Decision, LeaseMajority, Resolution, Strategy, Trust, resolve};
 use crate::cluster::member::Status;
 
-/// How long things must be quiet, and how long they may be unquiet.
+/// Time settings of a [`Resolver`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Quiet time before a decision.
+    /// How long the view must be stable before a decision.
     pub stable_after: Duration,
-    /// Everybody goes if members stay unreachable for `stable_after` and this long on top without
-    /// ever being quiet; `None`: never.
+    /// All members are downed if some stay unreachable for `stable_after` plus this time without a
+    /// stable view; `None`: never.
     pub down_all_after: Option<Duration>,
-    /// How long each that is nearer to leading has, before the next acts in its place: longer than it
-    /// takes until who is lost holds no lease and a configuration without it is decided.
+    /// Time for each candidate that precedes this node, before this node acts in its place. It must
+    /// be longer than the time until a lost node holds no lease and a configuration without it is
+    /// decided.
     pub turn: Duration,
 }
 
-/// What the membership machine is to do.
+/// Output of a [`Resolver`]: an order to the membership machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Propose to remove those that are to be downed; stop if this node is among them. Repeated
-    /// after another quiet time while they are still there.
+    /// Propose to remove the members to be downed; stop if this node is among them. The order is
+    /// repeated after another `stable_after` while they are still members.
     Resolve(Resolution),
-    /// What was ordered before no longer holds: by what is seen now nobody is to go, or it is for
-    /// another node to say. It need not be proposed again; what is under way may be decided.
+    /// Earlier orders no longer apply: by the present view no member is to be downed, or another
+    /// node acts. Do not propose them again; a proposal in progress may still be decided.
     Withdraw,
-    /// Ask for the lease; tell [`Resolver::lease_answered`].
+    /// Request the lease and report the answer to [`Resolver::lease_answered`].
     AcquireLease,
-    /// Give the lease back.
+    /// Release the lease.
     ReleaseLease,
 }
 
-/// What the lease's provider said.
+/// Answer of the lease provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseAnswer {
-    /// This side has it.
+    /// This side holds the lease.
     Granted,
-    /// The other side has it, or nobody can tell.
+    /// The other side holds the lease, or the provider cannot tell.
     Denied,
 }
 
-/// How many may act in the leader's place, one after the other: so many without a link to a quorum
-/// are not expected.
+/// Maximum number of members that act one after the other in place of the leader. It is unlikely
+/// that more of them lack a link to a quorum.
 const TURNS: usize = 8;
 
-/// Watches one node's views and says when to act on them.
+/// Observes the views of one node and decides when to act.
 #[derive(Clone, Debug)]
 pub struct Resolver {
     strategy: Strategy,
@@ -63,20 +64,20 @@ pub struct Resolver {
     timing: Timing,
     view: Option<View>,
     since: BTreeMap<NodeId, Instant>, // unreachable members
-    quiet_since: Instant,             // since what was seen or ordered last
-    unchanged_since: Instant,         // since what was seen last
+    quiet_since: Instant,             // since the last change or order
+    unchanged_since: Instant,         // since the last change
     unquiet_since: Option<Instant>,
-    has_work: bool,           // somebody is unreachable in it who could be downed
-    decided: bool,            // the present view leads to nothing
-    ordered: bool,            // and what an earlier one led to is not withdrawn
-    turn_at: Option<Instant>, // when this node acts, if nobody else does
+    has_work: bool,           // a member that could be downed is unreachable
+    decided: bool,            // the present view leads to no action
+    ordered: bool,            // an earlier order is not withdrawn
+    turn_at: Option<Instant>, // when this node acts in the leader's place
     lease: Lease,
 }
 
 #[derive(Clone, Debug)]
 enum Lease {
     Absent,
-    /// A minority lets the majority go first.
+    /// A minority gives the majority time to request the lease first.
     Waiting {
         at: Instant,
     },
@@ -90,7 +91,7 @@ enum Lease {
 }
 
 impl Resolver {
-    /// A resolver that has seen nothing yet.
+    /// A resolver without a view.
     #[must_use]
     pub const fn new(strategy: Strategy, trust: Trust, timing: Timing) -> Self {
         Self {
@@ -110,10 +111,10 @@ impl Resolver {
         }
     }
 
-    /// Takes a new view; to be called after every change of members, reachability or seen.
+    /// Sets a new view. Must be called after every change of members, reachability or seen.
     ///
-    /// How long members have been unreachable is reckoned here from one call to the next; what
-    /// the view says of it is not read.
+    /// The resolver computes for how long members have been unreachable from the times of these
+    /// calls, and ignores the durations in the view.
     pub fn observe(&mut self, now: Instant, mut view: View) {
         view.unreachable.values_mut().for_each(|silent| *silent = Duration::ZERO);
         let change = Change::between(self.view.as_ref(), &view);
@@ -141,7 +142,7 @@ impl Resolver {
         }
     }
 
-    /// What is to be done now, if anything. To be called until it says nothing, after every
+    /// Returns the next order, if any. Must be called until it returns `None`, after every
     /// [`observe`](Self::observe) and at [`next_deadline`](Self::next_deadline).
     pub fn poll(&mut self, now: Instant) -> Option<Order> {
         if self.is_to_release(now) {
@@ -162,7 +163,7 @@ impl Resolver {
         }
     }
 
-    /// When to [`poll`](Self::poll) next, if nothing else happens.
+    /// Time of the next [`poll`](Self::poll) without another input.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let of_lease = match self.lease {
@@ -176,8 +177,8 @@ impl Resolver {
         [of_lease, self.down_all_at()].into_iter().flatten().min()
     }
 
-    /// Takes the answer to [`Order::AcquireLease`]. Judged by the present view, not by the one
-    /// that led to the question; a grant that comes too late is given back.
+    /// Handles the answer to [`Order::AcquireLease`]. The present view decides, not the one that
+    /// led to the request. A lease that is granted too late is released.
     pub fn lease_answered(&mut self, now: Instant, answer: LeaseAnswer) -> Option<Order> {
         match (&self.lease, answer) {
             (Lease::Asked { .. }, LeaseAnswer::Granted) => {
@@ -191,7 +192,7 @@ impl Resolver {
         }
     }
 
-    /// The provider says that the lease is gone.
+    /// The provider reports that the lease was lost.
     pub fn lease_lost(&mut self) {
         if matches!(self.lease, Lease::Held { .. }) {
             self.lease = Lease::Absent;
@@ -247,8 +248,8 @@ impl Resolver {
     }
 
     fn act(&mut self, now: Instant, view: &View, mut resolution: Resolution) -> Option<Order> {
-        // What ends a whole side every node on it does by its own view: without a configuration
-        // there is no other way to tell it.
+        // A decision that ends a whole side applies to each of its nodes, and each node applies it
+        // to itself: without a configuration the leader cannot tell the others.
         let goes = matches!(resolution.decision, Decision::DownReachable | Decision::DownAll)
             && resolution.down.contains(&view.own);
         let is_own = resolution.down.contains(&view.own) || resolution.down.is_empty();
@@ -269,13 +270,13 @@ impl Resolver {
         (self.ordered, self.decided) = (true, false);
         self.restart(now, &resolution.down);
         if resolution.overruled.is_some() {
-            // Somebody else than those may have been due; all are judged anew then.
+            // Members other than those may be due as well; all of them are evaluated again.
             self.since.values_mut().for_each(|since| *since = now);
         }
         Some(Order::Resolve(resolution))
     }
 
-    /// The present view leads to nothing.
+    /// The present view leads to no action.
     fn leave_it(&mut self, now: Instant) -> Option<Order> {
         (self.decided, self.turn_at, self.unquiet_since) = (true, None, None);
         if let (Lease::Held { release_at, .. }, Strategy::LeaseMajority(settings)) =
@@ -295,7 +296,7 @@ impl Resolver {
         Some(Order::Resolve(Resolution { decision, overruled, down, responsible: true, turn }))
     }
 
-    /// Gives what was ordered the time to happen; if it does not, it is ordered again.
+    /// Gives the order time to take effect; otherwise it is repeated.
     fn restart(&mut self, now: Instant, down: &BTreeSet<NodeId>) {
         (self.quiet_since, self.turn_at) = (now, None);
         self.unquiet_since = None;
@@ -315,7 +316,7 @@ impl Resolver {
         self.lease = Lease::Absent;
         let view = self.dated(now).filter(has_work)?;
         if self.trust == Trust::Configuration && view.may_not_end_itself() {
-            // Neither side can go on without the other's word: asks again later.
+            // Neither side can continue without the other: request the lease again later.
             self.restart(now, &BTreeSet::new());
             return None;
         }
@@ -329,7 +330,7 @@ impl Resolver {
         self.act(now, &view, resolution)
     }
 
-    /// The present view, with the time that members have been unreachable.
+    /// The present view with the time for which members have been unreachable.
     fn dated(&self, now: Instant) -> Option<View> {
         let mut view = self.view.clone()?;
         for (node, silent) in &mut view.unreachable {
@@ -347,8 +348,8 @@ impl Resolver {
         }
     }
 
-    /// The lease is held until some time after the last one that it downed is removed, or everybody
-    /// is back.
+    /// Schedules the release of the lease: `release_after` after the last member downed by it was
+    /// removed, or after all members became reachable again.
     fn reckon_release(&mut self, now: Instant, view: &View) {
         let Strategy::LeaseMajority(LeaseMajority { release_after: after, .. }) = self.strategy
         else {
@@ -362,19 +363,19 @@ impl Resolver {
     }
 }
 
-/// Whether anybody is unreachable who could be downed.
+/// Whether a member that could be downed is unreachable.
 fn has_work(view: &View) -> bool {
     !view.unreachable.is_empty() && view.downable().any(|node| !view.is_reachable(node))
 }
 
-/// What a new view means for the clocks.
+/// Effect of a new view on the timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
-    /// Somebody became reachable or unreachable.
+    /// A member became reachable or unreachable.
     Reachability,
-    /// Somebody became Up, Exiting or Down.
+    /// A member became Up, Exiting or Down.
     Membership,
-    /// Nothing that a decision must wait for: joins, leaves, removals.
+    /// Changes that do not affect a decision: joins, leaves, removals.
     Minor,
 }
 

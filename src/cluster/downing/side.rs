@@ -1,15 +1,17 @@
-//! Which side a node is on where records contradict each other, and whether it has a quorum.
+//! The side of a node where reachability records contradict each other, and whether it holds a
+//! quorum (docs/protocol/membership.md#few-go-where-records-contradict).
 //!
-//! In a clean split who is reachable is this side. Where a node is both accused and accuses others,
-//! or is accused and answers all the same, nobody can tell by one record which of its two ends is to
-//! blame. Upstream has both go. That ends whole clusters here: a node that is heard by all and hears
-//! nobody accuses all, and is accused by all, so that all would go. A side with a quorum can do
-//! better, since only a configuration removes, and of two that want each other out it has one. So
-//! few go: first who is neither connected with this node nor has seen the present state, then one
-//! after the other who is accused and stands in most records, until nobody is left who accuses
-//! another one that is left. (The fewest possible would be a minimum vertex cover; the one of highest
-//! degree first is the usual approximation of it.) Nodes with the same links see it the same way.
-//! Spec: spec/safety.md §6.
+//! In a clean split the reachable members are this side. Where a member is both accused and an
+//! accuser, or is accused and still answers, one record cannot tell which end of the link is bad.
+//! Akka removes both ends, which would end whole clusters here: a node that hears no member accuses
+//! all and is accused by all, so all would go. A side with a quorum can remove fewer, because only
+//! a configuration removes members, and of two members that accuse each other at most one side
+//! holds the quorum.
+//!
+//! The removed members are first those that are neither connected with this node nor have seen the
+//! present gossip state; then, one after the other, the accused member with the most records, until
+//! no remaining member accuses another one. This approximates a minimum vertex cover by highest
+//! degree first. Nodes with the same links compute the same result.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,14 +21,15 @@ use super::indirect::Indirect;
 use super::view::{Record, View};
 use crate::cluster::member::Status;
 
-/// The side of the node whose view it is.
+/// The side of the node that owns the view.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// It holds a quorum of the installed configuration. In this view who is reachable is on it.
+    /// It holds a quorum of the installed configuration. In the contained view its members are
+    /// exactly the reachable ones.
     Quorum(Box<View>),
-    /// Those who had better stay hold one without this node, and are connected with it.
+    /// The remaining members hold a quorum without this node, and are connected with it.
     Spare,
-    /// It holds none, or there is no configuration yet.
+    /// It holds no quorum, or there is no configuration yet.
     Minority,
 }
 
@@ -45,7 +48,7 @@ impl Side {
         if odd.contains(&view.own) && rest.holds(is_told) {
             return Self::Spare;
         }
-        // Not all of those can be spared, so those stay that this node itself reaches.
+        // The quorum needs some of the odd members: this node's own records decide alone.
         Self::reached_in(view.with_own_eyes())
     }
 
@@ -59,14 +62,14 @@ impl Side {
 }
 
 impl View {
-    /// Whether the voters on this node's side, itself included, form a quorum of the installed
-    /// configuration. False before the first one. Who is Down does not help.
+    /// Whether the voters on this node's side, including itself, form a quorum of the installed
+    /// configuration. `false` before the first configuration. Down members do not count.
     #[must_use]
     pub fn holds_quorum(&self) -> bool {
         matches!(Side::of(self), Side::Quorum(_))
     }
 
-    /// Whether neither side may go on without this one, or the others have its removal in hand.
+    /// Whether the other side cannot continue without this one, or can remove this node by itself.
     pub(super) fn may_not_end_itself(&self) -> bool {
         !matches!(Side::of(self), Side::Minority) || self.may_hold_quorum()
     }
@@ -75,7 +78,7 @@ impl View {
         self.electorate.as_ref().is_some_and(|electorate| self.is_quorum_of(electorate, is_here))
     }
 
-    /// Nothing of those who are odd is heard: they alone are unreachable, beside who is Down.
+    /// The view without the records of the odd members: only they and Down members are unreachable.
     fn without(&self, odd: &BTreeSet<NodeId>) -> Self {
         let is_down =
             |node: &NodeId| self.member(*node).is_none_or(|member| member.status >= Status::Down);
@@ -85,7 +88,7 @@ impl View {
         view
     }
 
-    /// Nothing is heard but what this node itself finds.
+    /// The view with only the records of this node itself.
     fn with_own_eyes(&self) -> Self {
         let mut view = self.clone();
         view.records.retain(|record| record.observer == self.own);
@@ -95,10 +98,10 @@ impl View {
     }
 }
 
-/// Who goes so that nobody is left who accuses another one that is left; this node perhaps among
-/// them. Only who is accused by somebody; ≤ members.
+/// Accused members whose removal leaves no accusation between remaining members; may include this
+/// node. ≤ members.
 fn odd_ones(view: &View) -> BTreeSet<NodeId> {
-    // The word of who is Down does not count, nor what is said of it.
+    // Records by and about Down members do not count.
     let standing = view.members.iter().filter(|member| member.status < Status::Down);
     let ages: BTreeMap<NodeId, u64> =
         standing.map(|member| (member.node, member.up_number.unwrap_or(u64::MAX))).collect();
@@ -110,14 +113,14 @@ fn odd_ones(view: &View) -> BTreeSet<NodeId> {
         *node != view.own && !view.connected.contains(node) && !view.seen.contains(node)
     };
     let mut odd: BTreeSet<NodeId> = accused.iter().copied().filter(is_silent).collect();
-    let mut said: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new(); // by or of each other
+    let mut said: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new(); // records by or of
     let both_left = |r: &&Record| !odd.contains(&r.observer) && !odd.contains(&r.subject);
     for record in view.records.iter().filter(counts).filter(both_left) {
         said.entry(record.observer).or_default().insert(record.subject);
         said.entry(record.subject).or_default().insert(record.observer);
     }
     loop {
-        // Of equals rather not this node; who is younger.
+        // Among equals, preferably another node than this one, then the younger.
         let candidates = said.iter().filter(|(node, of)| accused.contains(*node) && !of.is_empty());
         let worst = candidates
             .max_by_key(|(node, of)| (of.len(), **node != view.own, ages[*node], **node))

@@ -1,4 +1,4 @@
-//! `static-quorum`: a side stays if it has a fixed number of members.
+//! `static-quorum`: a side survives if it has a fixed number of members.
 
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
@@ -7,24 +7,25 @@ use super::indirect::Indirect;
 use super::view::{MEMBERS, POSSIBLE, SURE, Sides, View};
 use super::{Decision, Stays};
 
-/// `[cluster.downing.static-quorum]`: for clusters whose size is fixed.
+/// `[cluster.downing.static-quorum]`: for clusters of fixed size.
 ///
-/// A cluster of more than `2 · quorum-size − 1` members downs itself as a whole when anybody is
-/// unreachable, since two quorums could stand side by side. A side below the quorum downs itself
-/// even if it is all that is left.
+/// A cluster of more than `2 · quorum-size − 1` members downs all of them when any member is
+/// unreachable, because two sides could have the quorum. A side below the quorum stops even if it
+/// is all that is left.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct StaticQuorum {
-    /// Members that a side must have to stay: more than half of the planned size. Must be set.
+    /// Minimum number of members of a surviving side: more than half of the planned size. Must be
+    /// set.
     pub quorum_size: usize,
-    /// Counts only members with this role; unset: all. Needs `trust-downing`, for a quorum of a
-    /// role is none of the configuration.
+    /// Only members with this role are counted; unset: all members. Needs `trust-downing`, because
+    /// a quorum of a role is not a quorum of the configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
 }
 
 impl StaticQuorum {
-    /// What this side should do.
+    /// The decision of this side.
     #[must_use]
     pub fn decide(&self, view: &View) -> Decision {
         let now = view.sides(self.role.as_deref(), [MEMBERS, MEMBERS]);
@@ -42,7 +43,7 @@ impl StaticQuorum {
         sides.len() + 1 > 2 * self.quorum_size
     }
 
-    /// Nobody stays where both could.
+    /// If both sides have the quorum, none survives.
     fn side(&self, sides: &Sides<'_>) -> Stays {
         let [here, there] =
             [&sides.reachable, &sides.unreachable].map(|side| side.len() >= self.quorum_size);

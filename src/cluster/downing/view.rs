@@ -1,7 +1,8 @@
-//! What a decision is made from: one node's picture of the cluster, and how to count in it.
+//! Input of downing strategies: one node's view of the cluster, and functions that count members in
+//! it.
 //!
-//! Knows no strategy and no clock. Spec: spec/membership.md, *Downing*; the working sets are those
-//! of spec/reference/pekko-cluster.md §2.8.
+//! Depends on neither a strategy nor a clock. The sets of counted statuses are those of Pekko's
+//! resolver.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,46 +14,48 @@ use ostraca_ddata::replicator::quorum::is_quorum;
 
 use crate::cluster::member::{Member, Status};
 
-/// A negative row of the reachability table: `observer` says that it cannot reach `subject`.
+/// A negative entry of the reachability table: `observer` cannot reach `subject`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Record {
-    /// Who says so.
+    /// The member that reports it.
     pub observer: NodeId,
-    /// Whom it cannot reach.
+    /// The member that it cannot reach.
     pub subject: NodeId,
 }
 
-/// The voters of the installed configuration (spec/safety.md §1).
+/// The voters of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Electorate {
-    /// Who votes.
+    /// All voters.
     pub voters: Vec<NodeId>, // ≤ the voter limit of the configuration
-    /// Which half of them is a quorum: the one with this voter.
+    /// A half of the voters that contains this voter is a quorum
+    /// (docs/protocol/configurations.md#quorum-by-the-tie-rule).
     pub tiebreaker: NodeId,
 }
 
-/// One node's picture of the cluster at one moment. Every set is bounded by the members.
+/// One node's view of the cluster at one moment. Every set is bounded by the members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// Whose picture it is.
+    /// The node that owns the view.
     pub own: NodeId,
-    /// Everybody in gossip, this node included; each once.
+    /// All members in gossip, including this node; each once.
     pub members: Vec<Member>,
-    /// Who is unreachable, whoever says so, and for how long already. Never this node.
+    /// Members that any observer reports as unreachable, and for how long they have been. Never
+    /// this node.
     pub unreachable: BTreeMap<NodeId, Duration>,
-    /// Who says so of whom. Only rows between members count.
+    /// Records about unreachable members. Only records between members are contained.
     pub records: BTreeSet<Record>,
-    /// Who has seen the present state of gossip.
+    /// Members that have seen the present gossip state.
     pub seen: BTreeSet<NodeId>,
-    /// Whom this node is connected with at the moment.
+    /// Members with which this node is connected at the moment.
     pub connected: BTreeSet<NodeId>,
-    /// The installed configuration; `None` before the first one.
+    /// The voters of the installed configuration; `None` before the first one.
     pub electorate: Option<Electorate>,
-    /// The configuration that may be the next one, if a proposal is under way.
+    /// The voters of the configuration that may be the next one, if a proposal is in progress.
     pub pending: Option<Electorate>,
 }
 
-/// The two sides of a split, as far as they are counted; both in the order of addresses.
+/// The counted members of the two sides of a split, each in address order.
 #[derive(Debug)]
 pub(super) struct Sides<'a> {
     pub(super) reachable: Vec<&'a Member>,
@@ -61,9 +64,9 @@ pub(super) struct Sides<'a> {
 
 /// Up and Leaving: the members that strategies count.
 pub(super) const MEMBERS: &[Status] = &[Status::Up, Status::Leaving];
-/// As few as there might be: who is Leaving may be gone already over there.
+/// Lower bound for a side: Leaving members may already be gone in the view of the other side.
 pub(super) const SURE: &[Status] = &[Status::Up];
-/// As many as there might be: who is Joining may be Up already over there.
+/// Upper bound for a side: Joining members may already be Up in the view of the other side.
 pub(super) const POSSIBLE: &[Status] =
     &[Status::Joining, Status::WeaklyUp, Status::Up, Status::Leaving];
 
@@ -78,30 +81,30 @@ impl Sides<'_> {
 }
 
 impl View {
-    /// The member that `node` is.
+    /// The member with this node id.
     #[must_use]
     pub fn member(&self, node: NodeId) -> Option<&Member> {
         self.members.iter().find(|member| member.node == node)
     }
 
-    /// Whether nobody calls it unreachable. A node never doubts itself here.
+    /// Whether no observer reports it as unreachable. A node always considers itself reachable.
     #[must_use]
     pub fn is_reachable(&self, node: NodeId) -> bool {
         node == self.own || !self.unreachable.contains_key(&node)
     }
 
-    /// First in the order of addresses among reachable members with `role` that are Up or Leaving;
-    /// only if there is none: the first of those that are WeaklyUp, Joining, Exiting or Down, in
-    /// this order. Who left before it was taken up counts as WeaklyUp, and of those that are Exiting
-    /// one with a vote goes first: who has none may be out already, or was never taken up. Neither
-    /// could have anybody removed.
+    /// The first reachable member with `role`, in address order, that is Up or Leaving. If there is
+    /// none, the order continues with WeaklyUp, Joining, Exiting and Down members. A Leaving member
+    /// that never was Up counts as WeaklyUp. Among Exiting members, voters come first: a member
+    /// without a vote may have been removed already or was never in a configuration, so it could
+    /// not have another member removed.
     #[must_use]
     pub fn leader(&self, role: Option<&str>) -> Option<NodeId> {
         let here = self.members.iter().filter(|m| m.has_role(role) && self.is_reachable(m.node));
         here.min_by(|a, b| self.by_right(a, b)).map(|member| member.node)
     }
 
-    /// Who is nearer to leading comes first.
+    /// The order of leadership: the leader comes first.
     fn by_right(&self, one: &Member, other: &Member) -> Ordering {
         let votes = |node: NodeId| {
             self.electorate.as_ref().is_none_or(|electorate| electorate.voters.contains(&node))
@@ -118,33 +121,34 @@ impl View {
         class(one).cmp(&class(other)).then_with(|| one.by_address(other))
     }
 
-    /// How many would lead before this node, if it could lead at all.
+    /// Number of members that precede this node in the order of leadership; `None` if it must not
+    /// act.
     pub(super) fn turn(&self) -> Option<usize> {
         let own = self.member(self.own).filter(|own| may_act(own.status))?;
         let here = self.members.iter().filter(|member| self.is_reachable(member.node));
         Some(here.filter(|member| self.by_right(member, own) == Ordering::Less).count())
     }
 
-    /// Whether this node leads (the members with `role`) and has been taken up itself: only then
-    /// may it act for its side. Who is Exiting leads where nobody else is left.
+    /// Whether this node leads (the members with `role`) and may act for its side: a Joining or
+    /// Down node must not. An Exiting node leads if no other member is left.
     #[must_use]
     pub fn leads(&self, role: Option<&str>) -> bool {
         let taken_up = self.member(self.own).is_some_and(|own| may_act(own.status));
         taken_up && self.leader(role) == Some(self.own)
     }
 
-    /// Whether the voters of this side form a quorum of the configuration that may be the next one: if
-    /// it is decided, or is yet to be, nobody can go on without them (spec/safety.md §1). Who has seen
-    /// the present state is counted, also behind a bad link, whichever end of that has told of it.
-    /// It may have died since: this only ever puts an end off, for as long as a configuration is
-    /// pending.
+    /// Whether the voters of this side form a quorum of the configuration that may be the next one.
+    /// If that configuration is or will be decided, no other side can continue without them
+    /// (docs/protocol/configurations.md#both-quorums-while-a-change-is-open). A voter that has seen
+    /// the present state counts even if a bad link to it was reported. It may have failed since;
+    /// this only delays the end of this side while a configuration is pending.
     #[must_use]
     pub fn may_hold_quorum(&self) -> bool {
         let is_here = |voter: NodeId| self.is_reachable(voter) || self.seen.contains(&voter);
         self.pending.as_ref().is_some_and(|pending| self.is_quorum_of(pending, is_here))
     }
 
-    /// Whether these voters form a quorum. Who is Down does not help.
+    /// Whether the accepted voters form a quorum. Down members do not count.
     pub(super) fn is_quorum_of(
         &self,
         electorate: &Electorate,
@@ -159,13 +163,13 @@ impl View {
         is_quorum(&voters, electorate.tiebreaker.incarnation, &here.collect(), Canary::none())
     }
 
-    /// Who could be downed at all: Exiting ones go by themselves.
+    /// Members that may be downed. Exiting members leave by themselves.
     pub(super) fn downable(&self) -> impl Iterator<Item = NodeId> + '_ {
         let able = self.members.iter().filter(|member| member.status < Status::Exiting);
         able.map(|member| member.node)
     }
 
-    /// Those of `role` whose status is one of the given, each side by its own list.
+    /// Members with `role`, on each side those with one of the given statuses.
     pub(super) fn sides(&self, role: Option<&str>, [here, there]: [&[Status]; 2]) -> Sides<'_> {
         let mut of_role: Vec<&Member> =
             self.members.iter().filter(|member| member.has_role(role)).collect();
@@ -178,12 +182,12 @@ impl View {
     }
 }
 
-/// Whether a member of such a status may act for its side.
+/// Whether a member with this status may act for its side.
 const fn may_act(status: Status) -> bool {
     matches!(status, Status::WeaklyUp | Status::Up | Status::Leaving | Status::Exiting)
 }
 
-/// Which side holds the first of all that are counted, in the order of addresses.
+/// Whether the counted member with the lowest address is reachable; `None` if no member is counted.
 pub(super) fn lowest_is_reachable(sides: &Sides<'_>) -> Option<bool> {
     let (here, there) = (sides.reachable.first(), sides.unreachable.first());
     match (here, there) {

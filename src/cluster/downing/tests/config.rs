@@ -1,4 +1,4 @@
-//! `[cluster.downing]` and `[cluster.failure-detector]` as they are read, written and refused.
+//! Parsing, serialization and validation of `[cluster.downing]` and `[cluster.failure-detector]`.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn read(text: &str) -> Downing {
     toml::from_str(text).unwrap()
 }
 
-/// The strategy with what it needs set.
+/// The strategy with its required settings.
 fn complete(strategy: StrategyName) -> Downing {
     let mut config = Downing { strategy, ..Downing::default() };
     config.static_quorum.quorum_size = 3;
@@ -113,7 +113,7 @@ fn how_long_to_wait_follows_from_the_leases_where_it_is_not_set() {
     assert_eq!(set.timing(Leases::Off).down_all_after, Some(4 * SECOND), "4 s at least");
     assert_eq!(set.removal_margin(Leases::Off), 9 * SECOND);
     let on = read("stable-after = \"8s\"\ndown-all-when-unstable = \"on\"");
-    assert_eq!(on.timing(Leases::On).down_all_after, Some(6 * SECOND), "asked for");
+    assert_eq!(on.timing(Leases::On).down_all_after, Some(6 * SECOND), "set explicitly");
     let off = read("down-all-when-unstable = \"off\"");
     assert_eq!(off.timing(Leases::Off).down_all_after, None);
 }

@@ -1,5 +1,6 @@
-//! The strategies in which one member has the word. Rows name who decides: the answer of every
-//! member of a side, in its order. Source: spec/reference/pekko-cluster.md §2.10, §5.4.
+//! Tables for the strategies in which one member decides. A row contains the decision of every
+//! member of each side, in order. The expectations follow the custom providers for Akka and their
+//! tests.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::cluster::downing::{
     Strategy, Trust, resolve,
 };
 
-/// Rows of (sentence, split, answers of the members of each living side).
+/// Rows of (description, split, decisions of the members of each living side).
 #[track_caller]
 fn everyone(strategy: &Strategy, rows: &[(&str, &str, &[&[Decision]])]) {
     let mut wrong = Vec::new();
@@ -48,7 +49,7 @@ fn oldest() {
         &strategy,
         &[
             (
-                "the oldest downs, who is cut from it goes",
+                "the oldest downs, members cut from it stop",
                 "D E | A B",
                 &[&[Nothing, DownUnreachable], &[ShutDownSelf, ShutDownSelf]],
             ),
@@ -81,7 +82,7 @@ fn oldest() {
                 "E +C | A D",
                 &[&[ShutDownSelf, Nothing], &[Nothing, DownUnreachable]],
             ),
-            ("nobody is unreachable", "A E", &[&[Nothing, Nothing]]),
+            ("no member is unreachable", "A E", &[&[Nothing, Nothing]]),
             (
                 "three sides",
                 "D E | A B | C",
@@ -130,7 +131,7 @@ fn oldest_of_a_role() {
                 "D | A E",
                 &[&[ShutDownSelf], &[Nothing, DownUnreachable]],
             ),
-            ("nobody has the role", "A | C", &[&[Nothing], &[Nothing]]),
+            ("no member has the role", "A | C", &[&[Nothing], &[Nothing]]),
         ],
     );
 }
@@ -159,7 +160,7 @@ fn quorum_leader() {
                 &[&[ShutDownSelf, ShutDownSelf, ShutDownSelf], &[ShutDownSelf]],
             ),
             ("leaving ones do", "A -B | D", &[&[DownUnreachable, Nothing], &[ShutDownSelf]]),
-            ("too few, but nobody is unreachable", "A", &[&[Nothing]]),
+            ("too few, but no member is unreachable", "A", &[&[Nothing]]),
         ],
     );
     let waits = Strategy::QuorumLeader(QuorumLeader {
@@ -223,7 +224,7 @@ fn majority_leader() {
                 "A B | C D | E",
                 &[&[ShutDownSelf; 2], &[ShutDownSelf; 2], &[ShutDownSelf]],
             ),
-            ("nobody is unreachable", "A B", &[&[Nothing; 2]]),
+            ("no member is unreachable", "A B", &[&[Nothing; 2]]),
         ],
     );
     let leaves = Strategy::MajorityLeader(MajorityLeader {
@@ -268,7 +269,7 @@ fn leader_roles() {
     );
     assert_eq!(down(&strategy, "A | B C D E"), "B C D", "E has no role");
     assert_eq!(down(&strategy, "B C | A E"), "", "none of them has one");
-    assert_eq!(down(&strategy, "A | !B *C D"), "D", "who goes already is left alone");
+    assert_eq!(down(&strategy, "A | !B *C D"), "D", "departing members are not downed");
 }
 
 #[test]

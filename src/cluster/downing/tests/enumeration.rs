@@ -1,28 +1,30 @@
-//! All small clusters: how often verdicts alone would let two sides go on, and that the
-//! configuration never does. `clashes.txt` holds the counts.
+//! Enumeration of all small clusters: how often decisions alone would let two sides continue, and
+//! that the configuration never does. `clashes.txt` contains the counts.
 //!
-//! Every cluster of 2 to 5 members, Up, Joining or Leaving each, and every one of them as the oldest
-//! where age matters (keep-oldest: up to 4 in every order of age; strategies of one member: up to
-//! 4); every split in two; both sides seeing the same, or one of them a step ahead (Joining → Up,
-//! Leaving → Exiting). A side goes on if an Up or Leaving member of it is downed by nobody on it.
+//! Enumerated are all clusters of 2 to 5 members, each Up, Joining or Leaving, with each member as
+//! the oldest where age matters (keep-oldest: up to 4 members in every order of age; strategies of
+//! one member: up to 4 members). Every cluster is split in two in every way. Both sides have the
+//! same view, or one of them is a step ahead (Joining → Up, Leaving → Exiting). A side continues if
+//! an Up or Leaving member of it is downed by no member of that side.
 //!
-//! Why it comes out as it does:
-//! - keep-majority, same view: two sides cannot both be the larger one, and ties have one winner.
-//!   A step ahead: the double check counts whoever may have come as there, and whoever may have
-//!   gone as gone, so the larger side by either count is the larger side by both.
-//! - But for a tie by the lowest address, whose owner may be Joining on one side and Up on the
-//!   other. Upstream excludes it since only a leader is ahead; here whoever proposes may be. The
-//!   tiebreaker of the configuration both sides know: 0.
-//! - static-quorum without the double check (as upstream) clashes at rolling replacements; with
-//!   it, never. Half of the check would do and keep more clusters alive: to ask whether the others
-//!   may be a quorum.
-//! - keep-oldest: both sides know the same oldest, for ages never change; whether it may be gone or
-//!   have got company meanwhile the double check asks.
-//! - quorum-leader 3: fewer than six members never are three on both sides.
-//! - lease-majority is left out: the lease has one holder, whatever the views.
-//! - The strategies of one member have no double check, those by roles not even a comparison.
-//! - `nobody` is the price: splits after which no side goes on. Under the configuration
-//!   keep-majority pays it only where no side holds a quorum.
+//! Explanation of the results:
+//! - keep-majority, same view: two sides cannot both be the larger one, and a tie has one winner. A
+//!   step ahead: the worst-case check counts possible joiners as present there and possible leavers
+//!   as gone, so the larger side by either count is the larger one by both.
+//! - Exception: a tie by the lowest address if its owner is Joining in one view and Up in the
+//!   other. Akka excludes this because only a leader is ahead; here any proposer may be. Both sides
+//!   know the tiebreaker of the configuration, so there are no clashes with it.
+//! - static-quorum without the worst-case check (as in Akka) clashes at rolling replacements; with
+//!   it, never. Half of the check would suffice and keep more clusters alive: whether the other
+//!   side may have the quorum.
+//! - keep-oldest: both sides know the same oldest member, because ages never change. The worst-case
+//!   check covers that it may have left or may no longer be alone.
+//! - quorum-leader 3: with fewer than six members, two sides of three do not exist.
+//! - lease-majority is not enumerated: the lease has one holder in any case.
+//! - The strategies of one member have no worst-case check, and those by roles do not compare
+//!   sides.
+//! - Column `nobody` counts splits after which no side continues. Under the configuration,
+//!   keep-majority has them only where no side holds a quorum.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -42,17 +44,17 @@ use crate::cluster::member::{Member, Status};
 
 const NAMES: [char; 5] = ['A', 'B', 'C', 'D', 'E'];
 
-/// A cluster cut in two, as both sides see it.
+/// A cluster that is split in two, as seen by both sides.
 struct Case {
     views: [Vec<Member>; 2],
     sides: [Vec<NodeId>; 2],
     electorate: Electorate,
 }
 
-/// The age of each member, by its place.
+/// Age of each member by its index.
 type Ages = Vec<u64>;
 
-/// How many clusters are looked at: one order of age, every one as the oldest, or every order.
+/// Enumerated clusters: one order of age, each member as the oldest, or every order of age.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Which {
     AsListedOfFive,
@@ -61,7 +63,7 @@ enum Which {
     AgesOfFour,
 }
 
-/// Who is ahead of whom.
+/// The side whose view is a step ahead.
 #[derive(Clone, Copy, PartialEq)]
 enum Ahead {
     Nobody,
@@ -88,7 +90,8 @@ fn every_case(which: Which, ahead: Ahead, mut check: impl FnMut(&Case)) {
     }
 }
 
-/// Members with a base-3 number of statuses and ages by the order; none before it is Up.
+/// Creates members from a base-3 number of statuses and a list of ages; Joining members have no
+/// age.
 fn cluster(count: usize, statuses: usize, ages: &[u64]) -> Vec<Member> {
     let status = [Status::Up, Status::Joining, Status::Leaving];
     let members = (0..count).map(|at| {
@@ -101,7 +104,7 @@ fn cluster(count: usize, statuses: usize, ages: &[u64]) -> Vec<Member> {
     members.collect()
 }
 
-/// Every one as the oldest.
+/// Orders of age in which each member is the oldest once.
 fn rotations(count: usize) -> Vec<Ages> {
     let ages = |first: usize| (0..count).map(move |at| ((at + count - first) % count) as u64);
     (0..count).map(|first| ages(first).collect()).collect()
@@ -123,15 +126,15 @@ fn permutations(count: usize) -> Vec<Ages> {
 }
 
 fn every_cut(members: &[Member], ahead: Ahead, check: &mut impl FnMut(&Case)) {
-    let leader = members.iter().find(|member| member.counts()).expect("somebody counts").node;
+    let leader = members.iter().find(|member| member.counts()).expect("a member counts").node;
     let voters = || members.iter().filter(|member| member.counts());
-    let tiebreaker = voters().min_by(|a, b| a.by_age(b)).expect("somebody counts").node;
+    let tiebreaker = voters().min_by(|a, b| a.by_age(b)).expect("a member counts").node;
     let electorate = Electorate { voters: voters().map(|m| m.node).collect(), tiebreaker };
     let stepped = step(members);
     if ahead != Ahead::Nobody && stepped == members {
         return;
     }
-    // The first member is always on the first side: each cut once.
+    // The first member is always on the first side, so that each split occurs once.
     for cut in 0..(1_usize << (members.len() - 1)) - 1 {
         let on_first = |at: usize| at == 0 || cut & (1 << (at - 1)) != 0;
         let side = |first: bool| {
@@ -152,7 +155,7 @@ fn every_cut(members: &[Member], ahead: Ahead, check: &mut impl FnMut(&Case)) {
     }
 }
 
-/// What a leader and the members themselves do next.
+/// The next changes that the leader and the members themselves make.
 fn step(members: &[Member]) -> Vec<Member> {
     let mut members = members.to_vec();
     let mut youngest = 10;
@@ -171,7 +174,7 @@ fn step(members: &[Member]) -> Vec<Member> {
 }
 
 impl Case {
-    /// What a member of a side sees.
+    /// The view of a member of a side.
     fn view(&self, side: usize, own: NodeId) -> View {
         let observer = self.sides[side][0];
         let unreachable = self.sides[1 - side].iter();
@@ -188,7 +191,7 @@ impl Case {
         }
     }
 
-    /// Who of a side goes on, by its own view.
+    /// Members of a side that continue according to its own view.
     fn survivors(&self, side: usize, strategy: &Strategy, trust: Trust) -> BTreeSet<NodeId> {
         let mut survivors: BTreeSet<NodeId> = self.views[side]
             .iter()
@@ -197,7 +200,7 @@ impl Case {
             .collect();
         let mut view = self.view(side, self.sides[side][0]);
         if strategy.weighs_sides() {
-            // One decision for the whole side; its leader is there to act, or everybody goes.
+            // One decision for the whole side; its leader acts, or all members stop.
             view.own = view.leader(None).expect("a side has members");
             let down = resolve(strategy, trust, &view).down;
             survivors.retain(|node| !down.contains(node));
@@ -289,7 +292,7 @@ fn how_often_verdicts_alone_would_let_two_sides_or_nobody_go_on() {
     super::expect("clashes.txt", &written, include_str!("clashes.txt"));
 }
 
-/// Cases in which both sides go on, in which none does, and all of them.
+/// Number of cases in which both sides continue, in which none continues, and of all cases.
 fn count(which: Which, ahead: Ahead, goes_on: impl Fn(&Case, usize) -> bool) -> [u32; 3] {
     let mut counts = [0; 3];
     every_case(which, ahead, |case| {
@@ -301,7 +304,7 @@ fn count(which: Which, ahead: Ahead, goes_on: impl Fn(&Case, usize) -> bool) -> 
     counts
 }
 
-/// Upstream's static-quorum; with `others` as many as they might be, half of the double check.
+/// Akka's static-quorum; with `others` as an upper bound, half of the worst-case check.
 fn stays_without_double_check(
     case: &Case,
     side: usize,
@@ -314,8 +317,8 @@ fn stays_without_double_check(
     now.len() < 2 * quorum_size && now.reachable.len() >= quorum_size && possible < quorum_size
 }
 
-/// Whatever the strategy and the views: two sides never both hold a quorum, and who does not hold
-/// one installs nothing. So at most one side removes the other.
+/// Two sides never both hold a quorum, for any strategy and views, and a side without a quorum
+/// installs nothing. So at most one side removes the other.
 #[test]
 fn at_most_one_side_could_install_the_next_configuration_whatever_the_strategy() {
     for (_, ahead) in EVERY {
@@ -346,7 +349,7 @@ fn no_side_with_a_quorum_ends_itself_unless_the_strategy_means_it() {
     }
 }
 
-/// With a quorum for every verdict keep-majority always goes on, on the side that may.
+/// With a quorum, keep-majority always continues on the side that holds it.
 #[test]
 fn keep_majority_goes_on_with_the_quorum_and_removes_everybody_else() {
     let strategy = Strategy::KeepMajority(KeepMajority::default());
@@ -356,13 +359,14 @@ fn keep_majority_goes_on_with_the_quorum_and_removes_everybody_else() {
                 let view = case.view(side, case.sides[side][0]);
                 let resolution = resolve(&strategy, Trust::Configuration, &view);
                 let stays = resolution.decision == Decision::DownUnreachable;
-                assert!(!view.holds_quorum() || stays, "a quorum that does not go on");
+                assert!(!view.holds_quorum() || stays, "a side with a quorum stops");
             }
         });
     }
 }
 
-/// Up to 5 voters in up to 3 sides: at most one holds a quorum, and of two sides exactly one does.
+/// Up to 5 voters in up to 3 parts: at most one part holds a quorum; with one or two parts exactly
+/// one.
 #[test]
 fn of_all_ways_to_cut_five_voters_at_most_one_part_holds_a_quorum() {
     for count in 1..=NAMES.len() {
@@ -377,7 +381,7 @@ fn of_all_ways_to_cut_five_voters_at_most_one_part_holds_a_quorum() {
                 let held = (0..3).filter(|side| holds(*side)).count();
                 let sides: BTreeSet<usize> = (0..count).map(place).collect();
                 assert!(held <= 1);
-                assert!(sides.len() > 2 || held == 1, "of one side or two one goes on");
+                assert!(sides.len() > 2 || held == 1, "of at most two parts one holds a quorum");
             }
         }
     }

@@ -1,8 +1,8 @@
-//! Every strategy in every situation: `matrix.txt`, to be read whenever it changes
-//! (`UPDATE_EXPECT=1` writes it anew).
+//! The decisions of every strategy in every situation, compared with `matrix.txt`
+//! (`UPDATE_EXPECT=1` rewrites it; review its diff).
 //!
-//! A cell has an answer for each living side: the decision (of everybody there, or of whom), then
-//! who is downed. Without a configuration, so that ties go to the lowest address.
+//! A cell contains for each living side the decision (of all its members, or of the named ones) and
+//! the downed members. There is no configuration, so ties are decided by the lowest address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -45,7 +45,7 @@ const SITUATIONS: &[(&str, &str)] = &[
     ("two nodes, the oldest crashed", "A | ~E"),
 ];
 
-/// Those that weigh sides.
+/// Strategies that compare sides.
 fn weighing() -> Vec<(&'static str, Strategy)> {
     let role = |name: &str| Some(name.to_owned());
     vec![
@@ -77,7 +77,7 @@ fn weighing() -> Vec<(&'static str, Strategy)> {
     ]
 }
 
-/// Those of one member, and none.
+/// Strategies of one member, and `manual`.
 fn of_one_member() -> Vec<(&'static str, Strategy)> {
     let role = |name: &str| Some(name.to_owned());
     let roles = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
@@ -139,7 +139,7 @@ fn every_strategy_in_every_situation_decides_as_written() {
     super::expect("matrix.txt", &written, include_str!("matrix.txt"));
 }
 
-/// What is decided on a side, by whom if not by everybody, and who is downed.
+/// The decision of a side, the deciding members unless all decide equally, and the downed members.
 fn answer(strategy: &Strategy, split: &Split, side: usize) -> String {
     let mut by: BTreeMap<&str, Vec<NodeId>> = BTreeMap::new();
     let mut down = BTreeSet::new();

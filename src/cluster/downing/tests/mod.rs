@@ -1,10 +1,10 @@
-//! Decision tables. A row is a split of the cluster: sides between `|`, a member is a letter with
-//! a mark: `+A` joining, `^A` weakly up, `-A` leaving, `!A` exiting, `*A` down, `~A` Up and
-//! crashed; after `;` come further records (`A>B`: A calls B unreachable) and the tiebreaker of the
-//! configuration (`=A`). An answer per side.
+//! Decision tables. A row is a split of the cluster: sides are separated by `|`, and a member is a
+//! letter with a mark: `+A` Joining, `^A` WeaklyUp, `-A` Leaving, `!A` Exiting, `*A` Down, `~A` Up
+//! and crashed. After `;` follow further records (`A>B`: A reports B as unreachable) and the
+//! tiebreaker of the configuration (`=A`). The expectation contains one decision per side.
 //!
-//! The members are upstream's (spec/reference/pekko-cluster.md §5.2): addresses in the order of the
-//! letters, ages A5 B4 C3 D2 E1 F5 G6 (E is the oldest), role1 = B D, role2 = C D, role3 = A B D.
+//! The members are those of Pekko's tests: addresses in the order of the letters, ages A5 B4 C3 D2
+//! E1 F5 G6 (E is the oldest), role1 = B D, role2 = C D, role3 = A B D.
 
 mod config;
 mod custom;
@@ -37,7 +37,7 @@ pub(super) fn names(nodes: &BTreeSet<NodeId>) -> String {
     names.join(" ")
 }
 
-/// A member of upstream's fixture.
+/// A member of Pekko's fixture.
 pub(super) fn member(name: char, status: Status) -> Member {
     let up_number = match name {
         'A' | 'F' => 5,
@@ -48,7 +48,7 @@ pub(super) fn member(name: char, status: Status) -> Member {
         _ => 6,
     };
     let roles = [("role1", "BD"), ("role2", "CD"), ("role3", "ABD")];
-    let has = roles.into_iter().filter(|(_, who)| who.contains(name));
+    let has = roles.into_iter().filter(|(_, members)| members.contains(name));
     let mut member = Member::joining(node(name), Address::new(name).unwrap(), 0);
     member.roles = has.map(|(role, _)| role.to_owned()).collect();
     member.status = status;
@@ -56,7 +56,7 @@ pub(super) fn member(name: char, status: Status) -> Member {
     member
 }
 
-/// A row of a table.
+/// A parsed row of a table.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Split {
     pub(super) sides: Vec<Vec<Member>>,
@@ -92,7 +92,7 @@ pub(super) fn split(row: &str) -> Split {
     split
 }
 
-/// Ours, and upstream's with the mark behind the letter.
+/// Accepts the marks of this module, and Pekko's marks behind the letter.
 fn parse_member(token: &str) -> (char, Status) {
     let name = token.chars().find(char::is_ascii_uppercase).expect("a member is a letter");
     let status = match token.replace(name, "").as_str() {
@@ -108,14 +108,14 @@ fn parse_member(token: &str) -> (char, Status) {
 }
 
 impl Split {
-    /// What the first member of a side sees. As upstream's tables have it: the first member of the
-    /// side calls everybody on other sides unreachable, and the side has seen the present state. All
-    /// on a side are connected.
+    /// The view of the first member of a side. As in Pekko's tables, that member reports all
+    /// members of other sides as unreachable, and its side has seen the present state. All members
+    /// of a side are connected.
     pub(super) fn view(&self, side: usize) -> View {
         self.view_of(side, self.sides[side][0].node)
     }
 
-    /// What `own`, a member of that side, sees.
+    /// The view of `own`, a member of that side.
     pub(super) fn view_of(&self, side: usize, own: NodeId) -> View {
         let observer = self.sides[side][0].node;
         let others = self.sides.iter().enumerate().filter(|(other, _)| *other != side);
@@ -135,13 +135,13 @@ impl Split {
         View { own, members, unreachable, records, seen, connected, electorate, pending: None }
     }
 
-    /// Sides on which somebody lives to see.
+    /// Indices of the sides whose first member has not crashed.
     pub(super) fn living(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.sides.len()).filter(|side| !self.dead.contains(&self.sides[*side][0].node))
     }
 }
 
-/// Checks a strategy against rows of (sentence, split, answer of each living side).
+/// Checks a strategy against rows of (description, split, decision of each living side).
 #[track_caller]
 pub(super) fn table(strategy: &Strategy, rows: &[(&str, &str, &[Decision])]) {
     let mut wrong = Vec::new();
@@ -156,7 +156,7 @@ pub(super) fn table(strategy: &Strategy, rows: &[(&str, &str, &[Decision])]) {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-/// Compares with what is written beside this file; `UPDATE_EXPECT=1` writes it anew.
+/// Compares with the contents of `file`; `UPDATE_EXPECT=1` rewrites the file.
 #[track_caller]
 pub(super) fn expect(file: &str, actual: &str, expected: &str) {
     if std::env::var_os("UPDATE_EXPECT").is_some() {

@@ -1,5 +1,5 @@
-//! When the strategy is asked. Views come as rows of tables, points of time in milliseconds.
-//! Source: spec/reference/pekko-cluster.md §5.3, §5.4.
+//! Timing of decisions. Views are rows of tables, times are in milliseconds. The cases follow the
+//! tests of Pekko's resolver.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ fn seen_by(own: char, row: &str) -> View {
     split(row).view_of(0, node(own))
 }
 
-/// Everything that is ordered up to `end`, with the time: `2000: DownUnreachable of D E`.
+/// All orders from `from` to `end` with their times: `2000: DownUnreachable of D E`.
 fn run(resolver: &mut Resolver, from: u64, end: u64) -> Vec<String> {
     let mut orders = Vec::new();
     let mut now = at(from);
@@ -52,7 +52,7 @@ fn run(resolver: &mut Resolver, from: u64, end: u64) -> Vec<String> {
         }
         match resolver.next_deadline() {
             Some(next) if next <= at(end) => {
-                assert!(next > now, "a deadline that leads to nothing: {next:?}");
+                assert!(next > now, "a deadline without effect: {next:?}");
                 now = next;
             }
             _ => return orders,
@@ -63,8 +63,8 @@ fn run(resolver: &mut Resolver, from: u64, end: u64) -> Vec<String> {
 fn text(order: &Order) -> String {
     match order {
         Order::Resolve(Resolution { decision, down, responsible, .. }) => {
-            let who = if *responsible { "" } else { ", not responsible" };
-            format!("{decision:?} of {}{who}", names(down))
+            let suffix = if *responsible { "" } else { ", not responsible" };
+            format!("{decision:?} of {}{suffix}", names(down))
         }
         Order::Withdraw => "Withdraw".to_owned(),
         Order::AcquireLease => "AcquireLease".to_owned(),
@@ -98,7 +98,7 @@ fn who_is_next_acts_in_the_leaders_place_where_only_a_configuration_removes() {
         assert_eq!(
             run(&mut next, 24_000, 27_000),
             ["26000: Withdraw"],
-            "somebody else is Up: {own}"
+            "another member is Up: {own}"
         );
     }
 }
@@ -162,15 +162,15 @@ fn what_heals_or_is_removed_or_already_down_in_time_is_left_alone() {
 #[test]
 fn what_may_change_the_verdict_restarts_the_wait_and_what_may_not_does_not() {
     let rows = [
-        ("A B C +D -E | F", "A B C +D -E G | F", 3_500, "somebody is up"),
-        ("A B C +D -E | F", "A B C +D !E | F", 3_500, "somebody exits"),
-        ("A B C +D -E | F", "A B *C +D -E | F", 3_500, "somebody is down"),
-        ("A B C +D -E | F", "A B +D -E | F C", 3_500, "somebody is unreachable"),
-        ("A B C +D -E | F G", "A B C +D -E F | G", 3_500, "somebody is reachable"),
-        ("A B C +D -E | F", "A B C +D -E +G | F", 2_000, "somebody joins"),
-        ("A B C +D -E | F", "A B C ^D -E | F", 2_000, "somebody is weakly up"),
-        ("A B C +D -E | F", "A B -C +D -E | F", 2_000, "somebody leaves"),
-        ("A B C +D -E | F", "A B C +D | F", 2_000, "somebody is removed"),
+        ("A B C +D -E | F", "A B C +D -E G | F", 3_500, "a member is up"),
+        ("A B C +D -E | F", "A B C +D !E | F", 3_500, "a member exits"),
+        ("A B C +D -E | F", "A B *C +D -E | F", 3_500, "a member is down"),
+        ("A B C +D -E | F", "A B +D -E | F C", 3_500, "a member is unreachable"),
+        ("A B C +D -E | F G", "A B C +D -E F | G", 3_500, "a member is reachable"),
+        ("A B C +D -E | F", "A B C +D -E +G | F", 2_000, "a member joins"),
+        ("A B C +D -E | F", "A B C ^D -E | F", 2_000, "a member is weakly up"),
+        ("A B C +D -E | F", "A B -C +D -E | F", 2_000, "a member leaves"),
+        ("A B C +D -E | F", "A B C +D | F", 2_000, "a member is removed"),
     ];
     for (before, after, acts, what) in rows {
         let mut resolver = resolver(majority(), STABLE);
@@ -188,9 +188,9 @@ fn a_cluster_that_outgrew_its_quorum_goes_as_a_whole() {
     assert_eq!(run(&mut resolver, 0, 2_000), ["2000: DownAll of A B C D"]);
 }
 
-// ── restless clusters ──
+// ── unstable clusters ──
 
-/// D stays unreachable while E comes and goes.
+/// D stays unreachable while E becomes reachable and unreachable in turn.
 fn flap(resolver: &mut Resolver, steps: u64, every: u64) -> Vec<String> {
     let mut orders = Vec::new();
     for step in 0..steps {
@@ -347,7 +347,7 @@ fn no_answer_about_the_lease_is_a_refusal() {
     resolver.observe(at(0), seen("A C | B"));
     assert_eq!(run(&mut resolver, 0, 7_000), ["2000: AcquireLease", "7000: DownReachable of A C"]);
     let late = resolver.lease_answered(at(7_100), LeaseAnswer::Granted);
-    assert_eq!(late, Some(Order::ReleaseLease), "nobody waits for it any more");
+    assert_eq!(late, Some(Order::ReleaseLease), "a late grant is released");
 }
 
 #[test]
@@ -365,7 +365,7 @@ fn a_lease_is_given_back_though_those_that_it_downed_came_back() {
     let mut resolver = resolver(lease(), STABLE);
     resolver.observe(at(0), seen("A C | B"));
     run(&mut resolver, 0, 2_000);
-    assert!(resolver.lease_answered(at(2_100), LeaseAnswer::Granted).is_some(), "B is to go");
+    assert!(resolver.lease_answered(at(2_100), LeaseAnswer::Granted).is_some(), "B is downed");
     resolver.observe(at(3_000), seen("A B C"));
     assert_eq!(run(&mut resolver, 3_000, 90_000), ["43000: ReleaseLease"]);
 }

@@ -1,10 +1,10 @@
-//! Records that contradict each other: who goes, and that no more go than have to.
+//! Contradictory records: the removed members, and that no more are removed than necessary.
 
 use super::{name, names, node, split};
 use crate::cluster::downing::{KeepMajority, Resolution, Strategy, Trust, View, resolve};
 
-/// What `own` sees: of its side these are connected with it but have not seen the present state, and
-/// those neither.
+/// The view of `own`. Members of its side in `unseen` are connected with it but have not seen the
+/// present state; members in `apart` are neither.
 fn seen_by(row: &str, own: char, unseen: &str, apart: &str) -> View {
     let mut view = split(row).view_of(0, node(own));
     view.seen.retain(|node| !unseen.contains(name(*node)) && !apart.contains(name(*node)));
@@ -17,17 +17,17 @@ fn resolved(view: &View) -> Resolution {
     resolve(&strategy, Trust::Configuration, view)
 }
 
-/// Sentence, row, who looks, who has not seen the present state, who is not even connected, who goes.
-/// Nobody: they wait.
+/// Description, row, observing members, `unseen`, `apart`, and the members to remove. Empty: the
+/// observer waits.
 type Row = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static str);
 
 const DEAF: &str = "A B C D E F G ;A>D B>D C>D E>D F>D D>A D>B D>C D>E D>G =E";
 
 const ROWS: &[Row] = &[
-    ("who hears nobody goes alone", "A B C ;A>B C>B B>A B>C =B", "AC", "B", "", "B"),
+    ("a deaf member goes alone", "A B C ;A>B C>B B>A B>C =B", "AC", "B", "", "B"),
     ("also if it has died", "A B C ;A>B C>B B>A B>C =B", "AC", "", "B", "B"),
-    ("and waits if it hears of that", "A B C ;A>B C>B B>A B>C =B", "B", "", "", ""),
-    ("of seven, who watches it or not", DEAF, "ABCEFG", "D", "", "D"),
+    ("it waits if it learns of that", "A B C ;A>B C>B B>A B>C =B", "B", "", "", ""),
+    ("of seven, for all observers", DEAF, "ABCEFG", "D", "", "D"),
     ("also if it has died", DEAF, "ABCEFG", "", "D", "D"),
     (
         "two died after they had accused",
@@ -38,7 +38,7 @@ const ROWS: &[Row] = &[
         "C D",
     ),
     (
-        "who first finds many dead stays",
+        "the first to find many dead stays",
         "A B C D E F G ;A>E A>F A>G E>F =A",
         "ABCD",
         "",
@@ -53,11 +53,11 @@ const ROWS: &[Row] = &[
     ("three in a ring, each the next", "A B C ;A>B B>C C>A =A", "A", "", "", "B"),
     ("three in a ring, each the next", "A B C ;A>B B>C C>A =A", "B", "", "", "C"),
     ("three in a ring, each the next", "A B C ;A>B B>C C>A =A", "C", "", "", "A"),
-    ("whom two accuse waits", "A B C D ;B>A C>A A>B =B", "A", "", "", ""),
-    ("and goes by their word", "A B C D ;B>A C>A A>B =B", "BCD", "", "", "A"),
-    ("who only accuses stays", "A B C D E ;A>B A>C =A", "ADE", "", "", "B C"),
-    ("who is Down accuses nobody", "A B *C D ;C>A C>B A>C =A", "ABD", "", "", ""),
-    ("a newcomer that is there stays", "A +C B ;A>B B>A B>C C>B =A", "A", "", "B", "B"),
+    ("a member accused by two waits", "A B C D ;B>A C>A A>B =B", "A", "", "", ""),
+    ("and goes by their records", "A B C D ;B>A C>A A>B =B", "BCD", "", "", "A"),
+    ("a mere accuser stays", "A B C D E ;A>B A>C =A", "ADE", "", "", "B C"),
+    ("records of a Down member do not count", "A B *C D ;C>A C>B A>C =A", "ABD", "", "", ""),
+    ("a connected newcomer stays", "A +C B ;A>B B>A B>C C>B =A", "A", "", "B", "B"),
 ];
 
 #[test]
@@ -75,18 +75,18 @@ fn where_records_contradict_each_other_few_go() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-/// C has seen the present state, though there is no link to it at the moment.
+/// C has seen the present state, although there is no link to it at the moment.
 #[test]
 fn the_word_of_one_that_is_dead_takes_no_newcomer_along() {
     let mut view = seen_by("A +C B ;A>B B>A B>C C>B =A", 'A', "", "B");
     view.connected.clear();
     assert_eq!(names(&resolved(&view).down), "B");
     view.seen.remove(&node('C'));
-    assert_eq!(names(&resolved(&view).down), "B C", "nothing is known of it");
+    assert_eq!(names(&resolved(&view).down), "B C", "no sign of C");
 }
 
-/// Whoever sees the same leads the same: one that is accused by who is set aside is no leader of its
-/// own.
+/// Nodes with the same view agree on the leader: a member that is accused only by removed members
+/// does not lead a side of its own.
 #[test]
 fn one_of_those_who_stay_acts() {
     for own in "ABCEFG".chars() {

@@ -1,4 +1,4 @@
-//! The five strategies that weigh sides, and `manual`: what each is for, in sentences.
+//! Tables for the five strategies that compare sides, and for `manual`.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn keep_majority() {
         &strategy,
         &[
             ("the larger side stays", "A B C | D E", &[DownUnreachable, DownReachable]),
-            ("whoever leads", "D E | A B C", &[DownReachable, DownUnreachable]),
+            ("whichever side has the leader", "D E | A B C", &[DownReachable, DownUnreachable]),
             ("a tie keeps the tiebreaker", "A B | C D ;=C", &[DownReachable, DownUnreachable]),
             ("without one the lowest address", "A B | C D", &[DownUnreachable, DownReachable]),
             ("two nodes: the tiebreaker", "A | B ;=B", &[DownReachable, DownUnreachable]),
@@ -70,7 +70,7 @@ fn keep_majority_of_a_role() {
         &[
             ("only A, B and D count", "A B | C D E", &[DownUnreachable, DownReachable]),
             ("others weigh nothing", "A C E F G | B D", &[DownReachable, DownUnreachable]),
-            ("nobody has the role", "C | E", &[DownAll, DownAll]),
+            ("no member has the role", "C | E", &[DownAll, DownAll]),
         ],
     );
 }
@@ -118,8 +118,8 @@ fn static_quorum() {
     );
 }
 
-/// Upstream lets both sides of this one stay: an ordinary rolling replacement at the moment of a
-/// split (spec/reference/pekko-cluster.md §5.2, end).
+/// Pekko's strategy lets both sides of this split survive: an ordinary rolling replacement at the
+/// moment of a split.
 #[test]
 fn static_quorum_is_not_fooled_by_a_join_and_a_leave_at_the_moment_of_a_split() {
     let strategy =
@@ -163,7 +163,7 @@ fn keep_oldest() {
         &keeps,
         &[
             ("it stays alone", "A B C D | E", &[DownReachable, DownUnreachable]),
-            ("and takes everybody along", "A B C D | ~E", &[DownReachable]),
+            ("and downs all others", "A B C D | ~E", &[DownReachable]),
         ],
     );
     let of_role = Strategy::KeepOldest(KeepOldest { role: role("role2"), ..KeepOldest::default() });
@@ -171,7 +171,7 @@ fn keep_oldest() {
         &of_role,
         &[
             ("D is the oldest of C and D", "A E | B C D", &[DownReachable, DownUnreachable]),
-            ("nobody has the role", "A | B", &[DownAll, DownAll]),
+            ("no member has the role", "A | B", &[DownAll, DownAll]),
         ],
     );
 }
@@ -218,8 +218,8 @@ fn lease_majority() {
         &of_role,
         &[
             ("only C and D count", "A B E | C D", &[LATER, AT_ONCE]),
-            ("nobody has the role: nobody waits", "A | B", &[AT_ONCE, AT_ONCE]),
-            ("whoever has the tiebreaker", "A | B ;=B", &[AT_ONCE, AT_ONCE]),
+            ("no member has the role: no delay", "A | B", &[AT_ONCE, AT_ONCE]),
+            ("regardless of the tiebreaker", "A | B ;=B", &[AT_ONCE, AT_ONCE]),
         ],
     );
 }
@@ -245,16 +245,16 @@ fn a_side_with_a_quorum_never_ends_itself_but_under_down_all_and_static_quorum()
         Strategy::KeepMajority(KeepMajority { role: role("role2"), ..KeepMajority::default() });
     let quorum = Strategy::StaticQuorum(StaticQuorum { quorum_size: 3, role: None });
     let rows = [
-        // Two of three voters, in doubt about a joining one: nobody else can go on.
+        // Two of three voters, with a joining member in doubt: no other side can continue.
         (&majority, "B C | A +D ;=A", DownUnreachable, Some(DownAll)),
         (&majority, "B -C | A ;=A", DownUnreachable, Some(DownAll)),
-        // Three of five voters, without the role that counts.
+        // Three of five voters, without the counted role.
         (&of_role, "A B E | C D ;=E", DownUnreachable, Some(DownReachable)),
-        // C cannot reach the others, who hear each other well: the network is bad, nobody is dead.
+        // C cannot reach the others, which reach each other: a bad network, no dead member.
         (&majority, "A B C ;C>A C>B =A", DownUnreachable, Some(DownIndirectlyConnected)),
         (&majority, "A B ;A>B B>A =A", DownUnreachable, Some(DownIndirectlyConnected)),
         (&majority, "A B C ;A>B B>A =A", DownUnreachable, Some(DownIndirectlyConnected)),
-        // No quorum, no word.
+        // Without a quorum nothing is overruled.
         (&majority, "C | A B ;=C", DownReachable, None),
         (&Strategy::DownAll, "A B C | D E ;=A", DownAll, None),
         (&quorum, "A B | C ;=C", DownReachable, None),
@@ -265,7 +265,7 @@ fn a_side_with_a_quorum_never_ends_itself_but_under_down_all_and_static_quorum()
     }
 }
 
-/// Once it is accepted, the other side cannot go on without this one, which ended itself for good.
+/// Once the proposal is accepted, the other side cannot continue without this one.
 #[test]
 fn a_side_that_the_configuration_being_decided_needs_waits() {
     let majority = Strategy::KeepMajority(KeepMajority::default());
@@ -282,10 +282,10 @@ fn a_side_that_the_configuration_being_decided_needs_waits() {
     }
     view.pending = pending("ACD");
     let all = resolve(&Strategy::DownAll, Trust::Configuration, &view);
-    assert_eq!(all.decision, DownAll, "whoever chose down-all chose that");
+    assert_eq!(all.decision, DownAll, "down-all stops in any case");
 }
 
-/// As above, but what would end it is a bad link of its own.
+/// As above, but a bad link of the node itself would end it.
 #[test]
 fn who_is_indirectly_connected_waits_if_the_configuration_being_decided_needs_it() {
     let majority = Strategy::KeepMajority(KeepMajority::default());
@@ -303,8 +303,8 @@ fn who_is_indirectly_connected_waits_if_the_configuration_being_decided_needs_it
     }
 }
 
-/// The same bad link, recorded from its other end: who has seen the present state is here, whoever
-/// cannot reach it, and is needed as much.
+/// The same bad link, recorded by its other end: a member that has seen the present state counts as
+/// present, even if an observer cannot reach it.
 #[test]
 fn a_bad_link_counts_the_same_from_both_of_its_ends() {
     let majority = Strategy::KeepMajority(KeepMajority::default());
@@ -324,7 +324,7 @@ fn a_bad_link_counts_the_same_from_both_of_its_ends() {
             assert_eq!(other.decision, verdict, "{row} at {own}: {strategy:?}");
         }
     }
-    // D is dead, or on the other side: it has not seen what is known here.
+    // D is dead or on the other side: it has not seen the present state.
     let mut view = split("C | D A B ;=A").view(0);
     let voters = "ACD".chars().map(super::node).collect();
     view.pending = Some(Electorate { voters, tiebreaker: super::node('A') });
@@ -334,7 +334,8 @@ fn a_bad_link_counts_the_same_from_both_of_its_ends() {
 #[test]
 fn with_trust_downing_the_strategy_has_the_last_word() {
     let oldest = Strategy::KeepOldest(KeepOldest::default());
-    // Three hold the quorum, two the oldest. If the three stayed as well, there would be two.
+    // Three members hold the quorum, the other two the oldest. If the three also survived, two
+    // sides would.
     let split = split("A B C | D E ;=E");
     let three = resolve(&oldest, Trust::Survivors, &split.view(0));
     let two = resolve(&oldest, Trust::Survivors, &split.view(1));
@@ -359,10 +360,10 @@ fn only_the_leader_that_has_been_taken_up_acts() {
         (resolution.decision, super::names(&resolution.down)),
         (DownUnreachable, "B".into())
     );
-    assert!(resolution.responsible, "nobody else could ever say so");
+    assert!(resolution.responsible, "no other member could act");
 }
 
-/// A was never taken up, or is out already. B and C cannot leave before D is removed.
+/// A was never in a configuration, or is already removed. B and C cannot leave before D is removed.
 #[test]
 fn of_those_that_are_about_to_leave_one_with_a_vote_acts() {
     let strategy = Strategy::KeepMajority(KeepMajority::default());
@@ -377,8 +378,8 @@ fn of_those_that_are_about_to_leave_one_with_a_vote_acts() {
     }
 }
 
-/// D accused E and crashed before E was removed; then E crashed. Counting D as indirectly connected, as
-/// Akka does, would end all five.
+/// D accused E and crashed before E was removed; then E crashed. Counting D as indirectly
+/// connected, as Akka does, would end all five.
 #[test]
 fn accusations_by_unreachable_nodes_are_set_aside() {
     let keep_majority = Strategy::KeepMajority(KeepMajority::default());

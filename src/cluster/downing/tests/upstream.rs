@@ -1,26 +1,27 @@
-//! Upstream's own tables (spec/reference/pekko-cluster.md §5.2), row by row under their numbers, and
-//! where this resolver answers otherwise.
+//! The decision tables of Pekko's tests, row by row under the same numbers, with the rows in which
+//! this resolver decides differently.
 //!
-//! Not taken over, of §5.2 to §5.4:
-//! - *Data centres* (members of another one neither counted nor downed): there are none here.
-//! - *Quarantine by one peer downs oneself*: no node acts on a single peer's word
-//!   (spec/reference/pekko-cluster.md §4.2); it goes when a configuration leaves it out.
-//! - *A warning at each Up while there are too many for the quorum*: `Downing::check` refuses a
-//!   quorum that is too small for the expected size at start; how many are Up the machine knows.
-//! - *Lease named `<system>-pekko-sbr`*: named `<cluster name>-downing` by whoever provides it.
-//! - *Multi-node runs* (§5.3, end; §5.4, end): need the membership machine, not only decisions.
-//! - §5.4, *a removal that breaks the quorum ends the rest*: a graceful leave must not end a
-//!   cluster. *Joining members of the own side count against it* (majority-leader): they would end
-//!   every cluster that forms. *The only member of a role is alone*, *of two the oldest goes*
-//!   (oldest): see `Oldest`. *A timer per member* (all but auto-down): the quiet time of all serves.
+//! Omitted:
+//! - *Data centres* (members of another one neither counted nor downed): not supported here.
+//! - *Quarantine by one peer downs the node*: no node trusts a single peer; it stops when a
+//!   configuration excludes it.
+//! - *A warning at each Up while there are too many members for the quorum*: `Downing::check`
+//!   rejects a quorum that is too small for the expected size at start.
+//! - *Lease named `<system>-pekko-sbr`*: the lease provider names it `<cluster name>-downing`.
+//! - *Multi-node runs*: they need the membership machine, not only decisions.
+//! - *A removal that breaks the quorum ends the rest*: a graceful leave must not end a cluster.
+//!   *Joining members of the own side count against it* (majority-leader): they would end every
+//!   cluster that forms. *The only member of a role is alone* and *of two members the oldest goes*
+//!   (oldest): see `Oldest`. *A timer per member* (all but auto-down): one wait for a stable view
+//!   suffices.
 
 use super::{names, split};
 use crate::cluster::downing::{
     Decision, KeepMajority, KeepOldest, LeaseMajority, StaticQuorum, Strategy,
 };
 
-/// Number, strategy, sides and further records, seen from which side, verdict of each, who is
-/// downed (and who if the lease is denied).
+/// Number, strategy, sides and further records, observing sides, decision of each, and the downed
+/// members (also those downed if the lease is denied).
 type Row = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static str);
 
 #[rustfmt::skip]
@@ -90,7 +91,7 @@ const ROWS: &[Row] = &[
     ("L6", "lease", "A B C | D E ;B>C C>B", "1", "LIC", "B C D E, denied: A B C"),
 ];
 
-/// Rows that are answered otherwise here: what is answered, who is downed, and why.
+/// Rows with a different expectation here: decision, downed members, and reason.
 const OTHERWISE: &[(&str, &str, &str, &str)] = &[(
     "Q14",
     "DA",
@@ -127,7 +128,7 @@ fn every_row_of_upstreams_tables_is_answered_as_upstream_does_but_for_those_list
 
 const ROW_COUNT: usize = 63;
 
-/// Names in the order of the alphabet, without marks.
+/// Names in alphabetical order, without marks.
 fn sorted(down: &str) -> String {
     let parts = down.split(',').map(|part| {
         let mut names: Vec<char> = part.chars().filter(char::is_ascii_uppercase).collect();
@@ -150,7 +151,7 @@ fn code(decision: Decision) -> &'static str {
     }
 }
 
-/// `quorum 3 role3`, `majority`, `oldest keep-alone`, `all`, `lease role2`.
+/// Parses `quorum 3 role3`, `majority`, `oldest keep-alone`, `all`, `lease role2`.
 fn parse_strategy(text: &str) -> Strategy {
     let words: Vec<&str> = text.split(' ').collect();
     let role = words.iter().find(|word| word.starts_with("role")).map(|role| (*role).to_owned());
@@ -168,7 +169,7 @@ fn parse_strategy(text: &str) -> Strategy {
     }
 }
 
-// ── §5.3: rows that are no decision tables there ──
+// ── further cases of Pekko's tests that are not decision tables ──
 
 fn downs(strategy: &str, sides: &str, from: usize, seen: &str, unrelated: &str) -> String {
     let strategy = parse_strategy(strategy);
