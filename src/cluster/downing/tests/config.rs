@@ -31,7 +31,7 @@ fn an_empty_section_is_the_default() {
 }
 
 #[test]
-fn the_defaults_are_those_of_the_specification() {
+fn defaults_match_the_documentation() {
     let config = Downing::default();
     assert_eq!(config.strategy, StrategyName::KeepMajority);
     assert_eq!(config.keep_majority.tie_break, TieBreak::Tiebreaker);
@@ -47,7 +47,7 @@ fn the_defaults_are_those_of_the_specification() {
 }
 
 #[test]
-fn what_is_written_is_read_again_for_every_strategy() {
+fn settings_of_every_strategy_round_trip() {
     for strategy in StrategyName::ALL {
         let mut config = complete(strategy);
         config.stable_after = Some(7 * SECOND);
@@ -66,7 +66,7 @@ fn what_is_written_is_read_again_for_every_strategy() {
 }
 
 #[test]
-fn a_strategy_is_a_name_and_its_settings_are_a_section() {
+fn strategy_settings_are_read_from_their_section() {
     let config = read(
         "strategy = \"static-quorum\"\nstable-after = \"10s\"\ndown-all-when-unstable = \"off\"\n\
          [static-quorum]\nquorum-size = 2\nrole = \"worker\"\n",
@@ -79,7 +79,7 @@ fn a_strategy_is_a_name_and_its_settings_are_a_section() {
 }
 
 #[test]
-fn keys_and_names_that_nobody_knows_are_refused() {
+fn unknown_keys_and_names_are_refused() {
     let refused = [
         "stable_after = \"3s\"",
         "active-strategy = \"keep-majority\"",
@@ -101,7 +101,7 @@ fn keys_and_names_that_nobody_knows_are_refused() {
 }
 
 #[test]
-fn how_long_to_wait_follows_from_the_leases_where_it_is_not_set() {
+fn default_timing_depends_on_leases() {
     let default = Downing::default();
     let with = default.timing(Leases::On);
     assert_eq!((with.stable_after, with.down_all_after), (3 * SECOND, None));
@@ -119,7 +119,7 @@ fn how_long_to_wait_follows_from_the_leases_where_it_is_not_set() {
 }
 
 #[test]
-fn what_may_keep_a_side_without_a_quorum_does_not_start_unless_trusted() {
+fn strategies_without_quorum_need_trust() {
     let safe = [
         StrategyName::StaticQuorum,
         StrategyName::KeepMajority,
@@ -146,7 +146,7 @@ fn what_may_keep_a_side_without_a_quorum_does_not_start_unless_trusted() {
 }
 
 #[test]
-fn a_quorum_that_fits_twice_into_the_cluster_does_not_start() {
+fn quorum_size_of_at_most_half_is_refused() {
     let config = complete(StrategyName::StaticQuorum);
     assert_eq!(config.check(Some(5)), Ok(vec![]));
     let error = config.check(Some(6)).unwrap_err();
@@ -155,7 +155,7 @@ fn a_quorum_that_fits_twice_into_the_cluster_does_not_start() {
 }
 
 #[test]
-fn a_strategy_without_what_it_needs_does_not_start() {
+fn missing_required_setting_is_refused() {
     let rows = [
         (StrategyName::StaticQuorum, "quorum-size"),
         (StrategyName::QuorumLeader, "quorum-size"),
@@ -173,7 +173,7 @@ fn a_strategy_without_what_it_needs_does_not_start() {
 }
 
 #[test]
-fn what_is_allowed_but_dangerous_is_said_at_start() {
+fn risky_settings_produce_warnings() {
     let mut auto = complete(StrategyName::AutoDown);
     auto.trust_downing = true;
     assert_eq!(auto.check(None), Ok(vec![Warning::AutoDown, Warning::TrustDowning]));
@@ -182,7 +182,7 @@ fn what_is_allowed_but_dangerous_is_said_at_start() {
 }
 
 #[test]
-fn numbers_of_the_failure_detector_that_make_no_sense_are_refused_by_name() {
+fn failure_detector_values_out_of_range_are_refused() {
     let default = FailureDetector::default;
     assert_eq!(default().check(), Ok(()));
     let wrong = [

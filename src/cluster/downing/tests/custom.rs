@@ -94,7 +94,7 @@ fn oldest() {
 }
 
 #[test]
-fn an_oldest_that_may_stay_alone() {
+fn oldest_may_stay_alone_if_configured() {
     let stays = Strategy::Oldest(Oldest { down_if_alone: false, ..Oldest::default() });
     everyone(
         &stays,
@@ -297,7 +297,7 @@ fn role_leader_roles() {
 }
 
 #[test]
-fn auto_down_takes_whoever_was_unreachable_long_enough() {
+fn auto_down_downs_members_unreachable_for_long_enough() {
     let strategy = Strategy::AutoDown(AutoDown { after: Duration::from_secs(20) });
     everyone(
         &strategy,

@@ -268,7 +268,7 @@ const EVERY: [(&str, Ahead); 3] = [
 ];
 
 #[test]
-fn how_often_verdicts_alone_would_let_two_sides_or_nobody_go_on() {
+fn clash_counts_of_decisions_alone_match_the_file() {
     let mut written = String::new();
     for (title, ahead) in EVERY {
         writeln!(written, "# {title}: two sides, nobody, of so many cases").unwrap();
@@ -320,7 +320,7 @@ fn stays_without_double_check(
 /// Two sides never both hold a quorum, for any strategy and views, and a side without a quorum
 /// installs nothing. So at most one side removes the other.
 #[test]
-fn at_most_one_side_could_install_the_next_configuration_whatever_the_strategy() {
+fn at_most_one_side_can_install_the_next_configuration() {
     for (_, ahead) in EVERY {
         every_case(Which::OldestOfFive, ahead, |case| {
             let installs = [0, 1].map(|side| case.view(side, case.sides[side][0]).holds_quorum());
@@ -330,7 +330,7 @@ fn at_most_one_side_could_install_the_next_configuration_whatever_the_strategy()
 }
 
 #[test]
-fn no_side_with_a_quorum_ends_itself_unless_the_strategy_means_it() {
+fn side_with_quorum_never_stops_unless_strategy_demands_it() {
     for (_, ahead) in EVERY {
         for (name, _, strategy) in strategies() {
             if strategy.ends_quorums() || strategy == Strategy::Manual {
@@ -351,7 +351,7 @@ fn no_side_with_a_quorum_ends_itself_unless_the_strategy_means_it() {
 
 /// With a quorum, keep-majority always continues on the side that holds it.
 #[test]
-fn keep_majority_goes_on_with_the_quorum_and_removes_everybody_else() {
+fn keep_majority_with_quorum_removes_the_others() {
     let strategy = Strategy::KeepMajority(KeepMajority::default());
     for (_, ahead) in EVERY {
         every_case(Which::OldestOfFive, ahead, |case| {
@@ -368,7 +368,7 @@ fn keep_majority_goes_on_with_the_quorum_and_removes_everybody_else() {
 /// Up to 5 voters in up to 3 parts: at most one part holds a quorum; with one or two parts exactly
 /// one.
 #[test]
-fn of_all_ways_to_cut_five_voters_at_most_one_part_holds_a_quorum() {
+fn at_most_one_part_of_five_voters_holds_a_quorum() {
     for count in 1..=NAMES.len() {
         let voters: Vec<ReplicaId> = NAMES[..count].iter().map(|n| node(*n).incarnation).collect();
         for tiebreaker in &voters {

@@ -124,7 +124,7 @@ fn of_one_member() -> Vec<(&'static str, Strategy)> {
 }
 
 #[test]
-fn every_strategy_in_every_situation_decides_as_written() {
+fn decisions_in_all_situations_match_the_matrix() {
     let mut written = String::new();
     for (sentence, row) in SITUATIONS {
         let split = split(row);

@@ -75,7 +75,7 @@ fn text(order: &Order) -> String {
 const NOTHING: [&str; 0] = [];
 
 #[test]
-fn a_leader_acts_once_it_was_quiet_long_enough_and_again_if_nothing_came_of_it() {
+fn leader_acts_after_a_stable_view_and_repeats() {
     let mut resolver = resolver(majority(), STABLE);
     resolver.observe(at(0), seen("A B C"));
     resolver.observe(at(1_000), seen("A B | C"));
@@ -87,7 +87,7 @@ fn a_leader_acts_once_it_was_quiet_long_enough_and_again_if_nothing_came_of_it()
 }
 
 #[test]
-fn who_is_next_acts_in_the_leaders_place_where_only_a_configuration_removes() {
+fn next_member_acts_in_place_of_the_leader() {
     let row = "A B C | D ;=A";
     for (own, expected) in [('B', "12000"), ('C', "22000")] {
         let mut next = Resolver::new(majority(), Trust::Configuration, STABLE);
@@ -104,7 +104,7 @@ fn who_is_next_acts_in_the_leaders_place_where_only_a_configuration_removes() {
 }
 
 #[test]
-fn what_was_ordered_is_withdrawn_once_when_it_is_no_longer_for_this_node_to_say() {
+fn order_is_withdrawn_once_another_node_leads() {
     let mut resolver = resolver(majority(), STABLE);
     resolver.observe(at(0), seen_by('B', "B C D | A"));
     assert_eq!(run(&mut resolver, 0, 2_500), ["2000: DownUnreachable of A"]);
@@ -113,7 +113,7 @@ fn what_was_ordered_is_withdrawn_once_when_it_is_no_longer_for_this_node_to_say(
 }
 
 #[test]
-fn with_no_time_to_wait_it_acts_at_once() {
+fn zero_stable_after_acts_at_once() {
     let mut resolver = resolver(majority(), Timing { stable_after: Duration::ZERO, ..STABLE });
     resolver.observe(at(7), seen("A B | C"));
     assert_eq!(
@@ -123,21 +123,21 @@ fn with_no_time_to_wait_it_acts_at_once() {
 }
 
 #[test]
-fn who_does_not_lead_never_acts() {
+fn follower_never_acts() {
     let mut resolver = resolver(majority(), STABLE);
     resolver.observe(at(0), seen_by('B', "A B | C"));
     assert_eq!(run(&mut resolver, 0, 60_000), NOTHING);
 }
 
 #[test]
-fn who_does_not_lead_still_goes_with_its_side() {
+fn follower_stops_with_its_side() {
     let mut resolver = resolver(majority(), STABLE);
     resolver.observe(at(0), seen_by('E', "D E | A B C"));
     assert_eq!(run(&mut resolver, 0, 2_000), ["2000: DownReachable of D E, not responsible"]);
 }
 
 #[test]
-fn who_comes_to_lead_acts_and_who_no_longer_leads_does_not() {
+fn new_leader_acts_and_former_leader_does_not() {
     let mut comes = resolver(majority(), STABLE);
     comes.observe(at(0), seen_by('B', "A B C | D"));
     assert_eq!(run(&mut comes, 0, 5_000), NOTHING);
@@ -150,7 +150,7 @@ fn who_comes_to_lead_acts_and_who_no_longer_leads_does_not() {
 }
 
 #[test]
-fn what_heals_or_is_removed_or_already_down_in_time_is_left_alone() {
+fn healed_removed_and_down_members_are_not_downed() {
     for later in ["A B C", "A B", "A B | *C"] {
         let mut resolver = resolver(majority(), STABLE);
         resolver.observe(at(0), seen("A B | C"));
@@ -160,7 +160,7 @@ fn what_heals_or_is_removed_or_already_down_in_time_is_left_alone() {
 }
 
 #[test]
-fn what_may_change_the_verdict_restarts_the_wait_and_what_may_not_does_not() {
+fn only_relevant_changes_restart_the_wait() {
     let rows = [
         ("A B C +D -E | F", "A B C +D -E G | F", 3_500, "a member is up"),
         ("A B C +D -E | F", "A B C +D !E | F", 3_500, "a member exits"),
@@ -181,7 +181,7 @@ fn what_may_change_the_verdict_restarts_the_wait_and_what_may_not_does_not() {
 }
 
 #[test]
-fn a_cluster_that_outgrew_its_quorum_goes_as_a_whole() {
+fn cluster_larger_than_its_quorum_allows_is_downed() {
     let strategy = Strategy::StaticQuorum(StaticQuorum { quorum_size: 2, role: None });
     let mut resolver = resolver(strategy, STABLE);
     resolver.observe(at(0), seen("A B C | D"));
@@ -202,7 +202,7 @@ fn flap(resolver: &mut Resolver, steps: u64, every: u64) -> Vec<String> {
 }
 
 #[test]
-fn a_cluster_that_does_not_come_to_rest_goes_as_a_whole_on_every_node() {
+fn unstable_cluster_is_downed_on_every_node() {
     for (unstable, every, expected) in [(1_000, 1_000, 3_000), (500, 900, 2_500)] {
         let down_all_after = Some(Duration::from_millis(unstable));
         let mut resolver = resolver(majority(), Timing { down_all_after, ..STABLE });
@@ -217,7 +217,7 @@ fn a_cluster_that_does_not_come_to_rest_goes_as_a_whole_on_every_node() {
 }
 
 #[test]
-fn a_restless_cluster_that_heals_is_left_alone() {
+fn unstable_cluster_that_heals_is_not_downed() {
     let timing = Timing { down_all_after: Some(Duration::from_secs(1)), ..STABLE };
     let mut resolver = resolver(majority(), timing);
     assert_eq!(flap(&mut resolver, 3, 900), NOTHING);
@@ -226,7 +226,7 @@ fn a_restless_cluster_that_heals_is_left_alone() {
 }
 
 #[test]
-fn restlessness_ends_nobody_where_it_is_off_or_the_strategy_weighs_no_sides() {
+fn instability_is_ignored_where_disabled() {
     let on = Timing { down_all_after: Some(Duration::from_secs(1)), ..STABLE };
     let roles = Strategy::LeaderRoles(LeaderRoles::default());
     for (strategy, timing) in [(majority(), STABLE), (Strategy::Manual, on), (roles, on)] {
@@ -238,7 +238,7 @@ fn restlessness_ends_nobody_where_it_is_off_or_the_strategy_weighs_no_sides() {
 // ── strategies of one member ──
 
 #[test]
-fn auto_down_counts_the_time_of_each_and_waits_for_no_quiet() {
+fn auto_down_counts_time_per_member() {
     let strategy = Strategy::AutoDown(AutoDown { after: Duration::from_secs(5) });
     let mut resolver = resolver(strategy, STABLE);
     resolver.observe(at(0), seen("A B C | D"));
@@ -253,7 +253,7 @@ fn auto_down_counts_the_time_of_each_and_waits_for_no_quiet() {
 }
 
 #[test]
-fn who_is_given_the_word_after_the_wait_uses_it_at_once() {
+fn node_leading_after_the_wait_acts_at_once() {
     let roles = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
     let strategies = [
         Strategy::QuorumLeader(QuorumLeader { quorum_size: 1, ..QuorumLeader::default() }),
@@ -271,7 +271,7 @@ fn who_is_given_the_word_after_the_wait_uses_it_at_once() {
 }
 
 #[test]
-fn members_that_fall_silent_together_are_one_batch() {
+fn members_lost_together_are_downed_together() {
     let strategy = Strategy::QuorumLeader(QuorumLeader { quorum_size: 2, ..Default::default() });
     let mut resolver = resolver(strategy, STABLE);
     resolver.observe(at(0), seen("A B C D | E"));
@@ -282,7 +282,7 @@ fn members_that_fall_silent_together_are_one_batch() {
 // ── the lease ──
 
 #[test]
-fn a_granted_lease_downs_the_unreachable_and_is_given_back_after_they_are_removed() {
+fn granted_lease_is_released_after_the_removals() {
     let mut resolver = resolver(lease(), STABLE);
     resolver.observe(at(0), seen("A C | B"));
     assert_eq!(run(&mut resolver, 0, 2_500), ["2000: AcquireLease"]);
@@ -294,7 +294,7 @@ fn a_granted_lease_downs_the_unreachable_and_is_given_back_after_they_are_remove
 }
 
 #[test]
-fn while_the_lease_is_held_the_next_split_needs_no_question() {
+fn held_lease_covers_the_next_split() {
     let mut resolver = resolver(lease(), STABLE);
     resolver.observe(at(0), seen("A C D | B"));
     run(&mut resolver, 0, 2_000);
@@ -306,7 +306,7 @@ fn while_the_lease_is_held_the_next_split_needs_no_question() {
 }
 
 #[test]
-fn a_denied_lease_ends_this_side() {
+fn denied_lease_stops_this_side() {
     let mut resolver = resolver(lease(), STABLE);
     resolver.observe(at(0), seen("A C | B"));
     run(&mut resolver, 0, 2_000);
@@ -315,7 +315,7 @@ fn a_denied_lease_ends_this_side() {
 }
 
 #[test]
-fn the_indirectly_connected_go_with_the_lease_and_everybody_without() {
+fn denied_lease_also_downs_indirectly_connected() {
     let row = "A B C ;A>B B>A";
     for (answer, expected) in [
         (LeaseAnswer::Granted, "AcquireLeaseAndDownIndirectlyConnected of A B"),
@@ -330,7 +330,7 @@ fn the_indirectly_connected_go_with_the_lease_and_everybody_without() {
 }
 
 #[test]
-fn a_minority_lets_the_majority_ask_first() {
+fn minority_requests_the_lease_later() {
     let mut resolver = resolver(lease(), STABLE);
     resolver.observe(at(0), seen("D E | A B C"));
     assert_eq!(run(&mut resolver, 0, 4_000), ["4000: AcquireLease"]);
@@ -342,7 +342,7 @@ fn a_minority_lets_the_majority_ask_first() {
 }
 
 #[test]
-fn no_answer_about_the_lease_is_a_refusal() {
+fn missing_lease_answer_is_a_refusal() {
     let mut resolver = resolver(lease(), STABLE);
     resolver.observe(at(0), seen("A C | B"));
     assert_eq!(run(&mut resolver, 0, 7_000), ["2000: AcquireLease", "7000: DownReachable of A C"]);
@@ -351,7 +351,7 @@ fn no_answer_about_the_lease_is_a_refusal() {
 }
 
 #[test]
-fn an_answer_about_the_lease_is_judged_by_the_view_of_its_time() {
+fn lease_answer_is_judged_by_the_present_view() {
     let mut resolver = resolver(lease(), STABLE);
     resolver.observe(at(0), seen("A C | B"));
     run(&mut resolver, 0, 2_000);
@@ -361,7 +361,7 @@ fn an_answer_about_the_lease_is_judged_by_the_view_of_its_time() {
 }
 
 #[test]
-fn a_lease_is_given_back_though_those_that_it_downed_came_back() {
+fn lease_is_released_if_downed_members_return() {
     let mut resolver = resolver(lease(), STABLE);
     resolver.observe(at(0), seen("A C | B"));
     run(&mut resolver, 0, 2_000);
@@ -371,7 +371,7 @@ fn a_lease_is_given_back_though_those_that_it_downed_came_back() {
 }
 
 #[test]
-fn a_lost_lease_must_be_asked_for_again() {
+fn lost_lease_is_requested_again() {
     let mut resolver = resolver(lease(), STABLE);
     resolver.observe(at(0), seen("A C | B"));
     run(&mut resolver, 0, 2_000);
@@ -381,7 +381,7 @@ fn a_lost_lease_must_be_asked_for_again() {
 }
 
 #[test]
-fn a_side_with_a_quorum_does_not_go_for_want_of_a_lease_and_asks_again() {
+fn side_with_quorum_requests_a_denied_lease_again() {
     let mut resolver = Resolver::new(lease(), Trust::Configuration, STABLE);
     resolver.observe(at(0), seen("A C | B ;=A"));
     run(&mut resolver, 0, 2_000);
@@ -390,14 +390,14 @@ fn a_side_with_a_quorum_does_not_go_for_want_of_a_lease_and_asks_again() {
 }
 
 #[test]
-fn only_the_leader_asks_for_the_lease() {
+fn only_the_leader_requests_the_lease() {
     let mut resolver = resolver(lease(), STABLE);
     resolver.observe(at(0), seen_by('C', "A C | B"));
     assert_eq!(run(&mut resolver, 0, 60_000), NOTHING);
 }
 
 #[test]
-fn the_decision_of_a_view_is_not_made_before_there_is_one() {
+fn no_decision_before_the_first_view() {
     let mut resolver = resolver(majority(), STABLE);
     assert_eq!((resolver.poll(at(9_000)), resolver.next_deadline()), (None, None));
     assert_eq!(resolver.lease_answered(at(9_000), LeaseAnswer::Denied), None);

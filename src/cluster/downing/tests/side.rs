@@ -61,7 +61,7 @@ const ROWS: &[Row] = &[
 ];
 
 #[test]
-fn where_records_contradict_each_other_few_go() {
+fn contradictory_records_remove_few_members() {
     let mut wrong = Vec::new();
     for (sentence, row, looking, unseen, apart, expected) in ROWS {
         for own in looking.chars() {
@@ -77,7 +77,7 @@ fn where_records_contradict_each_other_few_go() {
 
 /// C has seen the present state, although there is no link to it at the moment.
 #[test]
-fn the_word_of_one_that_is_dead_takes_no_newcomer_along() {
+fn record_of_a_dead_member_does_not_remove_a_newcomer() {
     let mut view = seen_by("A +C B ;A>B B>A B>C C>B =A", 'A', "", "B");
     view.connected.clear();
     assert_eq!(names(&resolved(&view).down), "B");
@@ -88,7 +88,7 @@ fn the_word_of_one_that_is_dead_takes_no_newcomer_along() {
 /// Nodes with the same view agree on the leader: a member that is accused only by removed members
 /// does not lead a side of its own.
 #[test]
-fn one_of_those_who_stay_acts() {
+fn one_remaining_member_acts() {
     for own in "ABCEFG".chars() {
         let acts = resolved(&seen_by(DEAF, own, "D", "")).responsible;
         assert_eq!(acts, own == 'A', "{own}");

@@ -76,7 +76,7 @@ fn keep_majority_of_a_role() {
 }
 
 #[test]
-fn keep_majority_by_the_lowest_address_ignores_the_tiebreaker() {
+fn keep_majority_by_lowest_address_ignores_tiebreaker() {
     let strategy = Strategy::KeepMajority(KeepMajority {
         tie_break: TieBreak::LowestAddress,
         ..KeepMajority::default()
@@ -121,7 +121,7 @@ fn static_quorum() {
 /// Pekko's strategy lets both sides of this split survive: an ordinary rolling replacement at the
 /// moment of a split.
 #[test]
-fn static_quorum_is_not_fooled_by_a_join_and_a_leave_at_the_moment_of_a_split() {
+fn static_quorum_survives_join_and_leave_during_a_split() {
     let strategy =
         Strategy::StaticQuorum(StaticQuorum { quorum_size: 2, ..StaticQuorum::default() });
     let leaders_side = split("A C | B !D").view(0);
@@ -225,7 +225,7 @@ fn lease_majority() {
 }
 
 #[test]
-fn manual_waits_whatever_happens() {
+fn manual_always_waits() {
     table(
         &Strategy::Manual,
         &[
@@ -239,7 +239,7 @@ fn manual_waits_whatever_happens() {
 // ── the quorum overrules ──
 
 #[test]
-fn a_side_with_a_quorum_never_ends_itself_but_under_down_all_and_static_quorum() {
+fn side_with_a_quorum_overrules_most_strategies() {
     let majority = Strategy::KeepMajority(KeepMajority::default());
     let of_role =
         Strategy::KeepMajority(KeepMajority { role: role("role2"), ..KeepMajority::default() });
@@ -267,7 +267,7 @@ fn a_side_with_a_quorum_never_ends_itself_but_under_down_all_and_static_quorum()
 
 /// Once the proposal is accepted, the other side cannot continue without this one.
 #[test]
-fn a_side_that_the_configuration_being_decided_needs_waits() {
+fn side_needed_by_the_pending_configuration_waits() {
     let majority = Strategy::KeepMajority(KeepMajority::default());
     let mut view = split("C +D | A B ;=A").view(0);
     let pending = |voters: &str| {
@@ -287,7 +287,7 @@ fn a_side_that_the_configuration_being_decided_needs_waits() {
 
 /// As above, but a bad link of the node itself would end it.
 #[test]
-fn who_is_indirectly_connected_waits_if_the_configuration_being_decided_needs_it() {
+fn needed_indirectly_connected_node_waits() {
     let majority = Strategy::KeepMajority(KeepMajority::default());
     let lease = Strategy::LeaseMajority(LeaseMajority::default());
     for (strategy, verdict) in [(&majority, DownIndirectlyConnected), (&lease, LeaseIndirect)] {
@@ -306,7 +306,7 @@ fn who_is_indirectly_connected_waits_if_the_configuration_being_decided_needs_it
 /// The same bad link, recorded by its other end: a member that has seen the present state counts as
 /// present, even if an observer cannot reach it.
 #[test]
-fn a_bad_link_counts_the_same_from_both_of_its_ends() {
+fn bad_link_counts_equally_from_both_ends() {
     let majority = Strategy::KeepMajority(KeepMajority::default());
     let lease = Strategy::LeaseMajority(LeaseMajority::default());
     for (strategy, verdict) in [(&majority, DownIndirectlyConnected), (&lease, LeaseIndirect)] {
@@ -332,7 +332,7 @@ fn a_bad_link_counts_the_same_from_both_of_its_ends() {
 }
 
 #[test]
-fn with_trust_downing_the_strategy_has_the_last_word() {
+fn with_trust_downing_the_strategy_decides() {
     let oldest = Strategy::KeepOldest(KeepOldest::default());
     // Three members hold the quorum, the other two the oldest. If the three also survived, two
     // sides would.
@@ -345,7 +345,7 @@ fn with_trust_downing_the_strategy_has_the_last_word() {
 }
 
 #[test]
-fn only_the_leader_that_has_been_taken_up_acts() {
+fn only_a_leader_that_was_admitted_acts() {
     let strategy = Strategy::KeepMajority(KeepMajority::default());
     let split = split("A B +C | D");
     for (own, acts) in [('A', true), ('B', false), ('C', false)] {
@@ -365,7 +365,7 @@ fn only_the_leader_that_has_been_taken_up_acts() {
 
 /// A was never in a configuration, or is already removed. B and C cannot leave before D is removed.
 #[test]
-fn of_those_that_are_about_to_leave_one_with_a_vote_acts() {
+fn exiting_voter_acts_before_exiting_non_voters() {
     let strategy = Strategy::KeepMajority(KeepMajority::default());
     let split = split("!A !B !C | D");
     for (own, acts) in [('A', false), ('B', true), ('C', false)] {

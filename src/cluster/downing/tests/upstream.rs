@@ -101,7 +101,7 @@ const OTHERWISE: &[(&str, &str, &str, &str)] = &[(
 )];
 
 #[test]
-fn every_row_of_upstreams_tables_is_answered_as_upstream_does_but_for_those_listed() {
+fn decisions_match_pekkos_tables_except_listed_rows() {
     let mut wrong = Vec::new();
     for (number, strategy, sides, from, verdicts, down) in ROWS {
         let otherwise = OTHERWISE.iter().find(|(row, ..)| row == number);
@@ -185,29 +185,29 @@ fn downs(strategy: &str, sides: &str, from: usize, seen: &str, unrelated: &str) 
 }
 
 #[test]
-fn weakly_up_members_of_a_side_without_an_up_one_go_though_one_of_them_leads() {
+fn weakly_up_members_without_an_up_member_are_downed() {
     let view = split("^A ^B | C").view(0);
     assert_eq!(view.leader(None), Some(super::node('A')));
     assert_eq!(downs("majority", "^A ^B | C", 0, "", ""), "A B");
 }
 
 #[test]
-fn two_nodes_each_called_unreachable_by_another_go() {
+fn two_nodes_with_one_accuser_each_are_downed() {
     assert_eq!(downs("majority", "A B C D E ;A>B C>D", 0, "ACE", ""), "B D");
 }
 
 #[test]
-fn the_oldest_among_the_accused_takes_nobody_along() {
+fn accused_oldest_does_not_down_its_side() {
     assert_eq!(downs("oldest", "A B C D E ;A>B A>C E>D", 0, "AE", ""), "B C D");
 }
 
 #[test]
-fn a_crash_beside_a_pair_that_cannot_talk_is_downed_with_the_pair() {
+fn crash_beside_a_disconnected_pair_downs_all_three() {
     assert_eq!(downs("majority", "A B C ;A>B B>A B>C", 0, "AB", ""), "A B C");
 }
 
 #[test]
-fn a_cut_that_the_smaller_side_sees_in_part_still_ends_it() {
+fn partially_seen_split_still_ends_the_smaller_side() {
     let from_d = "A B C | D E ;D>A D>B E>B E>C";
     assert_eq!(downs("majority", from_d, 1, "", "DC"), "D E");
     let from_a = "A B C | D E ;B>C C>B A>D A>E B>D B>E C>D C>E";
@@ -215,7 +215,7 @@ fn a_cut_that_the_smaller_side_sees_in_part_still_ends_it() {
 }
 
 #[test]
-fn exiting_members_on_the_other_side_are_left_to_themselves() {
+fn exiting_members_on_the_other_side_are_not_downed() {
     let cross = "A>E A>F B>E B>F C>E C>F D>E D>F E>F";
     assert_eq!(downs("majority", &format!("A B C D | E !F ;{cross}"), 0, "", ""), "E");
     assert_eq!(downs("majority", &format!("A B C D | !E F ;{cross}"), 0, "", ""), "F");
