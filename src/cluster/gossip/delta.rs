@@ -1,10 +1,11 @@
-//! A change alone, for whoever has the state before it: most changes touch one member or one row
-//! of reachability, and a whole state has a hundred bytes for every member.
+//! Gossip deltas: the difference between a gossip state and an earlier one. Most changes affect one
+//! member or one row of reachability, while a whole state has about a hundred bytes per member.
 //!
-//! States only grow: who ever held one contains it for ever (`merge.rs`). So what a state has above
-//! a base may be merged by everybody who ever held the base, or any later state of the sender's;
-//! the result is that of merging the whole. The idea is that of delta-state CRDTs (Almeida, Shoker,
-//! Baquero: Delta state replicated data types, 2018). Who does not know the base asks.
+//! A node that once held a state contains it for ever, because states only grow (`merge.rs`). So
+//! the difference between a state and a base can be merged by every node that ever held the base or
+//! a later state of the sender; the result equals that of merging the whole state. A node that does
+//! not know the base asks for it. The idea is that of delta-state CRDTs (Almeida, Shoker, Baquero:
+//! Delta state replicated data types, 2018).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,15 +19,15 @@ use super::{ClusterId, Content, Gossip, MEMBERS_MAX};
 use crate::cluster::member::Member;
 use crate::cluster::reachability::{Reachability, Row};
 
-/// States that a delta names as good enough to merge it into, at most.
+/// Maximum number of base states that a delta names.
 pub const BASES_MAX: usize = 8;
 
-/// What a state has above its base.
+/// The difference between a state and its base.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GossipDelta {
     pub(super) cluster: ClusterId,
     pub(super) bases: Vec<u64>, // digests of states that contain the base; ≤ BASES_MAX
-    pub(super) content: u64,    // digest of the state that it is from
+    pub(super) content: u64,    // digest of the sender's state
     pub(super) members: BTreeMap<ReplicaId, Arc<Member>>, // ≤ MEMBERS_MAX
     pub(super) rows: BTreeMap<ReplicaId, Row>, // ≤ MEMBERS_MAX
     pub(super) tombstones: BTreeMap<ReplicaId, u64>, // ≤ TOMBSTONES_MAX; not members
@@ -35,7 +36,7 @@ pub struct GossipDelta {
 }
 
 impl GossipDelta {
-    /// Digest of the state that it is from.
+    /// Digest of the sender's state.
     #[must_use]
     pub const fn content(&self) -> u64 {
         self.content
@@ -43,8 +44,9 @@ impl GossipDelta {
 }
 
 impl Gossip {
-    /// What this state has above `base`, a former one of it; `bases` are digests of states that
-    /// contain the base. `None` if the whole is hardly longer, or says what a delta cannot.
+    /// The difference between this state and `base`, an earlier version of it; `bases` are digests
+    /// of states that contain the base. `None` if the delta is hardly shorter than the whole state,
+    /// or if a delta cannot express the change.
     #[must_use]
     pub fn delta(&self, base: &Self, bases: Vec<u64>) -> Option<GossipDelta> {
         assert!(!bases.is_empty() && bases.len() <= BASES_MAX, "{} bases", bases.len());
@@ -88,8 +90,8 @@ impl Gossip {
         })
     }
 
-    /// Merges a delta that came, and marks the result as seen by `me`. `own` is the digest of this
-    /// state, `knows` says of others whether this one contains them.
+    /// Merges a received delta, and marks the result as seen by `me`. `own` is the digest of this
+    /// state; `knows` tells for another digest whether this state contains that state.
     ///
     /// # Errors
     /// As [`receive`](Self::receive); nothing was merged then.
@@ -113,7 +115,7 @@ impl Gossip {
         }
         received.merged = Merged::OursNewer;
         if knows(delta.content) {
-            return Ok(received); // the sender hears of it: news went out, or repair finds it
+            return Ok(received); // the sender gets the newer state by gossip or repair
         }
         if !delta.bases.iter().any(|base| *base == own || knows(*base)) {
             received.answer = Answer::Status;
@@ -138,7 +140,7 @@ impl Gossip {
         Ok(received)
     }
 
-    /// Says whether that is news.
+    /// Adds members to the seen set; returns whether there were new ones.
     pub(super) fn also_seen_by(&mut self, nodes: &BTreeSet<ReplicaId>) -> bool {
         let (before, members) = (self.seen.len(), &self.content.members);
         self.seen.extend(nodes.iter().filter(|id| members.contains_key(id)));
@@ -147,7 +149,7 @@ impl Gossip {
 }
 
 impl Content {
-    /// Joins what a delta brings; says whether it brought anything.
+    /// Merges a delta; returns whether the content changed.
     pub(super) fn add(&mut self, delta: &GossipDelta) -> bool {
         let mut changed = false;
         for (&id, &stamp) in &delta.tombstones {
@@ -190,7 +192,7 @@ impl Content {
     }
 }
 
-/// What of `now` is not in `before`, or was another number there.
+/// Entries of `now` that are missing or different in `before`.
 fn above(
     now: &BTreeMap<ReplicaId, u64>,
     before: &BTreeMap<ReplicaId, u64>,

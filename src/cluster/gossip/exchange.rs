@@ -1,9 +1,10 @@
-//! What two nodes say to each other about their states: a short status where they probably agree,
-//! the state where they do not, and who has seen it where only that differs.
+//! Exchange of gossip between two nodes: a short status if the states are probably equal, the state
+//! if they are not, and the seen set if only that differs.
 //!
-//! Pure answers to what arrives. Who sends when is the business of the membership machine, to whom
-//! of `targets.rs`. Spec: spec/membership.md, *Gossip*; after Akka's gossip protocol (reference
-//! §2.3), but that a state is always merged, and that sets of who has seen it travel alone.
+//! The functions compute answers to received messages. The membership machine determines the time
+//! and `targets.rs` the receivers. The protocol follows Akka's gossip
+//! (docs/protocol/membership.md#digest-before-state), with two differences: a received state is
+//! always merged, and seen sets are sent separately.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -18,81 +19,81 @@ use super::{ClusterId, Content, Gossip, MEMBERS_MAX};
 use crate::cluster::member::{Member, Status};
 use crate::cluster::reachability::Verdict;
 
-/// A state in short.
+/// The versions and digests of a gossip state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GossipStatus {
-    /// Which cluster.
+    /// The cluster of the sender.
     pub cluster: ClusterId,
-    /// How many changes of each member the state contains.
+    /// Number of changes by each member that the state contains.
     pub version: VClock<ReplicaId>, // ≤ MEMBERS_MAX
-    /// Digest of the state without who has seen it.
+    /// Digest of the state without the seen set.
     pub content: u64,
-    /// Digest of who has seen it.
+    /// Digest of the seen set.
     pub seen: u64,
 }
 
-/// A state in the fewest bytes: whoever does not know it asks for more.
+/// The digest of a gossip state. A node that does not know the state asks for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GossipDigest {
-    /// Which cluster.
+    /// The cluster of the sender.
     #[serde(rename = "c")]
     pub cluster: ClusterId,
-    /// Digest of the state without who has seen it.
+    /// Digest of the state without the seen set.
     #[serde(rename = "d")]
     pub content: u64,
-    /// Digest of who has seen it, if the sender wants to know.
+    /// Digest of the seen set, if the sender wants to compare it.
     #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<u64>,
 }
 
-/// Who has seen the state with this digest.
+/// The seen set of the state with this digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GossipSeen {
-    /// Which cluster.
+    /// The cluster of the sender.
     pub cluster: ClusterId,
-    /// Digest of the state without who has seen it.
+    /// Digest of the state without the seen set.
     pub content: u64,
-    /// Incarnations.
+    /// Incarnations that have seen the state.
     pub nodes: BTreeSet<ReplicaId>, // ≤ MEMBERS_MAX
 }
 
-/// What to send back to whom something came from.
+/// The answer to send to the sender of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Nothing: both know the same.
+    /// No answer: both states are equal.
     Nothing,
-    /// [`Gossip::status`]: the peer is ahead and will send its state.
+    /// [`Gossip::status`]: the peer has a newer state and will send it.
     Status,
-    /// The state: the peer lacks something.
+    /// The state: the peer lacks a part of it.
     State,
-    /// [`Gossip::who_has_seen`]: the peer lacks only that.
+    /// [`Gossip::who_has_seen`]: the peer lacks only the seen set.
     Seen,
 }
 
-/// What a message has changed, and what to send back.
+/// Effect of a received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// How the two states stood to each other.
+    /// Relation of the two states before the merge.
     pub merged: Merged,
-    /// Whether the set of who has seen our state is another now.
+    /// Whether the seen set of this state changed.
     pub seen_changed: bool,
-    /// What to send back.
+    /// The answer to send.
     pub answer: Answer,
 }
 
-/// Why a message was not taken over. Count it; nothing has changed.
+/// Reason why a message was rejected. Nothing was changed; the caller counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GossipRefused {
-    /// Clusters formed apart never merge: log it, on both sides.
+    /// The sender belongs to another cluster. Clusters never merge; both sides log it.
     #[error("gossip of cluster {theirs}; this node belongs to cluster {ours}")]
     ForeignCluster {
-        /// This node's.
+        /// The cluster of this node.
         ours: ClusterId,
-        /// The sender's.
+        /// The cluster of the sender.
         theirs: ClusterId,
     },
-    /// The sender is no member here, or Down.
+    /// The sender is not a member of this state, or is Down.
     #[error("gossip from replica {0}, which is no living member here")]
     Stranger(ReplicaId),
     /// The sender was removed and does not know it: send it this state, so that it stops.
@@ -101,24 +102,24 @@ pub enum GossipRefused {
     /// This incarnation was removed: the node must stop.
     #[error("replica {0}, this node, was removed from the cluster; restart it")]
     Removed(ReplicaId),
-    /// The merged state would have more members than are supported.
+    /// The merged state would have more than [`MEMBERS_MAX`] members.
     #[error("the merged state would have {len} members, at most {MEMBERS_MAX} are supported")]
     TooManyMembers {
-        /// Members that there would be.
+        /// Number of members of the merged state.
         len: usize,
     },
-    /// A counter lies so far above the one held here that no honest node can have raised it.
+    /// A counter exceeds the one held here by more than an honest node can have raised it.
     #[error("a counter of {number}; from what is held here, at most {limit} can have been reached")]
     Jump {
-        /// The sender's.
+        /// Counter of the sender.
         number: u64,
-        /// The highest that is taken.
+        /// Highest accepted value.
         limit: u64,
     },
 }
 
 impl Gossip {
-    /// This state in short.
+    /// The status of this state.
     #[must_use]
     pub fn status(&self) -> GossipStatus {
         GossipStatus {
@@ -129,43 +130,43 @@ impl Gossip {
         }
     }
 
-    /// A status that knows of no change: whoever gets it sends its whole state.
+    /// A status without changes: its receiver answers with its whole state.
     #[must_use]
     pub fn ask_for_all(&self) -> GossipStatus {
         GossipStatus { version: VClock::new(), ..self.status() }
     }
 
-    /// Digest of who has seen this state.
+    /// Digest of the seen set.
     #[must_use]
     pub fn seen_digest(&self) -> u64 {
         digest_of(&self.seen)
     }
 
-    /// Who has seen this state, as far as this node knows.
+    /// The seen set of this state, as known to this node.
     #[must_use]
     pub fn who_has_seen(&self) -> GossipSeen {
         let cluster = self.cluster();
         GossipSeen { cluster, content: self.digest(), nodes: self.seen.clone() }
     }
 
-    /// That `me` has seen this state: for the leader, straight.
+    /// A seen set that contains only `me`, to be sent directly to the leader.
     #[must_use]
     pub fn i_have_seen(&self, me: ReplicaId) -> GossipSeen {
         let cluster = self.cluster();
         GossipSeen { cluster, content: self.digest(), nodes: BTreeSet::from([me]) }
     }
 
-    /// Digest of everything but who has seen it: equal states have equal digests, on every
-    /// release, whatever fields their wire form has.
+    /// Digest of the state without the seen set. Equal states have equal digests in every release,
+    /// independent of the fields of their wire format.
     #[must_use]
     pub fn digest(&self) -> u64 {
         self.content.digest()
     }
 
-    /// What a peer needs that says that its state is `status`.
+    /// The answer to a peer that has sent `status`.
     ///
     /// # Errors
-    /// [`GossipRefused`] if it is of another cluster, or from nobody who may gossip.
+    /// [`GossipRefused`] if it is of another cluster, or the sender must not gossip.
     pub fn compare(&self, from: ReplicaId, status: &GossipStatus) -> Result<Answer, GossipRefused> {
         self.admit(from, status.cluster, None)?;
         let same = status.content == self.digest();
@@ -180,11 +181,12 @@ impl Gossip {
         })
     }
 
-    /// What a peer needs whose state has this digest; as for
-    /// [`receive_delta`](Self::receive_delta). Who holds this very state has seen it.
+    /// The answer to a peer that has sent the digest of its state; the arguments are those of
+    /// [`receive_delta`](Self::receive_delta). If the digest is that of this state, the sender is
+    /// added to the seen set.
     ///
     /// # Errors
-    /// If it is of another cluster, or from nobody who may gossip.
+    /// [`GossipRefused`] if it is of another cluster, or the sender must not gossip.
     pub fn receive_digest(
         &mut self,
         from: ReplicaId,
@@ -207,10 +209,10 @@ impl Gossip {
         Ok(received)
     }
 
-    /// Merges a state that came, and marks the result as seen by `me`.
+    /// Merges a received state, and marks the result as seen by `me`.
     ///
     /// # Errors
-    /// [`GossipRefused`]: it was not merged; [`Removed`](GossipRefused::Removed) means that this
+    /// [`GossipRefused`] if it was not merged; [`Removed`](GossipRefused::Removed) means that this
     /// node must stop.
     pub fn receive(
         &mut self,
@@ -244,10 +246,10 @@ impl Gossip {
         Ok(Received { merged, seen_changed: before != self.seen, answer })
     }
 
-    /// Takes over who has seen a state, if it is ours.
+    /// Merges a received seen set if it belongs to this state.
     ///
     /// # Errors
-    /// [`GossipRefused`] if it is of another cluster, or from nobody who may gossip.
+    /// [`GossipRefused`] if it is of another cluster, or the sender must not gossip.
     pub fn receive_seen(
         &mut self,
         from: ReplicaId,
@@ -257,7 +259,7 @@ impl Gossip {
         let mut received =
             Received { merged: Merged::Same, seen_changed: false, answer: Answer::Nothing };
         if seen.content != self.digest() {
-            // Of an earlier or a later state: says nothing about this one. A status will tell.
+            // It belongs to an earlier or a later state and tells nothing about this one.
             return Ok(received);
         }
         let members = &self.content.members;
@@ -270,7 +272,8 @@ impl Gossip {
         Ok(received)
     }
 
-    /// Whether gossip from `from` is listened to. `since` tells of a removal that is forgotten.
+    /// Checks whether gossip of `from` is accepted. `since` is needed to detect a removal whose
+    /// tombstone was forgotten.
     pub(super) fn admit(
         &self,
         from: ReplicaId,
@@ -325,13 +328,14 @@ impl Content {
     }
 }
 
-/// Bytes that are hashed at a time.
+/// Number of bytes that are collected before they are hashed.
 const GATHERED: usize = 4_096;
 
-/// A hash of fields, by hand: independent of the wire form, so that releases agree. Some are gathered
-/// first, which is several times faster than to feed the hash number by number.
+/// Hash of fields in a fixed order. It does not depend on the wire format, so that different
+/// releases agree. Bytes are collected first, which is several times faster than hashing each
+/// number.
 struct Digest {
-    gathered: Vec<u8>, // not much above GATHERED
+    gathered: Vec<u8>, // slightly longer than GATHERED at most
     hash: Xxh3,
 }
 

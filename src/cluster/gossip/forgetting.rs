@@ -1,8 +1,8 @@
-//! When removals may be forgotten: by how long *this* node has held their tombstones.
+//! Time at which tombstones may be dropped: depends on how long *this* node has held them
+//! (docs/protocol/membership.md#tombstone-horizon).
 //!
-//! Clocks of several machines are never compared. A node that becomes leader late counts from when
-//! it heard of a removal itself. Not gossiped. Spec: spec/membership.md, *State*
-//! (`prune-gossip-tombstones-after`).
+//! Clocks of different machines are never compared. A node that becomes leader late counts from the
+//! time at which it learned of a removal itself. These times are not gossiped.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,22 +12,22 @@ use ostraca_ddata::id::ReplicaId;
 
 use super::Gossip;
 
-/// Since when this node has held each tombstone.
+/// Time since which this node has held each tombstone.
 #[derive(Clone, Debug, Default)]
 pub struct Forgetting {
-    held: BTreeMap<ReplicaId, Instant>, // ≤ TOMBSTONES_MAX: as many as the state has
+    held: BTreeMap<ReplicaId, Instant>, // one per tombstone of the state; ≤ TOMBSTONES_MAX
 }
 
 impl Forgetting {
-    /// A book without entries.
+    /// A tracker without tombstones.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes note of the state's tombstones. Answers up to which stamp all of them have been held
-    /// for `age`, if there is any to forget: [`Gossip::forget_up_to`] that, if this node leads
-    /// and has convergence.
+    /// Records the tombstones of the state. Returns the highest stamp up to which all tombstones
+    /// have been held for at least `age`, if there is one. The caller passes it to
+    /// [`Gossip::forget_up_to`] if this node leads and has convergence.
     pub fn due(&mut self, now: Instant, gossip: &Gossip, age: Duration) -> Option<u64> {
         let tombstones: BTreeMap<_, _> = gossip.tombstones().collect();
         self.held.retain(|id, _| tombstones.contains_key(id));

@@ -1,5 +1,5 @@
-//! A state's content with its digest, which is reckoned once for each content: states travel as
-//! they are to many, and each receiver asks.
+//! A gossip content with its digest, which is computed once per content, because the same state is
+//! sent to many nodes and every receiver needs its digest.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use super::Content;
 
-/// Whoever changes the content forgets the digest.
+/// A content with its cached digest. Mutable access clears the digest.
 #[derive(Clone)]
 pub(super) struct Hashed {
     content: Content,

@@ -1,9 +1,10 @@
-//! How far the counters of a peer's state may lie above those held here.
+//! Upper bounds for the counters in a received gossip state, relative to those held here.
 //!
-//! **Jump rule.** A counter is raised by one with each change, so an honest peer is never far ahead.
-//! A state with a counter that lies further ahead than the bounds below is refused as a whole. Without
-//! the rule one corrupt or hostile value near `COUNTER_MAX` would be merged by all; the next honest
-//! change would raise it above the highest value on the wire, and nobody could decode it.
+//! **Jump rule.** A counter is incremented by one with each change, so an honest peer is never far
+//! ahead. A state with a counter that exceeds the bounds below is rejected as a whole. Without the
+//! rule, one corrupt or hostile value near `COUNTER_MAX` would be merged by all nodes; the next
+//! honest change would raise it above the highest value of the wire format, and no node could
+//! decode it.
 
 use std::sync::Arc;
 
@@ -15,14 +16,14 @@ use super::exchange::GossipRefused;
 use crate::cluster::member::Member;
 use crate::cluster::reachability::Row;
 
-/// For versions, revisions and stamps: changes that a node may have missed.
+/// Bound for versions, revisions and stamps: the number of changes that a node may have missed.
 const JUMP_MAX: u64 = 1 << 32;
 
-/// For ages, which are made of the numbers of configurations: a forced one adds up to 2^41.
+/// Bound for ages. They contain configuration numbers, and a forced configuration adds up to 2^41.
 const AGE_JUMP_MAX: u64 = 1 << 44;
 
 impl Gossip {
-    /// Whether every counter of a whole state is near the one here.
+    /// Checks every counter of a whole state.
     pub(super) fn is_near_state(&self, theirs: &Self) -> Result<(), GossipRefused> {
         let theirs = &*theirs.content;
         self.is_near_stamp(theirs.forgotten)?;
@@ -34,7 +35,7 @@ impl Gossip {
         )
     }
 
-    /// Whether every counter of a delta is near the one here.
+    /// Checks every counter of a delta.
     pub(super) fn is_near_delta(&self, delta: &GossipDelta) -> Result<(), GossipRefused> {
         self.are_near(
             delta.members.values(),
@@ -113,7 +114,7 @@ mod tests {
         gossip
     }
 
-    /// A's state after a hostile value of B's, and one honest change on top of it.
+    /// A's state after merging B's state and one honest change.
     fn after(theirs: &Gossip) -> Result<Gossip, GossipRefused> {
         let mut ours = state();
         ours.receive(A, B, theirs)?;

@@ -1,10 +1,11 @@
-//! How two states become one: their least upper bound, commutative, associative, idempotent.
+//! Merge of two gossip states: their least upper bound; commutative, associative and idempotent
+//! (docs/protocol/membership.md#gossip-merge).
 //!
-//! The content is a product of joins: members (each field grows) less everybody whom either side
-//! knows as removed, rows of reachability by their version, tombstones and versions by their
-//! maximum. Who has seen it is whoever has seen *this* content: the union over the sides that
-//! already had it, nobody if neither did. Compared are contents, not versions: after removals two
-//! states may carry equal versions and still differ.
+//! The content is a product of joins: members (each field only grows) without those that either
+//! side knows as removed; rows of reachability by their version; tombstones and versions by
+//! maximum. The seen set of the result is the union of those sides that already had *this* content;
+//! it is empty if neither had it. Contents are compared instead of versions, because two states may
+//! have equal versions and still differ after removals.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,24 +16,24 @@ use ostraca_ddata::id::ReplicaId;
 use super::{Content, Gossip};
 use crate::cluster::member::Member;
 
-/// How two states stood to each other before they were merged.
+/// Relation of two states before they were merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merged {
-    /// They were the same, but perhaps for who had seen them.
+    /// Equal contents; the seen sets may have differed.
     Same,
-    /// Ours contained theirs.
+    /// Our state contained theirs.
     OursNewer,
-    /// Theirs contained ours, and is ours now.
+    /// Their state contained ours, and has replaced it.
     TheirsNewer,
-    /// Each knew something that the other did not; nobody has seen the result yet.
+    /// Each contained something new for the other; no node has seen the result yet.
     Both,
 }
 
 impl Gossip {
     /// Merges another state of the same cluster into this one.
     ///
-    /// Two clusters never merge: to compare ids first is the caller's business, and
-    /// [`receive`](Self::receive) does.
+    /// # Panics
+    /// If the cluster ids differ. [`receive`](Self::receive) checks them before.
     pub fn merge(&mut self, other: &Self) -> Merged {
         assert_eq!(self.cluster(), other.cluster(), "clusters formed apart never merge");
         if self.content == other.content {
@@ -101,7 +102,7 @@ impl Content {
     }
 }
 
-/// Keeps one of the two where it contains the other: states that agree share their members.
+/// Keeps one of the two if it contains the other, so that equal members share one allocation.
 pub(super) fn join(mine: &Arc<Member>, theirs: &Arc<Member>) -> Arc<Member> {
     if Arc::ptr_eq(mine, theirs) || mine == theirs {
         return Arc::clone(mine);

@@ -1,17 +1,18 @@
-//! The state of the cluster, as one node knows it: members, who reaches whom, who has seen it.
+//! The gossip state: the cluster as known to one node, with members, reachability and the seen set.
 //!
-//! [`Gossip`] is a CRDT: any two merge to one, in any order (`merge.rs`). This file holds its
-//! fields, its questions and its changes; how it travels is `exchange.rs`, to whom `targets.rs`,
-//! in which bytes `wire.rs`, when the removed may be forgotten `forgetting.rs`.
+//! [`Gossip`] is a CRDT: two states merge in any order (`merge.rs`). This file contains its fields,
+//! queries and changes. `exchange.rs` contains the exchange protocol, `targets.rs` the selection of
+//! receivers, `wire.rs` the encoding, and `forgetting.rs` the age of tombstones.
 //!
-//! Whoever is removed stays out for ever. A *tombstone* says so at first. Later all tombstones up
-//! to some stamp are forgotten at once, and that stamp, [`Gossip::forgotten`], is remembered
-//! instead: a member that asked to join before it (its `since` is not above), and that the state
-//! does not contain, was removed. So a state that a late peer still carries resurrects nobody,
-//! and nothing is gossiped for ever. (The observed-remove set without tombstones of Bieniusa et
-//! al., 2012, its causal context compressed to one number.)
+//! Tombstone horizon (docs/protocol/membership.md#tombstone-horizon): a removed incarnation never
+//! returns. At first a *tombstone* records the removal. Later all tombstones up to some stamp are
+//! dropped at once, and only that stamp, [`Gossip::forgotten`], is kept: a member that asked to
+//! join before it (its `since` is not higher) and is not contained in the state was removed. So the
+//! state of a late peer resurrects no member, and nothing is gossiped for ever. (This is the
+//! observed-remove set without tombstones of Bieniusa et al., 2012, with its causal context
+//! compressed to one number.)
 //!
-//! Knows nothing of time, sockets, or of who decided what. Spec: spec/membership.md, *State*.
+//! The module depends on neither time, sockets nor the source of decisions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -37,13 +38,13 @@ pub mod wire;
 #[cfg(test)]
 pub(super) mod tests;
 
-/// Members of a cluster, at most; one more is refused when it asks to join.
+/// Maximum number of members of a cluster; a further node is refused when it asks to join.
 pub const MEMBERS_MAX: usize = ostraca_ddata::replicator::epoch::MEMBERS_MAX;
 
-/// Tombstones kept, at most. Beyond it the oldest are forgotten early.
+/// Maximum number of tombstones. Beyond it the oldest are dropped early.
 pub const TOMBSTONES_MAX: usize = 16_384;
 
-/// Which cluster: random, born with its first node. Clusters formed apart never merge.
+/// Random id of a cluster, created with its first node. Two clusters never merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ClusterId(pub u64);
@@ -54,17 +55,17 @@ impl fmt::Display for ClusterId {
     }
 }
 
-/// The state of the cluster, as one node knows it.
+/// The state of the cluster as known to one node.
 ///
-/// Every change names the member that makes it, `by`: it raises that member's entry of the
-/// version, and from then on only that member has seen the state.
+/// Every change names the member that makes it, `by`. The change increments that member's entry of
+/// the version and clears the seen set to that member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gossip {
     content: Hashed,
     seen: BTreeSet<ReplicaId>, // ⊆ members
 }
 
-/// What all nodes agree on at convergence: everything but who has seen it.
+/// The part of the state on which all nodes agree at convergence: everything except the seen set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Content {
     cluster: ClusterId,
@@ -76,61 +77,61 @@ struct Content {
     version: VClock<ReplicaId>, // actors ⊆ members
 }
 
-/// A member was let in, or had been before.
+/// Result of a join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Joined {
-    /// It is new.
+    /// The node was added.
     Added,
-    /// This very incarnation is a member already: it may have missed the answer.
+    /// This incarnation was already a member; it may have missed the answer.
     Known,
 }
 
-/// Why a node was not let in. Nothing has changed.
+/// Reason why a node was not admitted. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinRefused {
-    /// An incarnation that left never returns.
+    /// The incarnation was removed; it never returns.
     #[error("replica {0} left this cluster; a removed incarnation never returns, restart the node")]
     Removed(ReplicaId),
-    /// An earlier (or another) life of the same peer is still a member. Retry when it is removed.
+    /// Another incarnation of the same peer is still a member. Retry once it was removed.
     #[error("replica {0} of the same peer is still a member; retry when it is removed")]
     OtherIncarnation(ReplicaId),
-    /// There are [`MEMBERS_MAX`] members.
+    /// The cluster has [`MEMBERS_MAX`] members.
     #[error("the cluster has {MEMBERS_MAX} members, which is as many as are supported")]
     Full,
-    /// The whole cluster is about to stop.
+    /// The cluster prepares for a full shutdown.
     #[error("the cluster prepares for a full shutdown; start the node when the cluster is back")]
     PreparingForShutdown,
-    /// The node describes itself with too many or too long names.
+    /// The description of the node exceeds a limit.
     #[error("the node's description breaks a bound")]
     Invalid(#[source] InvalidMember),
 }
 
-/// Why a member's status was not changed. Nothing has changed.
+/// Reason why the status of a member was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StatusRefused {
-    /// There is no such member, or no more.
+    /// There is no such member.
     #[error("replica {0} is no member of the cluster")]
     Unknown(ReplicaId),
-    /// Its life does not go that way.
+    /// The transition is not permitted.
     #[error("a member that is {from} does not become {to}")]
     Step {
-        /// Where it stands.
+        /// Present status.
         from: Status,
-        /// Where it was to be taken.
+        /// Requested status.
         to: Status,
     },
 }
 
-// ── Questions ──
+// ── Queries ──
 
 impl Gossip {
-    /// The state of a cluster that `founder` has just founded alone: one member, Joining until
-    /// the first configuration.
+    /// The state of a cluster that `founder` founds alone. The founder is Joining until the first
+    /// configuration.
     ///
     /// # Errors
-    /// [`InvalidMember`] if the founder's description breaks a bound.
+    /// [`InvalidMember`] if the founder's description exceeds a limit.
     pub fn found(cluster: ClusterId, founder: Member) -> Result<Self, InvalidMember> {
         founder.check()?;
         let me = founder.incarnation();
@@ -148,55 +149,57 @@ impl Gossip {
         Ok(gossip)
     }
 
-    /// Which cluster this is.
+    /// Id of the cluster.
     #[must_use]
     pub fn cluster(&self) -> ClusterId {
         self.content.cluster
     }
 
-    /// All members, by incarnation.
+    /// All members, ordered by incarnation.
     pub fn members(&self) -> impl ExactSizeIterator<Item = &Arc<Member>> {
         self.content.members.values()
     }
 
-    /// One member.
+    /// The member with this incarnation.
     #[must_use]
     pub fn member(&self, id: ReplicaId) -> Option<&Arc<Member>> {
         self.content.members.get(&id)
     }
 
-    /// How many members there are.
+    /// Number of members.
     #[must_use]
     pub fn len(&self) -> usize {
         self.content.members.len()
     }
 
-    /// Whether nobody is a member: never, but when this node has learnt that it is removed.
+    /// Whether there are no members. That is the case only if this node has learned of its own
+    /// removal.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.content.members.is_empty()
     }
 
-    /// Whether `id` is a member.
+    /// Whether the incarnation `id` is a member.
     #[must_use]
     pub fn contains(&self, id: ReplicaId) -> bool {
         self.content.members.contains_key(&id)
     }
 
-    /// Whether this node is a member: its incarnation is, and is its own.
+    /// Whether the member with the incarnation of `node` also has its peer key.
     #[must_use]
     pub fn lists(&self, node: NodeId) -> bool {
         self.member(node.incarnation).is_some_and(|member| member.node == node)
     }
 
-    /// The incarnations of one peer that are members; more than one only while an old one is
+    /// The incarnations of one peer that are members. There are several only while an old one is
     /// being removed.
     pub fn incarnations_of(&self, peer: PeerKey) -> impl Iterator<Item = &Arc<Member>> {
         self.members().filter(move |member| member.peer() == peer)
     }
 
-    /// Who may be taken up into a configuration, in address order: Joining or WeaklyUp, and the
-    /// only incarnation of its peer, so that never two of one peer are Up.
+    /// Members that may be added to a configuration, in address order: Joining or WeaklyUp members
+    /// that are the only incarnation of their peer, so that two incarnations of a peer are never
+    /// Up. Empty during the preparation for a full shutdown.
     #[must_use]
     pub fn promotable(&self) -> Vec<&Arc<Member>> {
         if self.content.preparing_for_shutdown {
@@ -220,13 +223,14 @@ impl Gossip {
         waiting
     }
 
-    /// Who reaches whom.
+    /// The reachability table.
     #[must_use]
     pub fn reachability(&self) -> &Reachability {
         &self.content.reachability
     }
 
-    /// Whom somebody does not reach. What members that are Down say does not count.
+    /// Members that at least one observer reports as unreachable. Records of Down observers do not
+    /// count.
     #[must_use]
     pub fn unreachable(&self) -> BTreeSet<ReplicaId> {
         self.content.reachability.accused(|observer| {
@@ -234,7 +238,8 @@ impl Gossip {
         })
     }
 
-    /// As [`unreachable`](Self::unreachable), without `me`: a node never counts itself.
+    /// As [`unreachable`](Self::unreachable), but without `me`: a node is never unreachable to
+    /// itself.
     #[must_use]
     pub fn unreachable_to(&self, me: ReplicaId) -> BTreeSet<ReplicaId> {
         let mut unreachable = self.unreachable();
@@ -242,14 +247,14 @@ impl Gossip {
         unreachable
     }
 
-    /// Who has seen exactly this state.
+    /// Members that have seen exactly this state.
     #[must_use]
     pub const fn seen(&self) -> &BTreeSet<ReplicaId> {
         &self.seen
     }
 
-    /// Who keeps `me` from convergence: members that have not seen this state or are unreachable.
-    /// Nobody waits for who is Exiting or Down.
+    /// Members that prevent convergence at `me`: those that have not seen this state or are
+    /// unreachable. Exiting and Down members are not awaited.
     #[must_use]
     pub fn awaited(&self, me: ReplicaId) -> BTreeSet<ReplicaId> {
         let unreachable = self.unreachable_to(me);
@@ -258,38 +263,37 @@ impl Gossip {
         counted.map(|member| member.incarnation()).filter(missing).collect()
     }
 
-    /// Whether all have seen this state, as far as `me` can know.
+    /// Whether all members have seen this state, as far as `me` can know.
     #[must_use]
     pub fn converged(&self, me: ReplicaId) -> bool {
         self.awaited(me).is_empty()
     }
 
-    /// How many changes of each member this state contains.
+    /// Number of changes by each member that this state contains.
     #[must_use]
     pub fn version(&self) -> &VClock<ReplicaId> {
         &self.content.version
     }
 
-    /// Removed incarnations, with the stamps of their removals.
+    /// Removed incarnations with the stamps of their removals.
     pub fn tombstones(&self) -> impl ExactSizeIterator<Item = (ReplicaId, u64)> + '_ {
         self.content.tombstones.iter().map(|(&id, &stamp)| (id, stamp))
     }
 
-    /// Up to which stamp removals are forgotten; 0: none is.
+    /// Stamp up to which tombstones were dropped; 0 if none were.
     #[must_use]
     pub fn forgotten(&self) -> u64 {
         self.content.forgotten
     }
 
-    /// Whether an incarnation that asked to join at `since` was removed, by all that this state
-    /// knows.
+    /// Whether this state knows that an incarnation, which asked to join at `since`, was removed.
     #[must_use]
     pub fn is_removed(&self, id: ReplicaId, since: u64) -> bool {
         self.content.is_removed(id, since)
     }
 
-    /// The stamp for a node that asks this one how to join ([`Member::since`]), and for the next
-    /// removal: above all others.
+    /// The stamp for the next removal, and for the next node that asks this one to join
+    /// ([`Member::since`]): higher than all others.
     #[must_use]
     pub fn next_stamp(&self) -> u64 {
         let joins = self.members().map(|member| member.since);
@@ -297,7 +301,7 @@ impl Gossip {
         joins.chain(removals).fold(self.content.forgotten, u64::max).saturating_add(1)
     }
 
-    /// The age for the next member that becomes Up: above all others.
+    /// The age for the next member that becomes Up: higher than all others.
     #[must_use]
     pub fn next_up_number(&self) -> u64 {
         self.members()
@@ -306,7 +310,8 @@ impl Gossip {
             .map_or(1, |age| age.saturating_add(1))
     }
 
-    /// Whether joins, promotions, rebalance and hand-over are frozen ahead of a stop of all.
+    /// Whether joins, promotions, rebalancing and handover are frozen before a shutdown of the
+    /// whole cluster.
     #[must_use]
     pub fn is_preparing_for_shutdown(&self) -> bool {
         self.content.preparing_for_shutdown
@@ -316,10 +321,10 @@ impl Gossip {
 // ── Changes ──
 
 impl Gossip {
-    /// Lets a node in.
+    /// Admits a node.
     ///
     /// # Errors
-    /// [`JoinRefused`] says whether and when to retry.
+    /// [`JoinRefused`] tells whether and when to retry.
     pub fn let_in(&mut self, by: ReplicaId, joiner: Member) -> Result<Joined, JoinRefused> {
         let id = joiner.incarnation();
         joiner.check().map_err(JoinRefused::Invalid)?;
@@ -344,11 +349,11 @@ impl Gossip {
         Ok(Joined::Added)
     }
 
-    /// Takes a member to `next`; `false` if it is there already. Up is [`promote`](Self::promote),
-    /// Removed is [`remove`](Self::remove).
+    /// Changes the status of a member to `next`; `false` if it has that status already. For Up use
+    /// [`promote`](Self::promote), for Removed [`remove`](Self::remove).
     ///
     /// # Errors
-    /// [`StatusRefused`] if there is no such member, or its life does not go that way.
+    /// [`StatusRefused`] if there is no such member, or the transition is not permitted.
     pub fn move_to(
         &mut self,
         by: ReplicaId,
@@ -367,8 +372,8 @@ impl Gossip {
         Ok(true)
     }
 
-    /// Makes members Up, each with its age, as a configuration has decided. Who is no member (any
-    /// more), or further already, is passed over; says whether anything changed.
+    /// Marks members Up with their ages, as decided by a configuration. Nodes that are not members,
+    /// or whose status does not permit it, are skipped. Returns whether the state changed.
     pub fn promote(&mut self, by: ReplicaId, who: &[(ReplicaId, u64)]) -> bool {
         let mut any = false;
         for &(id, up_number) in who {
@@ -384,7 +389,7 @@ impl Gossip {
         any
     }
 
-    /// Removes members for ever, as a configuration has decided; says whether anything changed.
+    /// Removes members for ever, as decided by a configuration; returns whether the state changed.
     ///
     /// A node that learns of its own removal stops; it does not record it.
     pub fn remove(&mut self, by: ReplicaId, who: &[ReplicaId]) -> bool {
@@ -398,7 +403,7 @@ impl Gossip {
         any
     }
 
-    /// Puts tombstones in the place of members; says whether there were any.
+    /// Replaces members by tombstones; returns whether there were any.
     fn bury(&mut self, who: &[ReplicaId]) -> bool {
         let mut any = false;
         for &id in who {
@@ -411,11 +416,12 @@ impl Gossip {
         any
     }
 
-    /// Takes members up, each with its age, and removes others, as the installed configuration
-    /// says; says whether that changed anything.
+    /// Marks members Up with their ages and removes others, according to the installed
+    /// configuration; returns whether the state changed.
     ///
-    /// Every node that installs it finds the same by itself: nobody's entry of the version rises,
-    /// so that as many equal states need no merging. Only `me` is known to have seen the result.
+    /// Every node that installs the configuration derives the same change. Therefore no member's
+    /// version is incremented, so that the resulting equal states need no merge. Only `me` is known
+    /// to have seen the result.
     pub fn follow(&mut self, me: ReplicaId, up: &[(ReplicaId, u64)], gone: &[ReplicaId]) -> bool {
         assert!(!gone.contains(&me), "a removed node tells nobody");
         let mut any = false;
@@ -438,7 +444,7 @@ impl Gossip {
         any
     }
 
-    /// Says what `by` itself hosts from now on; `false` if that is nothing new.
+    /// Sets what `by` hosts; `false` if nothing changed.
     pub fn host(&mut self, by: ReplicaId, entity_types: BTreeSet<String>, draining: bool) -> bool {
         let Some(member) = self.member(by) else { return false };
         let Hosting { revision, draining: drained, entity_types: hosted } = &member.hosting;
@@ -450,7 +456,7 @@ impl Gossip {
         true
     }
 
-    /// Records what `by` finds of `subject`; `false` if that is nothing new, or one of them is no
+    /// Records a verdict of `by` about `subject`; `false` if it is not new, or one of them is not a
     /// member.
     pub fn accuse(&mut self, by: ReplicaId, subject: ReplicaId, verdict: Verdict) -> bool {
         let known = self.contains(by) && self.contains(subject);
@@ -461,7 +467,7 @@ impl Gossip {
         new
     }
 
-    /// Takes back what `by` said of `subject`; `false` if there is nothing to take back.
+    /// Withdraws the verdict of `by` about `subject`; `false` if there is none.
     pub fn acquit(&mut self, by: ReplicaId, subject: ReplicaId) -> bool {
         let new = self.content.reachability.acquit(by, subject);
         if new {
@@ -470,8 +476,9 @@ impl Gossip {
         new
     }
 
-    /// For a member that takes this state over instead of `former`, in the same life: what it has
-    /// said of itself and of others it says still, newer than all that it has told.
+    /// For a member that replaces its state `former` by this one within one incarnation: restores
+    /// what it has announced about itself and recorded about others, with versions above all that
+    /// it has sent.
     pub fn resume(&mut self, me: ReplicaId, former: &Self) {
         let Content { members, reachability, version, .. } = &mut *self.content;
         if let (Some(own), Some(told)) = (members.get_mut(&me), former.member(me)) {
@@ -483,7 +490,7 @@ impl Gossip {
         self.changed(me);
     }
 
-    /// Freezes joins and promotions ahead of a stop of all; `false` if they are.
+    /// Freezes joins and promotions before a full shutdown; `false` if they are frozen already.
     pub fn prepare_for_full_shutdown(&mut self, by: ReplicaId) -> bool {
         let new = !self.content.preparing_for_shutdown;
         if new {
@@ -493,10 +500,10 @@ impl Gossip {
         new
     }
 
-    /// Forgets all tombstones up to `stamp`: for the leader, at convergence, with a stamp that
+    /// Drops all tombstones up to `stamp`. Called by the leader at convergence, with a stamp that
     /// [`Forgetting`](forgetting::Forgetting) has found old enough.
     ///
-    /// A join up to that stamp which this state has never heard of is refused from now on.
+    /// From now on, a join up to that stamp which this state does not contain is refused.
     pub fn forget_up_to(&mut self, by: ReplicaId, stamp: u64) -> bool {
         let new = self.content.forget_up_to(stamp);
         if new {
@@ -505,8 +512,7 @@ impl Gossip {
         new
     }
 
-    /// Adds `me` to those that have seen this state; `false` if it was one of them, or is no
-    /// member.
+    /// Adds `me` to the seen set; `false` if it was in it already, or is not a member.
     pub fn see(&mut self, me: ReplicaId) -> bool {
         self.contains(me) && self.seen.insert(me)
     }
@@ -516,12 +522,12 @@ impl Gossip {
     }
 
     fn edit(&mut self, by: ReplicaId, who: ReplicaId, change: impl FnOnce(&mut Member)) {
-        let member = self.content.members.get_mut(&who).expect("asked for above");
+        let member = self.content.members.get_mut(&who).expect("checked by the caller");
         change(Arc::make_mut(member));
         self.changed(by);
     }
 
-    /// Forgets the oldest tombstones above the bound.
+    /// Drops the oldest tombstones beyond [`TOMBSTONES_MAX`].
     fn shed(&mut self, by: ReplicaId) {
         let excess = self.content.tombstones.len().saturating_sub(TOMBSTONES_MAX);
         if excess > 0 {
@@ -554,7 +560,8 @@ impl Content {
         new
     }
 
-    /// What is forgotten loses its tombstone; what only members stand in loses everybody else.
+    /// Drops the tombstones up to `forgotten`, and the reachability and versions of nodes that are
+    /// not members.
     fn tidy(&mut self) {
         let Self { members, forgotten, .. } = self;
         self.tombstones.retain(|_, removed| *removed > *forgotten);

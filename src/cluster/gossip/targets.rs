@@ -1,10 +1,12 @@
-//! To whom gossip goes: functions of the state and of chance.
+//! Selection of the receivers of gossip: functions of the state and a random generator.
 //!
-//! Eagerly, when something has changed: straight to all in a small cluster, to a random handful by
-//! every node that learns it in a large one. And regularly to one member, rather to one that has
-//! not seen the state. Spec: spec/membership.md, *Gossip*. That ⌈ln n⌉ + 6 random targets a node
-//! reach everybody is the threshold of Erdős and Rényi for random graphs, with margin; why a large
-//! cluster prefers random targets over stragglers is Akka's reason.
+//! Eager dissemination after a change: in a small cluster directly to all members; in a large one
+//! every node that learns of the change sends it to a few random members. Regular gossip: to one
+//! member, preferably one that has not seen the state
+//! (docs/protocol/membership.md#eager-dissemination). ⌈ln n⌉ + 6 random receivers per node reach
+//! all members: this is the connectivity threshold of random graphs by Erdős and Rényi with a
+//! margin. A large cluster prefers random receivers over stragglers for Akka's reason, see
+//! [`Targeting::reduce_above`].
 
 use std::time::Duration;
 
@@ -14,16 +16,16 @@ use rand::{Rng, RngExt};
 use super::Gossip;
 use crate::cluster::member::Status;
 
-/// How targets are chosen.
+/// Parameters of the selection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Targeting {
-    /// How probably regular gossip goes to a member that has not seen the state, if there is one;
-    /// 0 to 1.
+    /// Probability, 0 to 1, that regular gossip goes to a member that has not seen the state, if
+    /// there is one.
     pub different_view_probability: f64,
-    /// Above that many members the probability shrinks, linearly, to a tenth of itself at three
-    /// times as many: else all would gossip to the few stragglers and overwhelm them.
+    /// Above this number of members the probability decreases linearly, to a tenth at three times
+    /// the number. Otherwise all members would gossip to the few stragglers and overload them.
     pub reduce_above: usize,
-    /// Up to that many members a change goes straight to all of them.
+    /// Maximum number of members to all of which a change is sent directly.
     pub direct_limit: usize,
 }
 
@@ -33,18 +35,18 @@ impl Default for Targeting {
     }
 }
 
-/// How this node came by its newest state.
+/// Origin of the newest state of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// By a change of its own, or by a merge that nobody else has: nobody else can tell it.
+    /// A change of this node, or a merge that no other node has: no other node can send it.
     Own,
-    /// As it came: somebody else tells it, too.
+    /// Received unchanged: another node sends it, too.
     Heard,
 }
 
 impl Targeting {
-    /// How probably regular gossip goes to a member that has not seen the state, in a cluster of
-    /// `members`.
+    /// Probability that regular gossip goes to a member that has not seen the state, in a cluster
+    /// of `members`.
     #[must_use]
     pub fn probability(&self, members: usize) -> f64 {
         let full = self.different_view_probability;
@@ -59,7 +61,7 @@ impl Targeting {
         }
     }
 
-    /// Whom to gossip to now; `None` if there is nobody.
+    /// The receiver of regular gossip; `None` if there is none.
     pub fn regular(&self, gossip: &Gossip, me: ReplicaId, rng: &mut impl Rng) -> Option<ReplicaId> {
         let peers = peers(gossip, me);
         let prefer = rng.random_bool(self.probability(gossip.len()).clamp(0.0, 1.0));
@@ -72,7 +74,7 @@ impl Targeting {
         one_of(&peers, rng)
     }
 
-    /// To whom to send the newest state at once.
+    /// The receivers to which the newest state is sent at once.
     pub fn eager(
         &self,
         gossip: &Gossip,
@@ -89,28 +91,29 @@ impl Targeting {
     }
 }
 
-/// How long until the next regular gossip, before jitter: a third of `interval` while fewer than
-/// half of the members have seen the state.
+/// Time until the next regular gossip, before jitter: a third of `interval` while fewer than half
+/// of the members have seen the state.
 #[must_use]
 pub fn pace(gossip: &Gossip, interval: Duration) -> Duration {
     if gossip.seen().len() * 2 < gossip.len() { interval / 3 } else { interval }
 }
 
-/// Random targets of a change in a cluster of `members` above the direct limit: ⌈ln n⌉ + 6.
+/// Number of random receivers of a change in a cluster above the direct limit: ⌈ln n⌉ + 6.
 #[must_use]
 pub fn fanout(members: usize) -> usize {
     (members.max(1) as f64).ln().ceil() as usize + 6
 }
 
-/// `me`'s valid targets: all but itself and whom it does not reach *itself*. Whom only others do
-/// not reach stays one: a partition heals through it.
+/// Possible receivers: all members except `me` and those that `me` itself cannot reach. A member
+/// that only others cannot reach stays a receiver, so that a partition can heal through it.
 fn peers(gossip: &Gossip, me: ReplicaId) -> Vec<ReplicaId> {
     let reachability = gossip.reachability();
     let valid = |id: &ReplicaId| *id != me && reachability.verdict(me, *id).is_none();
     gossip.members().map(|member| member.incarnation()).filter(valid).collect()
 }
 
-/// Those that have not seen the state. Who is Down is told once, directly, and not listened to.
+/// The peers that have not seen the state. A Down member is excluded: it is informed once,
+/// directly, and its gossip is rejected.
 fn not_seen(gossip: &Gossip, peers: &[ReplicaId]) -> Vec<ReplicaId> {
     let behind = |id: &&ReplicaId| {
         let down = gossip.member(**id).is_some_and(|member| member.status == Status::Down);
@@ -123,7 +126,7 @@ fn one_of(from: &[ReplicaId], rng: &mut impl Rng) -> Option<ReplicaId> {
     if from.is_empty() { None } else { Some(from[rng.random_range(0..from.len())]) }
 }
 
-/// `count` of them, all if there are no more; a partial shuffle of Fisher and Yates.
+/// `count` random elements, or all if there are fewer; a partial Fisher–Yates shuffle.
 fn some_of(mut from: Vec<ReplicaId>, count: usize, rng: &mut impl Rng) -> Vec<ReplicaId> {
     let count = count.min(from.len());
     for at in 0..count {

@@ -1,8 +1,8 @@
-//! The bytes of a state, of a status and of who has seen it: MessagePack with short named fields.
+//! Encoding of gossip states, statuses and seen sets: MessagePack with short named fields.
 //!
-//! A field more or a field less decodes on the release before and after. Everything that arrives
-//! is foreign: it is well formed and within its bounds, or it is refused as a whole. The vector
-//! clock is written as a list of ours, since the `crdts` crate changes its own form.
+//! Adjacent releases can decode messages with an additional or a missing field. Received data is
+//! untrusted: it is well formed and within its limits, or it is rejected as a whole. The vector
+//! clock is written as a list, because the `crdts` crate may change its own format.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,84 +19,84 @@ use super::{ClusterId, Content, Gossip, MEMBERS_MAX, TOMBSTONES_MAX};
 use crate::cluster::member::{InvalidMember, Member};
 use crate::cluster::reachability::{Reachability, Row, Verdict};
 
-/// Bytes of anything in this file, at most: as many as a message of the transport has by default.
+/// Maximum length of an encoded value of this module: the default limit of a transport message.
 pub const GOSSIP_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Records of a reachability table, at most.
+/// Maximum number of records of a reachability table.
 pub const RECORDS_MAX: usize = 200_000;
 
-/// Stamps, versions, revisions and ages, at most: far above what a cluster can live to see, and
-/// far enough below the end that nothing overflows.
+/// Maximum value of stamps, versions, revisions and ages: far above any realistic count, and far
+/// enough below the maximum of the type to prevent overflow.
 pub const COUNTER_MAX: u64 = 1 << 48;
 
-/// Bytes of memory that a message of membership may take for each of its bytes: a member holds the
-/// names of its roles and entity types in trees, which take ten times the memory of short names.
+/// Maximum memory of a decoded membership message per encoded byte. A member keeps the names of its
+/// roles and entity types in trees, which need ten times the memory of short names.
 pub const MEMBERSHIP_FACTOR: usize = 16;
 
 const NESTING_MAX: usize = 16;
 
-/// Why bytes are no gossip. Count it; nothing was taken over.
+/// Reason why bytes could not be decoded. Nothing was changed; the caller counts it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GossipDecodeError {
-    /// More than [`GOSSIP_BYTES_MAX`].
+    /// The input is longer than [`GOSSIP_BYTES_MAX`].
     #[error("{len} bytes of gossip, at most {GOSSIP_BYTES_MAX} are taken")]
     TooLong {
-        /// Bytes given.
+        /// Length of the input in bytes.
         len: usize,
     },
-    /// Not what was expected, or broken.
+    /// The input is malformed or exceeds a limit.
     #[error("{len} bytes of gossip do not decode")]
     Malformed {
-        /// Bytes given.
+        /// Length of the input in bytes.
         len: usize,
-        /// What the decoder says.
+        /// Error of the decoder.
         source: rmp_serde::decode::Error,
     },
 }
 
-/// Why these fields are no state of a cluster.
+/// Reason why decoded fields are not a valid gossip state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidGossip {
-    /// A list above its bound.
+    /// A list exceeds its limit.
     #[error("{len} entries where at most {limit} are allowed")]
     TooLarge {
-        /// Entries given.
+        /// Number of entries.
         len: usize,
-        /// Entries allowed.
+        /// Maximum number of entries.
         limit: usize,
     },
-    /// A number above [`COUNTER_MAX`], or 0 where that is left out.
+    /// A number exceeds [`COUNTER_MAX`], or is 0 where entries of 0 are omitted.
     #[error("{0} is no count that a cluster lives to see")]
     Counter(u64),
-    /// An incarnation stands twice where it may stand once.
+    /// An incarnation is listed twice where it may occur once.
     #[error("replica {0} is listed twice")]
     Twice(ReplicaId),
-    /// Somebody stands where only members may.
+    /// An incarnation that is not a member is listed where only members may be.
     #[error("replica {0} is no member and is listed as if it were")]
     NoMember(ReplicaId),
-    /// A member has a tombstone, or a tombstone is forgotten.
+    /// A member has a tombstone, or a tombstone is at or below the horizon.
     #[error("replica {0} has a tombstone that it cannot have")]
     Tombstone(ReplicaId),
     /// A node accuses itself.
     #[error("replica {0} accuses itself")]
     SelfAccused(ReplicaId),
-    /// A member breaks a bound.
+    /// A member exceeds a limit.
     #[error("a member is not well formed")]
     Member(#[from] InvalidMember),
 }
 
-/// The bytes of a [`Gossip`], a [`GossipStatus`] or a [`GossipSeen`].
+/// Encodes a [`Gossip`], a [`GossipStatus`] or a [`GossipSeen`].
 #[must_use]
 pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     rmp_serde::to_vec_named(value).expect("plain data always encodes into memory")
 }
 
-/// The [`Gossip`], [`GossipStatus`] or [`GossipSeen`] with these bytes.
+/// Decodes a [`Gossip`], a [`GossipStatus`] or a [`GossipSeen`].
 ///
 /// # Errors
-/// [`GossipDecodeError`] if they are too many, broken, or break a bound.
+/// [`GossipDecodeError`] if the input is too long, malformed, or exceeds a limit.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, GossipDecodeError> {
     let len = bytes.len();
     if len > GOSSIP_BYTES_MAX {
@@ -229,7 +229,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-// ── Out ──
+// ── Encoding ──
 
 impl From<&Gossip> for RawGossip {
     fn from(gossip: &Gossip) -> Self {
@@ -303,7 +303,7 @@ impl Serialize for GossipSeen {
     }
 }
 
-// ── In ──
+// ── Decoding ──
 
 impl<'de> Deserialize<'de> for Gossip {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -373,7 +373,8 @@ impl TryFrom<RawDelta> for GossipDelta {
             return Err(InvalidGossip::Tombstone(id));
         }
         within(raw.rows.len(), MEMBERS_MAX)?;
-        // Whom the rows name need not be in the delta: strangers go when it is merged.
+        // The rows may name members that are not in the delta; unknown nodes are dropped at the
+        // merge.
         let table = rows_of(raw.rows, Ok)?;
         Ok(Self {
             cluster: raw.cluster,
@@ -447,7 +448,7 @@ fn clock_of(list: Vec<(ReplicaId, u64)>) -> Result<VClock<ReplicaId>, InvalidGos
     Ok(VClock { dots: map_of(list, MEMBERS_MAX)? })
 }
 
-/// Never changed is not listed: a counter of 0 would make equal states differ.
+/// Rejects entries of 0: they must be omitted, otherwise equal states would differ.
 fn map_of(
     list: Vec<(ReplicaId, u64)>,
     limit: usize,

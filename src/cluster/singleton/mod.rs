@@ -1,22 +1,23 @@
-//! The singleton: one instance, on the oldest candidate, handed over when the oldest changes
-//! (spec/membership.md, *Singleton*).
+//! The singleton: one instance in the cluster, on the oldest candidate, handed over when the oldest
+//! candidate changes (docs/protocol/membership.md#pairwise-rights).
 //!
-//! [`Singleton`] runs on every node that might host the instance or is asked about it; [`Proxy`]
-//! finds the instance from any node. Neither knows a clock, a socket, or what the instance does;
-//! that the instance begins a message only while the hosting lease runs is the caller's business
-//! ([`Holder::serves`](super::lease::Holder::serves)).
+//! [`Singleton`] runs on every node that may host the instance or is asked about it; [`Proxy`]
+//! finds the instance from any node. Neither depends on a clock, a socket, or the work of the
+//! instance. The caller ensures that the instance begins a message only while the hosting lease is
+//! valid ([`Holder::serves`](super::lease::Holder::serves)).
 //!
-//! # Why there are never two
-//! Between any two nodes there is one *right*, and at first the older one has it. Who has the
-//! rights of all others in its installed configuration may start; who says `HandOverDone` gives
-//! its right away, and says it only when nothing runs here. A Done counts only for the request
-//! that it answers, and a new request gets a new number once a right was given away, so late and
-//! doubled messages do no harm. A node out of the installed configuration is not asked: its lease
-//! is over. So a node that leaves, while others older or younger leave as well, is waited for by
-//! whoever comes next: *all* who may still run it are, not only the next older (known failure 8).
+//! # Why there are never two instances
+//! Between each two nodes there is one *right*, which the older node holds at first. A node may
+//! start the instance if it holds the rights towards all other members of its installed
+//! configuration. A node that sends `HandOverDone` gives its right away, and it sends it only when
+//! nothing runs there. A Done counts only for the request that it answers, and a request gets a new
+//! number once a right was given away, so late and duplicated messages do no harm. A node outside
+//! of the installed configuration is not asked, because its lease has ended. So if several nodes
+//! leave at once, their successor waits for *all* nodes that may still run the instance, not only
+//! for the next older one (known failure 8).
 //!
 //! Source: Chandy and Misra, *The Drinking Philosophers Problem* (1984), for the rights between
-//! pairs; the names of the messages are Akka's.
+//! pairs. The message names are those of Akka.
 
 mod proxy;
 
@@ -31,50 +32,50 @@ use serde::{Deserialize, Serialize};
 pub use self::proxy::{Proxy, ProxyInput, ProxyOutput, ProxyStats};
 use super::bug::{Bug, Canary};
 
-/// What nodes say about one singleton; the parent adds its name. A node that is asked about a
-/// singleton that it does not know makes a machine in which it is no candidate, and keeps it.
+/// Messages about one singleton; the caller adds its name. A node that is asked about an unknown
+/// singleton creates a machine in which it is not a candidate, and keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum SingletonMessage {
-    /// A candidate → whoever may run it: let me.
+    /// A candidate → a node that may run the instance: requests the right.
     #[serde(rename = "t")]
     HandOverToMe {
-        /// Names the request.
+        /// Number of the request.
         #[serde(rename = "n")]
         number: u64,
     },
-    /// It is being stopped here.
+    /// Answer: the instance is being stopped here.
     #[serde(rename = "p")]
     HandOverInProgress {
-        /// As asked.
+        /// Number of the request.
         #[serde(rename = "n")]
         number: u64,
     },
-    /// Nothing runs here, and nothing will before you say the same.
+    /// Answer: nothing runs here, and nothing will before the receiver gives the right back.
     #[serde(rename = "d")]
     HandOverDone {
-        /// As asked.
+        /// Number of the request.
         #[serde(rename = "n")]
         number: u64,
     },
-    /// A proxy → the oldest candidate: does it run there?
+    /// A proxy → the oldest candidate: asks whether the instance runs there.
     #[serde(rename = "w")]
     Identify,
-    /// It runs here.
+    /// The instance runs on the sender.
     #[serde(rename = "h")]
     Here,
-    /// It runs here no more.
+    /// The instance no longer runs on the sender.
     #[serde(rename = "g")]
     Gone,
 }
 
-/// What a member is to a singleton.
+/// Whether a member is a candidate for a singleton.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// Up, of the role (or hosting the type), not leaving.
+    /// Up, with the required role (or hosting the type), not leaving.
     Candidate,
-    /// Of another role, which never changes: it need not be asked.
+    /// It has another role, which never changes: it is not asked.
     Never,
-    /// All else: leaving, Down, not hosting the type now, or nothing is known of it.
+    /// Any other member: leaving, Down, not hosting the type now, or unknown.
     NotNow,
 }
 
@@ -82,38 +83,37 @@ pub enum Standing {
 /// still counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Which incarnation.
+    /// Its incarnation.
     pub id: ReplicaId,
-    /// What it is to this singleton.
+    /// Whether it is a candidate.
     pub standing: Standing,
 }
 
-/// A fact for the machine.
+/// Input of a [`Singleton`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SingletonInput {
     /// A deadline may have passed.
     Tick,
-    /// Members, this node among them, in the order of their age, oldest first: that of the
-    /// installed configuration.
+    /// The members of the installed configuration, including this node, oldest first.
     Members(Vec<Peer>),
-    /// A peer's machine says.
+    /// A message of a peer.
     Message {
-        /// Which incarnation.
+        /// The sending incarnation.
         from: ReplicaId,
-        /// What it says.
+        /// The message.
         message: SingletonMessage,
     },
     /// The hosting lease is held.
     LeaseHeld,
-    /// The hosting lease lapsed for so long that what runs must stop.
+    /// The hosting lease has been lapsed for so long that the instance must stop.
     LeaseOver,
-    /// The instance has stopped, as ordered or by itself.
+    /// The instance has stopped, by an order or by itself.
     Stopped,
-    /// The whole cluster prepares to stop: start nothing and hand nothing over.
+    /// The cluster prepares for a full shutdown: nothing is started or handed over.
     Prepare,
 }
 
-/// An order of the machine.
+/// Output of a [`Singleton`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SingletonOutput {
     /// Send to a peer.
@@ -125,36 +125,36 @@ pub enum SingletonOutput {
     },
     /// Start the instance.
     Start,
-    /// Stop it, and say [`SingletonInput::Stopped`] when it has.
+    /// Stop the instance, and report [`SingletonInput::Stopped`] when it has stopped.
     Stop,
 }
 
-/// What is true of the instance on this node.
+/// State of the instance on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Running {
-    /// It is not here.
+    /// It does not run here.
     No,
-    /// It runs.
+    /// It runs here.
     Yes,
-    /// It was told to stop.
+    /// It was told to stop and has not stopped yet.
     Stopping,
     /// It stopped by itself. It is not started again here, nor elsewhere while this node is the
     /// oldest candidate.
     Finished,
 }
 
-/// What a machine counts.
+/// Counters of a [`Singleton`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SingletonStats {
     /// Instances started here.
     pub started: u64,
-    /// Requests sent, repetitions among them.
+    /// Requests sent, including repetitions.
     pub asked: u64,
-    /// Requests of younger candidates while this one is in the right; not answered.
+    /// Unanswered requests of younger candidates while this node holds the right.
     pub kept: u64,
-    /// Dones for a request that is no more.
+    /// Received Dones that answer no open request.
     pub stale: u64,
-    /// Messages of nodes that are no members here.
+    /// Messages of nodes that are not members.
     pub strangers: u64,
 }
 
@@ -162,9 +162,9 @@ pub struct SingletonStats {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Right {
     mine: bool,
-    /// Our request under way.
+    /// Number of this node's open request.
     asked: Option<u64>,
-    /// Its request under way, which waits for the instance to stop.
+    /// Number of the other node's open request, which waits for the instance to stop.
     wanted: Option<u64>,
 }
 
@@ -186,8 +186,8 @@ pub struct Singleton {
 }
 
 impl Singleton {
-    /// The machine of incarnation `me`; it asks again each `retry` (1 s is good). `canary` is
-    /// [`Canary::none`] but in the suites.
+    /// Creates the machine of incarnation `me`, which repeats requests after `retry` (recommended:
+    /// 1 s). `canary` injects faults in tests; otherwise pass [`Canary::none`].
     #[must_use]
     pub const fn new(me: ReplicaId, retry: Duration, canary: Canary) -> Self {
         Self {
@@ -205,19 +205,19 @@ impl Singleton {
         }
     }
 
-    /// Whether the instance is here.
+    /// State of the instance on this node.
     #[must_use]
     pub const fn running(&self) -> Running {
         self.running
     }
 
-    /// What was counted so far.
+    /// Counters since the start.
     #[must_use]
     pub const fn stats(&self) -> &SingletonStats {
         &self.stats
     }
 
-    /// This node's place in the order of age.
+    /// Index of a member in the order of age.
     fn age(&self, id: ReplicaId) -> Option<usize> {
         self.members.iter().position(|peer| peer.id == id)
     }
@@ -233,7 +233,7 @@ impl Singleton {
 
     fn on_members(&mut self, now: Now, members: Vec<Peer>) {
         if self.members != members {
-            self.retry_at = Some(now.mono); // who refused by another view may give now
+            self.retry_at = Some(now.mono); // a member that refused by another view may agree now
         }
         self.members = members;
         let mine = self.age(self.me).unwrap_or(usize::MAX);
@@ -268,12 +268,13 @@ impl Singleton {
                 }
             }
             M::Identify if self.running == Running::Yes => send(from, M::Here, out),
-            // For the proxy, or only a courtesy: our request is repeated until it is done.
+            // For the proxy, or without effect: this node's request is repeated until it is
+            // answered.
             M::HandOverInProgress { .. } | M::Identify | M::Here | M::Gone => {}
         }
     }
 
-    /// Whether this node keeps what `from` asks for: it is a candidate, and the older one.
+    /// Whether this node keeps the right requested by `from`: it is a candidate and older.
     fn keeps(&self, from: ReplicaId) -> bool {
         self.is_candidate() && self.age(self.me) < self.age(from)
     }
@@ -302,7 +303,7 @@ impl Singleton {
         }
     }
 
-    /// Nothing runs here: the right is the other's.
+    /// Gives the right away, because nothing runs here.
     fn give(&mut self, to: ReplicaId, out: &mut Outbox<SingletonOutput>) {
         if let Some(right) = self.rights.get_mut(&to)
             && let Some(number) = right.wanted.take()
@@ -339,7 +340,7 @@ impl Singleton {
         self.rights.keys().for_each(|id| send(*id, message, out));
     }
 
-    /// Does what the facts demand: stops, asks, starts.
+    /// Stops, requests rights and starts the instance, as the present facts require.
     fn follow(&mut self, now: Now, out: &mut Outbox<SingletonOutput>) {
         if self.running == Running::Yes && !(self.leased && self.is_candidate()) {
             self.stop(out);
@@ -378,19 +379,19 @@ impl Singleton {
         asked.all(mine)
     }
 
-    /// Asks for every right that is missing, but not those who are in the right themselves.
+    /// Requests every missing right, except from older candidates, which hold it legitimately.
     fn ask(&mut self, due: bool, out: &mut Outbox<SingletonOutput>) {
         let wants = self.is_candidate() && !self.preparing && self.running == Running::No;
         let oldest = self.is_oldest();
         for peer in &self.members {
             let Some(right) = self.rights.get_mut(&peer.id) else { continue };
             let askable = match peer.standing {
-                Standing::Candidate => oldest, // a younger one, then
+                Standing::Candidate => oldest, // all others are younger then
                 Standing::NotNow => true,
                 Standing::Never => false,
             };
             if right.mine || !wants || !askable {
-                continue; // a request under way keeps its number: its Done may be on its way
+                continue; // an open request keeps its number: its Done may be in transit
             }
             if right.asked.is_none() || due {
                 if right.asked.is_none() {

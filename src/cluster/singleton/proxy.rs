@@ -1,4 +1,5 @@
-//! The proxy: finds the instance from any node, and keeps messages while it moves.
+//! The singleton proxy: finds the instance from any node, and buffers messages while it moves
+//! (docs/protocol/membership.md#proxy-buffers-while-the-singleton-moves).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,74 +11,77 @@ use ostraca_ddata::machine::{Machine, Outbox};
 
 use super::{Peer, SingletonMessage, Standing, oldest};
 
-/// A fact for the proxy.
+/// Input of a [`Proxy`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProxyInput {
     /// A deadline may have passed.
     Tick,
-    /// As for the machine: members by age, oldest first.
+    /// The members, oldest first, as for [`Singleton`](super::Singleton).
     Members(Vec<Peer>),
-    /// A user sends this to the singleton.
+    /// A message of a user for the singleton.
     Send(Bytes),
-    /// A node says where the instance is; other messages are for the machine.
+    /// A message about the location of the instance; other messages are for the machine.
     Message {
-        /// Which incarnation.
+        /// The sending incarnation.
         from: ReplicaId,
         /// `Here` or `Gone`.
         message: SingletonMessage,
     },
-    /// Who is taken for the instance's node says that it is not: that it has gone, or that another
-    /// is here, was said and did not come. Of the oldest it means that it begins or ends there.
+    /// A node that the proxy considered the instance's node denies it: a `Gone`, or a `Here` of
+    /// another node, was lost. If it is the oldest candidate, the instance is just starting or
+    /// stopping there.
     Denied {
-        /// Which incarnation.
+        /// The denying incarnation.
         from: ReplicaId,
     },
-    /// What was delivered came back: the instance is not there. What comes back keeps its order.
+    /// A delivered message was returned: the instance is not there. Returned messages keep their
+    /// order.
     Returned {
-        /// Who returned it.
+        /// The returning incarnation.
         from: ReplicaId,
         /// The message.
         payload: Bytes,
     },
 }
 
-/// An order of the proxy.
+/// Output of a [`Proxy`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProxyOutput {
-    /// Ask [`SingletonMessage::Identify`].
+    /// Send [`SingletonMessage::Identify`].
     Identify {
         /// The receiver.
         to: ReplicaId,
     },
-    /// To the instance on this node.
+    /// Deliver a message to the instance on this node.
     Deliver {
-        /// Where it runs.
+        /// The node of the instance.
         to: ReplicaId,
         /// The message.
         payload: Bytes,
     },
-    /// The buffer is full: the oldest message is lost. Counted.
+    /// The buffer was full and the oldest message was dropped. It is counted.
     Dropped {
         /// The message.
         payload: Bytes,
     },
 }
 
-/// What a proxy counts.
+/// Counters of a [`Proxy`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProxyStats {
-    /// Messages handed to the instance's node.
+    /// Messages delivered to the instance's node.
     pub delivered: u64,
-    /// Messages lost because the buffer was full.
+    /// Messages dropped because the buffer was full.
     pub dropped: u64,
-    /// Messages that came back.
+    /// Returned messages.
     pub returned: u64,
 }
 
-/// One proxy.
+/// The singleton proxy of one node.
 #[derive(Clone, Debug)]
 pub struct Proxy {
-    /// Messages kept, at most; 1,000 is good, 0 drops whatever finds no instance.
+    /// Maximum number of buffered messages; recommended: 1,000. With 0, messages are dropped while
+    /// no instance is known.
     buffer_size: usize,
     retry: Duration,
     members: Vec<Peer>,
@@ -89,7 +93,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy that knows nobody; it asks again each `retry` (1 s is good).
+    /// Creates a proxy without members, which repeats requests after `retry` (recommended: 1 s).
     #[must_use]
     pub const fn new(buffer_size: usize, retry: Duration) -> Self {
         Self {
@@ -104,13 +108,13 @@ impl Proxy {
         }
     }
 
-    /// Where the instance runs, as far as is known.
+    /// The node of the instance, if known.
     #[must_use]
     pub const fn target(&self) -> Option<ReplicaId> {
         self.target
     }
 
-    /// What was counted so far.
+    /// Counters since the start.
     #[must_use]
     pub const fn stats(&self) -> &ProxyStats {
         &self.stats
@@ -122,7 +126,7 @@ impl Proxy {
 
     fn found(&mut self, at: ReplicaId, out: &mut Outbox<ProxyOutput>) {
         if !self.candidate(at) {
-            return; // it leaves, or this view is behind: it is asked again
+            return; // it leaves, or this view is outdated: it is asked again
         }
         self.target = Some(at);
         self.ask_at = None;
@@ -151,7 +155,7 @@ impl Proxy {
         }
     }
 
-    /// Asks at once when the instance is lost, then each second.
+    /// Asks at once when the instance is lost, then after each `retry`.
     fn search(&mut self, now: Now, anew: bool, out: &mut Outbox<ProxyOutput>) {
         if self.target.is_some() {
             return;
@@ -186,7 +190,7 @@ impl Machine for Proxy {
                 self.stats.returned += 1;
                 self.lost(from);
                 match self.target {
-                    Some(at) => self.deliver(at, payload, out), // it has moved meanwhile
+                    Some(at) => self.deliver(at, payload, out), // the instance has moved
                     None => self.returned.push_back(payload),
                 }
             }
@@ -328,7 +332,7 @@ mod tests {
         probe.send("a");
         assert_eq!(probe.identified(), [id(1), id(2)]);
         probe.says(1, SingletonMessage::Here);
-        assert!(probe.delivered(1).is_empty(), "it leaves, whatever it says");
+        assert!(probe.delivered(1).is_empty(), "a leaving node is not trusted");
         probe.says(2, SingletonMessage::Here);
         assert_eq!(probe.delivered(2), [b"a"]);
     }
@@ -338,7 +342,7 @@ mod tests {
         let mut probe = Probe::new(10);
         probe.says(2, SingletonMessage::Here);
         probe.tell(s(0), ProxyInput::Denied { from: id(1) });
-        assert_eq!(probe.proxy.target(), Some(id(2)), "nobody has taken it for the one");
+        assert_eq!(probe.proxy.target(), Some(id(2)), "it was not the target");
         probe.tell(s(0), ProxyInput::Denied { from: id(2) });
         assert_eq!((probe.proxy.target(), probe.identified()), (None, vec![id(1), id(1)]));
         probe.says(1, SingletonMessage::Here);
@@ -351,7 +355,7 @@ mod tests {
         let mut probe = Probe::new(10);
         probe.says(1, SingletonMessage::Here);
         probe.says(2, SingletonMessage::Gone);
-        assert_eq!(probe.proxy.target(), Some(id(1)), "another's word changes nothing");
+        assert_eq!(probe.proxy.target(), Some(id(1)), "another node's Gone has no effect");
         probe.says(1, SingletonMessage::Gone);
         probe.send("a");
         assert!(probe.delivered(1).is_empty());

@@ -1,4 +1,4 @@
-//! Machines that talk over a network that the test holds in its hand.
+//! Singleton machines on a network under the control of the test.
 
 use std::collections::VecDeque;
 
@@ -11,14 +11,14 @@ const fn id(id: u64) -> ReplicaId {
     ReplicaId::new(id)
 }
 
-/// Nodes with one view for all, unless a test says otherwise.
+/// Nodes that share one view unless a test sets another.
 struct World {
     nodes: BTreeMap<u64, Singleton>,
     now: Now,
     net: VecDeque<(u64, u64, SingletonMessage)>,
-    /// What happened, in order: (node, started).
+    /// Events in order: (node, started).
     history: Vec<(u64, bool)>,
-    /// Stops that were ordered and have not happened.
+    /// Nodes that were told to stop and have not stopped yet.
     stopping: Vec<u64>,
 }
 
@@ -74,7 +74,7 @@ impl World {
         }
     }
 
-    /// Delivers everything, and what follows from it; stops take until the test says so.
+    /// Delivers all messages, including those that follow. Instances stop only in [`World::stops`].
     fn flow(&mut self) {
         while let Some((from, to, message)) = self.net.pop_front() {
             self.tell(to, SingletonInput::Message { from: id(from), message });
@@ -83,7 +83,7 @@ impl World {
 
     fn stops(&mut self, node: u64) {
         let at = self.stopping.iter().position(|stopping| *stopping == node);
-        self.stopping.remove(at.expect("it was told to stop"));
+        self.stopping.remove(at.expect("a stop was ordered"));
         self.history.push((node, false));
         self.tell(node, SingletonInput::Stopped);
     }
@@ -147,7 +147,7 @@ fn the_oldest_that_leaves_hands_over_and_the_next_starts_when_it_has_stopped() {
     let mut world = World::new(&THREE);
     world.all_see(&[(1, NotNow), (2, Candidate), (3, Candidate)]);
     world.flow();
-    assert!(world.running().is_empty(), "the old instance still finishes");
+    assert!(world.running().is_empty(), "the old instance is stopping");
     assert_eq!(world.nodes[&1].running(), Running::Stopping);
     world.stops(1);
     world.flow();
@@ -172,10 +172,10 @@ fn one_after_the_other_leaves_until_the_last_stops_it() {
 #[test]
 fn known_failure_08_several_that_leave_at_once_start_no_second_instance() {
     let mut world = World::new(&THREE);
-    // 3 hears first that 2 leaves, then that 1 does; 2 has nothing to hand over and says so.
+    // 3 learns first that 2 leaves, then that 1 leaves; 2 has nothing to hand over.
     world.all_see(&[(1, NotNow), (2, NotNow), (3, Candidate)]);
     world.flow();
-    assert!(world.running().is_empty(), "2 is done, but 1 still finishes");
+    assert!(world.running().is_empty(), "2 is done, but 1 is stopping");
     world.seconds(1);
     world.flow();
     assert!(world.running().is_empty());
@@ -187,7 +187,7 @@ fn known_failure_08_several_that_leave_at_once_start_no_second_instance() {
 #[test]
 fn known_failure_08_the_views_of_those_who_leave_may_differ() {
     let mut world = World::new(&THREE);
-    // Only 2 has heard that 1 leaves; only 3 that 2 does.
+    // Only 2 knows that 1 leaves; only 3 knows that 2 leaves.
     let (one, two) = ([(1, NotNow), (2, Candidate), (3, Candidate)], [(2, NotNow)]);
     world.sees(1, &one);
     world.sees(2, &one);
@@ -195,7 +195,7 @@ fn known_failure_08_the_views_of_those_who_leave_may_differ() {
     world.flow();
     world.stops(1);
     world.flow();
-    assert_eq!(world.running(), [2], "it does not know yet that it should leave");
+    assert_eq!(world.running(), [2], "it does not know that it leaves");
     world.all_see(&[(1, NotNow), (2, NotNow), (3, Candidate)]);
     world.flow();
     world.stops(2);
@@ -211,7 +211,7 @@ fn after_a_crash_the_next_starts_only_once_the_oldest_is_out_of_the_configuratio
     for _ in 0..5 {
         world.flow();
         world.seconds(1);
-        assert!(world.running().is_empty(), "it may be alive and cut off");
+        assert!(world.running().is_empty(), "it may be alive but disconnected");
     }
     world.all_see(&[(2, Candidate), (3, Candidate)]);
     assert_eq!(world.running(), [2]);
@@ -286,7 +286,7 @@ fn while_the_cluster_prepares_to_stop_nothing_starts_and_nothing_is_handed_over(
     for node in [1, 2, 3] {
         world.tell(node, SingletonInput::Prepare);
     }
-    // 2 is not told that 1 stays: its view is wrong, and it asked before.
+    // 2 has an outdated view and requests the right.
     let number = 1;
     let message = SingletonMessage::HandOverToMe { number };
     world.tell(1, SingletonInput::Message { from: id(2), message });
@@ -317,11 +317,11 @@ fn a_younger_candidate_with_a_wrong_view_gets_no_answer() {
 #[test]
 fn a_lost_request_and_a_lost_done_are_made_good_within_a_second() {
     let mut world = World::new(&[(1, NotNow), (2, Candidate)]);
-    world.net.clear(); // the request
+    world.net.clear(); // loses the request
     world.seconds(1);
-    let request = world.net.pop_front().expect("asked again");
+    let request = world.net.pop_front().expect("a repeated request");
     world.tell(1, SingletonInput::Message { from: id(2), message: request.2 });
-    world.net.clear(); // the Done
+    world.net.clear(); // loses the Done
     world.seconds(1);
     world.flow();
     assert_eq!(world.running(), [2]);
@@ -360,7 +360,7 @@ fn a_proxy_hears_where_the_instance_is_when_it_asks_and_when_it_moves() {
     world.net.clear();
     let message = SingletonMessage::Identify;
     world.tell(2, SingletonInput::Message { from: id(3), message });
-    assert!(world.net.is_empty(), "it is not there");
+    assert!(world.net.is_empty(), "the instance is not there");
     world.tell(1, SingletonInput::Message { from: id(3), message });
     assert_eq!(world.net.pop_front(), Some((1, 3, SingletonMessage::Here)));
     world.all_see(&[(1, NotNow), (2, Candidate), (3, Candidate)]);

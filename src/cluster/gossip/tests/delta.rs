@@ -1,4 +1,5 @@
-//! What is new alone does what the whole would, and does nothing where it is not understood.
+//! Deltas: merging a delta equals merging the whole state, and a delta with an unknown base changes
+//! nothing.
 
 use std::cell::Cell;
 
@@ -20,7 +21,7 @@ fn contains(state: &Gossip, other: &Gossip) -> bool {
     joined.content == state.content
 }
 
-/// What A has above the state that all begin with, once it has changed it.
+/// The difference that a change by A makes to a common state.
 fn news(start: &str, change: impl FnOnce(&mut Gossip)) -> (Gossip, GossipDelta) {
     let base = state(start);
     let mut changed = base.clone();
@@ -60,7 +61,7 @@ fn a_delta_merged_by_whoever_contains_its_base_does_what_the_whole_state_would()
         }
     }
     let figures = (deltas.get(), changed.get());
-    assert!(figures.0 > 1_000 && figures.1 > 200, "deltas, and those that changed: {figures:?}");
+    assert!(figures.0 > 1_000 && figures.1 > 200, "deltas, and changes by them: {figures:?}");
 }
 
 #[test]
@@ -119,7 +120,7 @@ fn who_does_not_know_the_base_asks_and_changes_nothing() {
 #[test]
 fn a_delta_is_refused_as_a_state_would_be() {
     let removes =
-        |who: char| move |gossip: &mut Gossip| assert!(gossip.remove(id('A'), &[id(who)]));
+        |name: char| move |gossip: &mut Gossip| assert!(gossip.remove(id('A'), &[id(name)]));
     let (_, without_me) = news("A B C", removes('B'));
     let (_, other) = news("A B C", accuses('A', 'C'));
     let mut foreign = other.clone();
@@ -150,7 +151,7 @@ fn what_a_delta_cannot_say_is_told_in_full() {
             gossip.move_to(id('A'), id('B'), Status::Leaving).unwrap();
         }),
         ("removals are forgotten", |gossip| assert!(gossip.forget_up_to(id('A'), 1))),
-        ("all are to stop", |gossip| assert!(gossip.prepare_for_full_shutdown(id('A')))),
+        ("a full shutdown", |gossip| assert!(gossip.prepare_for_full_shutdown(id('A')))),
     ];
     for (name, change) in table {
         let base = state("A B C");
@@ -172,7 +173,7 @@ fn a_digest_is_answered_by_what_the_peer_lacks() {
         seen.seen_digest()
     };
     let table = [
-        ("equal, nobody asks who has seen it", new, None, Answer::Nothing),
+        ("equal, without a digest of the seen set", new, None, Answer::Nothing),
         ("equal, seen by the same", new, Some(same_seen), Answer::Nothing),
         ("equal, seen by others", new, Some(1), Answer::Seen),
         ("of a former state", old, None, Answer::State),

@@ -1,4 +1,4 @@
-//! What is answered to what, and that the answers lead to agreement.
+//! Answers to messages, and convergence of the resulting exchange.
 
 use ostraca_ddata::sim::seeds;
 
@@ -8,7 +8,7 @@ use super::history::World;
 use super::*;
 use crate::cluster::gossip::merge::Merged;
 
-/// A pair of states, by what the second has and the first has not, and the other way round.
+/// Two states derived from one start by the given changes.
 fn pair(first: &[fn(&mut Gossip)], second: &[fn(&mut Gossip)]) -> (Gossip, Gossip) {
     let start = state("A B C; seen A B C");
     let changed = |changes: &[fn(&mut Gossip)]| {
@@ -158,7 +158,7 @@ fn a_sender_that_was_removed_is_told_so_and_stops() {
     assert_eq!(
         ours.receive(id('A'), id('Z'), &unknown),
         Err(GossipRefused::Stranger(id('Z'))),
-        "nobody has told of it yet"
+        "an unknown sender"
     );
 }
 
@@ -173,17 +173,17 @@ fn a_state_with_too_many_members_is_refused() {
     assert_eq!(ours.len(), 2);
 }
 
-/// One regular gossip of `from`, and the answers to it until nobody answers.
+/// One regular gossip of `from`, and all answers that follow.
 fn gossip(world: &mut World, from: ReplicaId) {
     let targeting = Targeting::default();
     let mine = world.running[&from].clone();
     let Some(to) = targeting.regular(&mine, from, &mut world.rng) else { return };
     let agrees = mine.seen().contains(&to);
     let mut mail = Some((from, to, if agrees { Answer::Status } else { Answer::State }));
-    let mut letters = 0;
+    let mut messages = 0;
     while let Some((from, to, what)) = mail.take() {
-        letters += 1;
-        assert!(letters < 8, "two nodes answer each other for ever");
+        messages += 1;
+        assert!(messages < 8, "two nodes answer each other for ever");
         if !world.running.contains_key(&to) {
             return;
         }
@@ -230,13 +230,13 @@ fn whatever_has_happened_regular_gossip_makes_all_agree_and_then_fall_silent() {
         let living = |member: &&Arc<Member>| member.status != Status::Down;
         for member in founder.members().filter(living) {
             let me = member.incarnation();
-            // One that is Down may have told it alone that it is removed: it has stopped.
+            // A Down member may be the only one that learned of its removal: it has stopped.
             let Some(other) = world.running.get(&me) else { continue };
             agreements += usize::from(me != id('A'));
-            assert_eq!(other.digest(), founder.digest(), "{me} knows something else");
+            assert_eq!(other.digest(), founder.digest(), "{me} differs");
             let silent = founder.compare(me, &other.status());
-            assert_eq!(silent, Ok(Answer::Nothing), "{me} is still told something:");
+            assert_eq!(silent, Ok(Answer::Nothing), "{me} still gets an answer");
         }
     }
-    assert!(agreements >= runs || runs < 10, "hardly anybody was left to agree");
+    assert!(agreements >= runs || runs < 10, "too few nodes were left");
 }

@@ -1,5 +1,5 @@
-//! Random histories: nodes join, restart, change, accuse, are removed, forget and gossip, in any
-//! order. And random states without a history.
+//! Random histories in which nodes join, restart, change, accuse, are removed, forget tombstones
+//! and gossip, in any order; and random states without a history.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -8,18 +8,18 @@ use super::super::exchange::GossipRefused;
 use super::*;
 use crate::cluster::member::Hosting;
 
-/// Running nodes with their states, and every state that ever was.
+/// Running nodes with their states, and all earlier states.
 pub(super) struct World {
     pub(super) rng: SmallRng,
     pub(super) running: BTreeMap<ReplicaId, Gossip>,
     pub(super) past: Vec<Gossip>,
-    /// Each incarnation ever, with its stamp.
+    /// Every incarnation so far, with its stamp.
     pub(super) since: BTreeMap<ReplicaId, u64>,
-    /// Digests of the states that each has held.
+    /// Digests of the states that each node has held.
     pub(super) held: BTreeMap<ReplicaId, BTreeSet<u64>>,
-    /// Promotions come from one node only, as they come from configurations.
+    /// The only node that promotes members, because promotions come from configurations.
     decides: ReplicaId,
-    /// Whether anybody calls anybody Terminated.
+    /// Whether nodes record Terminated verdicts.
     terminates: bool,
     next: u64,
 }
@@ -43,7 +43,8 @@ impl World {
         world
     }
 
-    /// Two that call each other Terminated, though both run, never gossip again.
+    /// A world without Terminated verdicts: two running nodes with such verdicts about each other
+    /// never gossip again.
     pub(super) fn without_terminated(seed: u64) -> Self {
         Self { terminates: false, ..Self::new(seed) }
     }
@@ -80,11 +81,11 @@ impl World {
 
     pub(super) fn someone(&mut self) -> ReplicaId {
         let at = self.rng.random_range(0..self.running.len());
-        *self.running.keys().nth(at).expect("the founder runs for ever")
+        *self.running.keys().nth(at).expect("the founder never stops")
     }
 
     pub(super) fn state(&mut self, of: ReplicaId) -> &mut Gossip {
-        self.running.get_mut(&of).expect("runs")
+        self.running.get_mut(&of).expect("a running node")
     }
 
     fn member_of(&mut self, state: ReplicaId) -> ReplicaId {
@@ -92,7 +93,8 @@ impl World {
         all[self.rng.random_range(0..all.len())]
     }
 
-    /// A new life of a new peer or of one there was; let in by `via`, sometimes by another too.
+    /// Starts a new incarnation of a new or an earlier peer; `via` admits it, sometimes another
+    /// node too.
     fn joins(&mut self, via: ReplicaId) {
         if self.running.len() >= RUNNING_MAX {
             return;
@@ -118,11 +120,11 @@ impl World {
     }
 
     fn moves(&mut self, me: ReplicaId) {
-        let who = self.member_of(me);
+        let member = self.member_of(me);
         let steps = [Status::WeaklyUp, Status::Leaving, Status::Exiting, Status::Down];
         let next = steps[self.rng.random_range(0..steps.len())];
-        if next != Status::Down || who != id('A') {
-            let _ = self.state(me).move_to(me, who, next);
+        if next != Status::Down || member != id('A') {
+            let _ = self.state(me).move_to(me, member, next);
         }
     }
 
@@ -138,25 +140,25 @@ impl World {
     }
 
     fn removes(&mut self, me: ReplicaId) {
-        let who = self.member_of(me);
-        if who != me && who != id('A') {
-            self.state(me).remove(me, &[who]);
+        let member = self.member_of(me);
+        if member != me && member != id('A') {
+            self.state(me).remove(me, &[member]);
         }
     }
 
     fn judges(&mut self, me: ReplicaId) {
-        let who = self.member_of(me);
+        let subject = self.member_of(me);
         let worst = if self.terminates { Verdict::Terminated } else { Verdict::Unreachable };
         match self.rng.random_range(0..8) {
-            0..4 if who == me => {}
+            0..4 if subject == me => {}
             0 => {
-                self.state(me).accuse(me, who, worst);
+                self.state(me).accuse(me, subject, worst);
             }
             1..4 => {
-                self.state(me).accuse(me, who, Verdict::Unreachable);
+                self.state(me).accuse(me, subject, Verdict::Unreachable);
             }
             _ => {
-                self.state(me).acquit(me, who);
+                self.state(me).acquit(me, subject);
             }
         }
     }
@@ -175,7 +177,7 @@ impl World {
         }
     }
 
-    /// `to` receives `from`'s state; whoever learns that it is removed stops.
+    /// `to` receives the state of `from`; a node that learns of its removal stops.
     pub(super) fn gossips(&mut self, from: ReplicaId, to: ReplicaId) {
         if from == to {
             return;
@@ -183,21 +185,21 @@ impl World {
         let state = self.running[&from].clone();
         let received = self.state(to).receive(to, from, &state);
         if received == Err(GossipRefused::Removed(to)) {
-            self.running.remove(&to); // never the founder, whom nobody removes
+            self.running.remove(&to); // never the founder, which is never removed
         } else {
             self.note(to);
         }
     }
 
-    fn note(&mut self, who: ReplicaId) {
-        let state = &self.running[&who];
-        self.held.entry(who).or_default().insert(state.digest());
+    fn note(&mut self, node: ReplicaId) {
+        let state = &self.running[&node];
+        self.held.entry(node).or_default().insert(state.digest());
         self.past.push(state.clone());
     }
 }
 
-/// Any well-formed state over six incarnations of four peers; what is fixed for an incarnation
-/// is the same in all.
+/// A random well-formed state of six incarnations of four peers. The constant fields of an
+/// incarnation are equal in all states.
 pub(super) fn any_state(rng: &mut SmallRng) -> Gossip {
     let all: Vec<ReplicaId> = (1..=6).map(ReplicaId::new).collect();
     let since = |id: ReplicaId| id.get() * 10;

@@ -1,4 +1,4 @@
-//! What others shipped (spec/known-failures.md), and what happens here.
+//! Failures that other systems shipped, and the behaviour here.
 
 use ostraca_ddata::sim::seeds;
 
@@ -16,12 +16,12 @@ fn known_failure_21_a_late_peer_resurrects_nobody_before_or_after_the_tombstone_
         for forget in [false, true] {
             if forget {
                 assert!(ours.forget_up_to(id('A'), 4));
-                assert_eq!(ours.tombstones().len(), 0, "nothing is gossiped for ever");
+                assert_eq!(ours.tombstones().len(), 0, "no tombstone is left");
             }
             let mut both = late.clone();
             both.merge(&ours);
             assert!(!both.contains(id('B')), "{name}, forgotten: {forget}");
-            assert!(both.reachability().is_all_reachable(), "what C said of it is gone, too");
+            assert!(both.reachability().is_all_reachable(), "the verdict of C about B is gone");
             let mut both = ours.clone();
             both.merge(&late);
             assert!(!both.contains(id('B')), "{name}, forgotten: {forget}");
@@ -45,8 +45,8 @@ fn known_failure_21_whoever_joins_after_the_forgetting_is_kept() {
 
 #[test]
 fn known_failure_21_a_change_that_only_a_removed_member_told_is_not_lost_between_equal_versions() {
-    // B let D in and told only C; A removed B. The versions of A and of the merge are equal: only
-    // the content tells that A lacks D.
+    // B admitted D and informed only C; A removed B. The versions of A and of the merge are equal:
+    // only the content shows that A lacks D.
     let mut ours = state("A B C");
     ours.remove(id('A'), &[id('B')]);
     let mut theirs = state("A B C");
@@ -84,11 +84,11 @@ fn known_failure_22_never_are_two_lives_of_one_node_up() {
                 *ready += usize::from(member.status == Status::Up);
             }
             for (peer, (all, ready)) in lives {
-                assert!(ready <= 1, "{ready} lives of {peer} are Up");
+                assert!(ready <= 1, "{ready} incarnations of {peer} are Up");
                 meetings += usize::from(all > 1);
             }
         }
         runs += 1;
     }
-    assert!(meetings > 0 || runs < 100, "two lives never met");
+    assert!(meetings > 0 || runs < 100, "no state had two incarnations of a peer");
 }

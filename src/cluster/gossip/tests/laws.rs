@@ -1,4 +1,4 @@
-//! Laws of the merge: for states of random histories, and for any states at all.
+//! Laws of the merge, for states of random histories and for random states.
 
 use ostraca_ddata::sim::seeds;
 use rand::rngs::SmallRng;
@@ -20,9 +20,9 @@ fn is_a_join(a: &Gossip, b: &Gossip, c: &Gossip) {
     assert_eq!(ab, merged(b, a), "not commutative");
     assert_eq!(merged(&ab, c), merged(a, &merged(b, c)), "not associative");
     assert_eq!(merged(a, a), *a, "not idempotent");
-    assert_eq!(merged(a, &ab), ab, "the merge does not contain what was merged");
-    assert_eq!(merged(&ab, b), ab, "the merge does not contain what was merged");
-    assert_eq!((a.digest() == b.digest()), (a.content == b.content), "digests lie");
+    assert_eq!(merged(a, &ab), ab, "the merge does not contain its inputs");
+    assert_eq!(merged(&ab, b), ab, "the merge does not contain its inputs");
+    assert_eq!((a.digest() == b.digest()), (a.content == b.content), "digests are wrong");
     for removed in [a, b].into_iter().flat_map(Gossip::tombstones).map(|(id, _)| id) {
         assert!(!ab.contains(removed), "{removed} is back");
     }
@@ -55,8 +55,8 @@ fn who_is_in_seen_has_held_that_very_state() {
     for seed in seeds("who_is_in_seen_has_held_that_very_state", 200) {
         let world = World::new(seed.value).steps(150);
         for state in &world.past {
-            for witness in state.seen() {
-                assert!(world.held[witness].contains(&state.digest()), "{witness} never had it");
+            for observer in state.seen() {
+                assert!(world.held[observer].contains(&state.digest()), "{observer} never had it");
             }
         }
     }
@@ -80,7 +80,7 @@ fn who_was_removed_stays_out_of_every_merge_also_when_that_is_forgotten() {
             }
         }
     }
-    assert!(forgotten > 0 || runs < 100, "no late peer ever carried a forgotten member");
+    assert!(forgotten > 0 || runs < 100, "no state contained a forgotten member");
 }
 
 #[test]

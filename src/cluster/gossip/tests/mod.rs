@@ -1,15 +1,17 @@
-//! States in short, for the tests of the whole room.
+//! Short notation for gossip states, used by the tests of membership.
 //!
-//! Lines of spec/reference/pekko-cluster.md §5.1 carry their number, counted from the top of the
-//! section (`reference_5_1_04_…`). Those of this room's state that have no test, and why:
-//! - 1, an empty state: there is none; a cluster is born with its founder.
-//! - 2, that nobody waits for Joining and WeaklyUp: not so here, convergence waits for every member
-//!   but Exiting and Down (spec/membership.md, *State*); confirmed Exiting: needs no seat in seen.
-//! - 4, that seen is emptied: only if neither side had the result, else idempotence would fail.
-//! - 7, that a Down member never leads: it does if there is no other (spec, *Leader*).
+//! Tests named `reference_5_1_nn_…` cover the nth behaviour of gossip that Akka's tests assert.
+//! Those without a test here, and why:
+//! - 1, an empty state: a cluster always has its founder.
+//! - 2, Joining and WeaklyUp members are not awaited: here convergence waits for every member
+//!   except Exiting and Down ones; confirmed Exiting: it needs no entry in the seen set.
+//! - 4, the seen set is cleared: only if neither side had the result, otherwise the merge would not
+//!   be idempotent.
+//! - 7, a Down member never leads: it does if there is no other member.
 //! - 8, and the cross-centre parts of 7 and 11: there are no data centres.
-//! - 9, whom to tell of who becomes Exiting: removal needs a quorum, not convergence.
-//! - 13, unsubscribing, classes of events: the handle's.
+//! - 9, receivers of the news that a member becomes Exiting: removal needs a quorum, not
+//!   convergence.
+//! - 13, unsubscribing and classes of events: implemented by the handle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,15 +45,15 @@ pub(in crate::cluster) fn node(number: u64) -> NodeId {
     NodeId { peer, incarnation: ReplicaId::new(number) }
 }
 
-/// A node that asks to join; its address is in the order of its number.
+/// A node that asks to join; addresses are in the order of the numbers.
 pub(in crate::cluster) fn joiner(number: u64, since: u64) -> Member {
     let address = Address::new(format!("/dns4/n{number:05}/tcp/7000")).unwrap();
     Member::joining(node(number), address, since)
 }
 
-/// `"A Bj C; seen A B; A>B C>>B; role r A B"`: A and C are Up, B is Joining (w WeaklyUp,
-/// l Leaving, x Exiting, d Down); A and B have seen it; A calls B unreachable, C terminated; A and
-/// B have role r. Ages in the order of the alphabet.
+/// Parses `"A Bj C; seen A B; A>B C>>B; role r A B"`: A and C are Up, B is Joining (w WeaklyUp, l
+/// Leaving, x Exiting, d Down); A and B have seen it; A reports B as unreachable, C as terminated;
+/// A and B have role r. Ages are in alphabetical order.
 pub(in crate::cluster) fn state(text: &str) -> Gossip {
     let mut parts = text.split(';').map(str::trim);
     let members = parts.next().unwrap_or_default().split_whitespace().map(member);

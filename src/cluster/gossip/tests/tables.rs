@@ -1,4 +1,4 @@
-//! Tables of convergence, and what each change does to a state.
+//! Tables of convergence, and the effect of each change on a state.
 
 use super::super::forgetting::Forgetting;
 use super::super::{JoinRefused, Joined, StatusRefused, TOMBSTONES_MAX};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ostraca_ddata::clock::Instant;
 
-/// Name, state, who sees it, whom it awaits.
+/// Name, state, observing node, awaited members.
 const CONVERGENCE: &[(&str, &str, char, &str)] = &[
     ("1: one that has seen", "A; seen A", 'A', ""),
     ("1: one of two has seen", "A B; seen A", 'A', "B"),
@@ -23,13 +23,13 @@ const CONVERGENCE: &[(&str, &str, char, &str)] = &[
     ("2: unreachable but Down", "A Bd; seen A; A>B", 'A', ""),
     ("2: unreachable but Exiting", "A Bx; seen A; A>B", 'A', ""),
     ("2: terminated blocks", "A B; seen A B; A>>B", 'A', "B"),
-    ("3: the word of a Down observer", "A B Cd; seen A B; C>B", 'A', ""),
-    ("3: the word of an Exiting observer", "A B Cx; seen A B; C>B", 'A', "B"),
-    ("3: each calls the other, as A sees it", "A B; seen A B; A>B B>A", 'A', "B"),
-    ("3: each calls the other, as B sees it", "A B; seen A B; A>B B>A", 'B', "A"),
-    ("3: each calls the other, as C sees it", "A B C; seen A B C; A>B B>A", 'C', "A B"),
+    ("3: the verdict of a Down observer", "A B Cd; seen A B; C>B", 'A', ""),
+    ("3: the verdict of an Exiting observer", "A B Cx; seen A B; C>B", 'A', "B"),
+    ("3: mutual accusation, seen by A", "A B; seen A B; A>B B>A", 'A', "B"),
+    ("3: mutual accusation, seen by B", "A B; seen A B; A>B B>A", 'B', "A"),
+    ("3: mutual accusation, seen by C", "A B C; seen A B C; A>B B>A", 'C', "A B"),
     ("3: until one of them is Down", "A Bd C; seen A C; A>B B>A", 'C', ""),
-    ("nobody counts itself unreachable", "A B; seen A B; B>A", 'A', ""),
+    ("a node is never unreachable to itself", "A B; seen A B; B>A", 'A', ""),
 ];
 
 #[test]
@@ -161,31 +161,31 @@ fn stamps_rise_above_all_that_the_state_knows() {
 fn reference_5_1_06_a_tombstone_is_forgotten_when_it_is_old_enough_and_not_before() {
     let at = |secs: u64| Instant::from_nanos(secs * 1_000_000_000);
     let day = Duration::from_secs(86_400);
-    let (mut book, mut gossip) = (Forgetting::new(), state("A B C D"));
+    let (mut tracker, mut gossip) = (Forgetting::new(), state("A B C D"));
     gossip.remove(id('A'), &[id('B')]);
-    assert_eq!(book.due(at(100), &gossip, day), None);
+    assert_eq!(tracker.due(at(100), &gossip, day), None);
     gossip.remove(id('A'), &[id('C')]);
-    assert_eq!(book.due(at(200), &gossip, day), None);
-    assert_eq!(book.due(at(86_499), &gossip, day), None);
-    assert_eq!(book.due(at(86_500), &gossip, day), Some(5), "B, whose removal was stamped 5");
-    assert_eq!(book.due(at(86_599), &gossip, day), Some(5));
-    assert_eq!(book.due(at(86_600), &gossip, day), Some(6), "and C");
+    assert_eq!(tracker.due(at(200), &gossip, day), None);
+    assert_eq!(tracker.due(at(86_499), &gossip, day), None);
+    assert_eq!(tracker.due(at(86_500), &gossip, day), Some(5), "B, whose removal was stamped 5");
+    assert_eq!(tracker.due(at(86_599), &gossip, day), Some(5));
+    assert_eq!(tracker.due(at(86_600), &gossip, day), Some(6), "C as well");
     gossip.forget_up_to(id('A'), 5);
     assert_eq!(gossip.tombstones().collect::<Vec<_>>(), [(id('C'), 6)]);
-    assert_eq!(book.due(at(86_600), &gossip, day), Some(6));
+    assert_eq!(tracker.due(at(86_600), &gossip, day), Some(6));
 }
 
 #[test]
 fn a_young_tombstone_with_an_old_stamp_keeps_those_above_it() {
     let at = |secs: u64| Instant::from_nanos(secs * 1_000_000_000);
-    let (mut book, mut one, mut other) = (Forgetting::new(), state("A B C"), state("A B C D"));
+    let (mut tracker, mut one, mut other) = (Forgetting::new(), state("A B C"), state("A B C D"));
     one.remove(id('A'), &[id('C')]);
     other.remove(id('B'), &[id('D')]);
     let age = Duration::from_secs(10);
-    assert_eq!(book.due(at(0), &other, age), None);
-    one.merge(&other); // C stamped 4, heard of now; D stamped 5, held for 10 s
-    assert_eq!(book.due(at(10), &one, age), None);
-    assert_eq!(book.due(at(20), &one, age), Some(5));
+    assert_eq!(tracker.due(at(0), &other, age), None);
+    one.merge(&other); // C stamped 4, received now; D stamped 5, held for 10 s
+    assert_eq!(tracker.due(at(10), &one, age), None);
+    assert_eq!(tracker.due(at(20), &one, age), Some(5));
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn the_oldest_tombstones_are_forgotten_early_when_there_are_too_many() {
     assert!(gossip.remove(id('A'), &[id('B')]));
     assert_eq!(gossip.tombstones().len(), TOMBSTONES_MAX);
     assert_eq!(gossip.forgotten(), 10);
-    assert!(gossip.is_removed(ReplicaId::new(1_000), 9), "forgotten, and still removed");
+    assert!(gossip.is_removed(ReplicaId::new(1_000), 9), "dropped, but still removed");
     assert!(gossip.is_removed(id('B'), 2));
 }
 
@@ -204,7 +204,7 @@ fn the_oldest_tombstones_are_forgotten_early_when_there_are_too_many() {
 fn only_the_single_life_of_a_peer_is_promotable_in_address_order() {
     let mut gossip = state("A Bj Cj Dw");
     let c = Arc::make_mut(gossip.content.members.get_mut(&id('C')).unwrap());
-    c.node.peer = node(1).peer; // a new life of A, which another node has let in
+    c.node.peer = node(1).peer; // a new incarnation of A, admitted by another node
     let names: Vec<_> = gossip.promotable().iter().map(|member| member.incarnation()).collect();
     assert_eq!(names, [id('B'), id('D')]);
     assert_eq!(gossip.incarnations_of(node(1).peer).count(), 2);
@@ -212,7 +212,8 @@ fn only_the_single_life_of_a_peer_is_promotable_in_address_order() {
 
 #[test]
 fn who_takes_another_state_over_says_what_it_has_said_newer_than_before() {
-    // C was let in by a side that held A as Down, was told to leave there, and is let in by A.
+    // C was admitted by a side that considered A Down, was told to leave there, and is now admitted
+    // by A.
     let mut former = state("Ad B Cj; C>B C>D");
     let own = Arc::make_mut(former.content.members.get_mut(&id('C')).unwrap());
     own.status = Status::Leaving;
@@ -221,10 +222,10 @@ fn who_takes_another_state_over_says_what_it_has_said_newer_than_before() {
     let statuses: Vec<_> = anew.members().map(|member| member.status).collect();
     assert_eq!(statuses, [Status::Up, Status::Up, Status::Leaving]);
     let accused: Vec<_> = anew.reachability().accused_by(id('C')).collect();
-    assert_eq!(accused, [id('B')], "and D is nobody here");
+    assert_eq!(accused, [id('B')], "D is not a member here");
     assert!(anew.version().get(&id('C')) > former.version().get(&id('C')));
     assert_eq!(anew.seen(), &BTreeSet::from([id('C')]));
-    // Whoever still has what it said then takes back nothing that it says since.
+    // A node that still has the earlier verdicts of C does not override the later ones.
     assert!(anew.acquit(id('C'), id('B')));
     let mut other = state("A B Cj; C>B C>A");
     other.merge(&anew);

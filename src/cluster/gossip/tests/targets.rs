@@ -1,4 +1,4 @@
-//! To whom gossip goes.
+//! Selection of the receivers of gossip.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use rand::rngs::SmallRng;
 use super::super::targets::{News, Targeting, fanout, pace};
 use super::*;
 
-/// `count` members that are Up; the first `seen` of them have seen the state.
+/// `count` Up members, of which the first `seen` have seen the state.
 fn cluster_of(count: u64, seen: u64) -> Gossip {
     let mut gossip = state("");
     let up = |n| Member { status: Status::Up, up_number: Some(n), ..joiner(n, n) };
@@ -30,7 +30,7 @@ fn the_preference_for_who_has_not_seen_it_shrinks_between_400_and_1200_members()
 
 #[test]
 fn the_preference_is_really_applied() {
-    // 10 members, 5 have seen it: of 9 targets 5 have not.
+    // 5 of 10 members have seen the state, so 5 of 9 receivers have not.
     let gossip = cluster_of(10, 5);
     for (probability, expected) in [(0.0, 5.0 / 9.0), (0.8, 0.8 + 0.2 * 5.0 / 9.0), (1.0, 1.0)] {
         let targeting =
@@ -59,9 +59,9 @@ fn reference_5_1_11_nobody_gossips_to_itself_or_to_whom_it_does_not_reach_itself
     let ids = |names: &str| names.chars().map(id).collect::<BTreeSet<_>>();
     assert_eq!(targets("A", rng), ids(""));
     assert_eq!(targets("A B C; seen A", rng), ids("BC"));
-    assert_eq!(targets("A B C; seen A B C", rng), ids("BC"), "all have seen it: anybody");
+    assert_eq!(targets("A B C; seen A B C", rng), ids("BC"), "all have seen it: any member");
     assert_eq!(targets("A B C; seen A; A>B", rng), ids("C"));
-    assert_eq!(targets("A B C; seen A; C>B", rng), ids("BC"), "only others do not reach it");
+    assert_eq!(targets("A B C; seen A; C>B", rng), ids("BC"), "unreachable to another node only");
     assert_eq!(targets("A B Cj Dd; seen A", rng), ids("BCD"));
     assert_eq!(targets("A B; seen A; A>B", rng), ids(""));
 }
@@ -117,7 +117,7 @@ fn a_change_reaches_a_thousand_members_in_five_hops() {
             hops += usize::from(!next.is_empty());
             wave = next;
         }
-        assert_eq!(knows.len(), 1_000, "seed {seed}: somebody never heard");
+        assert_eq!(knows.len(), 1_000, "seed {seed}: a member was not reached");
         assert!(hops <= 5, "seed {seed}: {hops} hops");
     }
 }

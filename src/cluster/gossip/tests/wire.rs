@@ -1,4 +1,4 @@
-//! The bytes of gossip: golden, from and for other releases, and from nobody in particular.
+//! Encoding of gossip: golden bytes, compatibility with adjacent releases, and malformed input.
 
 use std::fmt::Write as _;
 
@@ -17,12 +17,12 @@ use crate::cluster::member::Hosting;
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a String takes everything");
+        write!(text, "{byte:02x}").expect("writing to a String succeeds");
         text
     })
 }
 
-/// One of everything.
+/// A state that uses every field.
 fn full() -> Gossip {
     let mut gossip = state("A Bl Cj; seen A C; A>B C>>B; role r A");
     let member = Arc::make_mut(gossip.content.members.get_mut(&id('A')).unwrap());
@@ -36,7 +36,7 @@ fn full() -> Gossip {
     gossip
 }
 
-/// The key of the node with this number, on the wire.
+/// The encoded key of the node with this number.
 fn key(number: u8) -> String {
     format!("dc0020{}", hex(&[number; 32]))
 }
@@ -55,8 +55,8 @@ fn the_bytes_of_a_state_are_these() {
         &format!("85a16e82a170{}a16903a161{}", key(3), address(3)), // C
         "a173a16aa16203a16881a16e00",                               // Joining, no age
         "a17292",                                                   // 2 rows:
-        "83a16f01a16e01a1759102",                                   // A calls B unreachable
-        "83a16f03a16e01a1749102",                                   // C calls B terminated
+        "83a16f01a16e01a1759102",                                   // A reports B unreachable
+        "83a16f03a16e01a1749102",                                   // C reports B terminated
         "a1749192cd012c09a16608a170c3", // tombstone, forgotten, preparing
         "a176919201 05a173920103",      // version, seen
     ];
@@ -81,9 +81,9 @@ fn the_bytes_of_a_digest_and_of_a_delta_are_these() {
     let digest = GossipDigest { cluster: CLUSTER, content: 7, seen: Some(8) };
     assert_eq!(hex(&encode(&digest)), "83a163ccc1a16407a17308");
     assert_eq!(decode::<GossipDigest>(&encode(&digest)).unwrap(), digest);
-    let nobody_asks = GossipDigest { seen: None, ..digest };
-    assert_eq!(hex(&encode(&nobody_asks)), "82a163ccc1a16407");
-    assert_eq!(decode::<GossipDigest>(&encode(&nobody_asks)).unwrap(), nobody_asks);
+    let unasked = GossipDigest { seen: None, ..digest };
+    assert_eq!(hex(&encode(&unasked)), "82a163ccc1a16407");
+    assert_eq!(decode::<GossipDigest>(&encode(&unasked)).unwrap(), unasked);
 
     let base = state("A B C; seen A");
     let mut changed = base.clone();
@@ -92,7 +92,7 @@ fn the_bytes_of_a_digest_and_of_a_delta_are_these() {
     let delta = GossipDelta { content: 8, ..delta };
     let golden = [
         "86a163ccc1a1629107a16408",     // cluster, bases, digest
-        "a1729183a16f01a16e01a1759103", // A calls C unreachable
+        "a1729183a16f01a16e01a1759103", // A reports C unreachable
         "a17691920101a1739101",         // A's first change; seen by A
     ];
     assert_eq!(hex(&encode(&delta)), golden.concat());
@@ -120,7 +120,7 @@ fn a_delta_that_breaks_a_bound_or_contradicts_itself_is_refused() {
     }));
 }
 
-/// Releases agree about equal states only if their digests agree.
+/// Different releases agree on equal states only if their digests agree.
 #[test]
 fn the_digests_of_a_state_are_these() {
     let status = full().status();
@@ -140,7 +140,7 @@ fn any_state_comes_back_from_its_bytes() {
     }
 }
 
-/// The next release's: a field more in everything.
+/// A state of the next release: every structure has an additional field.
 #[derive(Serialize)]
 struct Tomorrow {
     c: u64,
@@ -176,10 +176,10 @@ fn a_field_more_and_a_field_less_decode() {
     let gossip: Gossip = decode(&bytes).unwrap();
     let member = gossip.member(id('A')).unwrap();
     assert_eq!((member.status, member.since, member.hosting.revision), (Status::Up, 4, 2));
-    assert_eq!((gossip.forgotten(), gossip.tombstones().len()), (0, 0), "left out: none");
+    assert_eq!((gossip.forgotten(), gossip.tombstones().len()), (0, 0), "omitted fields are empty");
 }
 
-/// This release's, as the one before reads it: without what came later.
+/// A state of this release, as the previous release decodes it: without later fields.
 #[derive(Deserialize)]
 struct Yesterday {
     c: u64,
@@ -253,16 +253,16 @@ fn hosting(hosting: Hosting) -> Member {
     Member { hosting, ..first() }
 }
 
-fn count(gossip: &mut Gossip, who: char, counter: u64) {
-    gossip.content.version.dots.insert(id(who), counter);
+fn count(gossip: &mut Gossip, name: char, counter: u64) {
+    gossip.content.version.dots.insert(id(name), counter);
 }
 
 fn accuse(gossip: &mut Gossip, observer: char, subject: char) {
     gossip.content.reachability.accuse(id(observer), id(subject), Verdict::Unreachable);
 }
 
-fn bury(gossip: &mut Gossip, who: char, stamp: u64) {
-    gossip.content.tombstones.insert(id(who), stamp);
+fn bury(gossip: &mut Gossip, name: char, stamp: u64) {
+    gossip.content.tombstones.insert(id(name), stamp);
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn arbitrary_bytes_are_refused_or_decode_and_never_panic() {
 
 #[test]
 fn endless_lists_and_bottomless_nesting_are_refused_without_room_for_them() {
-    // A list that claims 4,294,967,295 members, and has none.
+    // A list that claims 4,294,967,295 members but contains none.
     let mut endless = encode(&BTreeMap::from([("c", 1)]));
     endless[0] = 0x82;
     endless.extend([0xa1, b'm', 0xdd, 0xff, 0xff, 0xff, 0xff]);
@@ -358,7 +358,7 @@ fn endless_lists_and_bottomless_nesting_are_refused_without_room_for_them() {
 fn as_many_members_as_are_supported_fit_and_one_more_is_refused() {
     let mut gossip = state("");
     let up = |n| Member { status: Status::Up, up_number: Some(n), ..joiner(n, n) };
-    let random = |n: u64| (n + 1) << 40; // incarnations are as long as they get
+    let random = |n: u64| (n + 1) << 40; // incarnations of maximum encoded length
     let member = |n: u64| {
         let mut member = Member { roles: BTreeSet::from(["backend".into()]), ..up(n) };
         member.node = NodeId { peer: PeerKey::new([255; 32]), incarnation: random(n).into() };
