@@ -6,11 +6,11 @@
 //!
 //! The checklist of spec/reference/pekko-cluster.md §5.7, and what shows each. Tests without a
 //! place are in src/cluster/singleton.
-//! - Starts on the oldest of the role: `it_starts_on_the_oldest_candidate`; exactly one at all
+//! - Starts on the oldest of the role: `instance_starts_on_the_oldest_candidate`; exactly one at all
 //!   times: here. "Within 3 s of formation" needs whole nodes: not here.
 //! - Leave, order of termination and start, until one is left: `one_after_the_other_leaves_…`.
 //! - Crash of the oldest, of the three oldest: `after_a_crash_…`; never earlier than out of the
-//!   configuration. Self downed stops without hand-over: `a_removed_node_stops_without_hand_over`.
+//!   configuration. Self downed stops without hand-over: `removed_node_stops_without_handover`.
 //! - The second oldest leaves as well: `known_failure_08_…`. The new oldest crashes in mid
 //!   hand-over: `a_new_oldest_that_crashes_…`.
 //! - A rejoin takes nothing back: `who_joins_later_takes_nothing_away_…`. Other roles:

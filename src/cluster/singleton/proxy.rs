@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_while_nobody_is_known_waits_and_flows_in_order() {
+    fn messages_wait_for_the_instance_in_order() {
         let mut probe = Probe::new(10);
         probe.send("a");
         probe.send("b");
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_candidate_is_asked_at_once_and_each_second_until_it_answers() {
+    fn oldest_candidate_is_asked_until_it_answers() {
         let mut probe = Probe::new(10);
         assert_eq!(probe.identified(), [id(1)]);
         probe.tell(s(0), ProxyInput::Tick);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_buffer_drops_the_oldest_and_counts_it() {
+    fn full_buffer_drops_the_oldest_message() {
         let mut probe = Probe::new(2);
         for text in ["a", "b", "c"] {
             probe.send(text);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_of_no_size_drops_whatever_finds_no_instance() {
+    fn buffer_of_size_zero_drops_messages() {
         let mut probe = Probe::new(0);
         probe.send("a");
         assert_eq!(probe.proxy.stats().dropped, 1);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn when_the_oldest_leaves_the_next_one_is_asked_and_nothing_more_goes_to_the_old() {
+    fn next_candidate_is_asked_when_the_oldest_leaves() {
         let mut probe = Probe::new(10);
         probe.says(1, SingletonMessage::Here);
         probe.members(&[(1, Standing::NotNow), (2, Standing::Candidate)]);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn who_denies_it_is_believed_unless_it_is_the_oldest_of_whom_all_would_ask_again() {
+    fn denial_is_accepted_except_from_the_oldest() {
         let mut probe = Probe::new(10);
         probe.says(2, SingletonMessage::Here);
         probe.tell(s(0), ProxyInput::Denied { from: id(1) });
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_that_has_stopped_gets_nothing_more() {
+    fn stopped_instance_gets_no_messages() {
         let mut probe = Probe::new(10);
         probe.says(1, SingletonMessage::Here);
         probe.says(2, SingletonMessage::Gone);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_goes_before_what_was_sent_later() {
+    fn returned_messages_precede_later_ones() {
         let mut probe = Probe::new(10);
         probe.says(1, SingletonMessage::Here);
         for text in ["a", "b"] {
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_that_claims_the_instance_is_not_believed() {
+    fn non_member_cannot_claim_the_instance() {
         let mut probe = Probe::new(10);
         probe.says(9, SingletonMessage::Here);
         assert_eq!(probe.proxy.target(), None);

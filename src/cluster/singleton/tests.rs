@@ -109,7 +109,7 @@ impl World {
 const THREE: [(u64, Standing); 3] = [(1, Candidate), (2, Candidate), (3, Candidate)];
 
 #[test]
-fn it_starts_on_the_oldest_candidate() {
+fn instance_starts_on_the_oldest_candidate() {
     let world = World::new(&THREE);
     assert_eq!((world.running(), world.history), (vec![1], vec![(1, true)]));
 }
@@ -124,7 +124,7 @@ fn members_of_another_role_are_neither_started_nor_asked() {
 }
 
 #[test]
-fn an_older_member_of_whom_nothing_is_known_is_asked_first() {
+fn older_unknown_member_is_asked_first() {
     let mut world = World::new(&[(1, NotNow), (2, Candidate)]);
     assert!(world.running().is_empty());
     world.flow();
@@ -132,7 +132,7 @@ fn an_older_member_of_whom_nothing_is_known_is_asked_first() {
 }
 
 #[test]
-fn nothing_starts_without_a_lease_and_a_lost_lease_stops_it() {
+fn instance_needs_a_lease() {
     let mut world = World::new(&THREE);
     world.tell(1, SingletonInput::LeaseOver);
     assert_eq!(world.nodes[&1].running(), Running::Stopping);
@@ -143,7 +143,7 @@ fn nothing_starts_without_a_lease_and_a_lost_lease_stops_it() {
 }
 
 #[test]
-fn the_oldest_that_leaves_hands_over_and_the_next_starts_when_it_has_stopped() {
+fn leaving_oldest_hands_over_after_its_stop() {
     let mut world = World::new(&THREE);
     world.all_see(&[(1, NotNow), (2, Candidate), (3, Candidate)]);
     world.flow();
@@ -155,7 +155,7 @@ fn the_oldest_that_leaves_hands_over_and_the_next_starts_when_it_has_stopped() {
 }
 
 #[test]
-fn one_after_the_other_leaves_until_the_last_stops_it() {
+fn instance_moves_as_members_leave_one_by_one() {
     let mut view = THREE;
     let mut world = World::new(&view);
     for leaving in [1, 2, 3] {
@@ -170,7 +170,7 @@ fn one_after_the_other_leaves_until_the_last_stops_it() {
 }
 
 #[test]
-fn known_failure_08_several_that_leave_at_once_start_no_second_instance() {
+fn known_failure_08_simultaneous_leaves_start_one_instance() {
     let mut world = World::new(&THREE);
     // 3 learns first that 2 leaves, then that 1 leaves; 2 has nothing to hand over.
     world.all_see(&[(1, NotNow), (2, NotNow), (3, Candidate)]);
@@ -185,7 +185,7 @@ fn known_failure_08_several_that_leave_at_once_start_no_second_instance() {
 }
 
 #[test]
-fn known_failure_08_the_views_of_those_who_leave_may_differ() {
+fn known_failure_08_leaving_members_may_have_different_views() {
     let mut world = World::new(&THREE);
     // Only 2 knows that 1 leaves; only 3 knows that 2 leaves.
     let (one, two) = ([(1, NotNow), (2, Candidate), (3, Candidate)], [(2, NotNow)]);
@@ -204,7 +204,7 @@ fn known_failure_08_the_views_of_those_who_leave_may_differ() {
 }
 
 #[test]
-fn after_a_crash_the_next_starts_only_once_the_oldest_is_out_of_the_configuration() {
+fn successor_waits_for_removal_of_a_crashed_oldest() {
     let mut world = World::new(&THREE);
     world.crash(1);
     world.all_see(&[(1, NotNow), (2, Candidate), (3, Candidate)]);
@@ -218,7 +218,7 @@ fn after_a_crash_the_next_starts_only_once_the_oldest_is_out_of_the_configuratio
 }
 
 #[test]
-fn after_a_crash_of_the_three_oldest_the_fourth_waits_for_all_of_them() {
+fn successor_waits_for_removal_of_all_crashed_members() {
     let four = [(1, Candidate), (2, Candidate), (3, Candidate), (4, Candidate)];
     let mut world = World::new(&four);
     [1, 2, 3].into_iter().for_each(|node| world.crash(node));
@@ -230,7 +230,7 @@ fn after_a_crash_of_the_three_oldest_the_fourth_waits_for_all_of_them() {
 }
 
 #[test]
-fn a_new_oldest_that_crashes_in_mid_hand_over_is_followed_by_the_next() {
+fn crash_during_handover_passes_to_the_next_candidate() {
     let mut world = World::new(&THREE);
     world.all_see(&[(1, NotNow), (2, Candidate), (3, Candidate)]);
     world.flow();
@@ -246,7 +246,7 @@ fn a_new_oldest_that_crashes_in_mid_hand_over_is_followed_by_the_next() {
 }
 
 #[test]
-fn who_joins_later_takes_nothing_away_though_it_ran_it_in_an_earlier_life() {
+fn rejoined_node_does_not_take_the_instance_back() {
     let mut world = World::new(&[(2, Candidate), (3, Candidate)]);
     world.join(1);
     world.all_see(&[(2, Candidate), (3, Candidate), (1, Candidate)]);
@@ -257,7 +257,7 @@ fn who_joins_later_takes_nothing_away_though_it_ran_it_in_an_earlier_life() {
 }
 
 #[test]
-fn an_older_member_that_becomes_a_candidate_takes_over() {
+fn older_new_candidate_takes_over() {
     let mut world = World::new(&[(1, NotNow), (2, Candidate)]);
     world.flow();
     assert_eq!(world.running(), [2]);
@@ -269,7 +269,7 @@ fn an_older_member_that_becomes_a_candidate_takes_over() {
 }
 
 #[test]
-fn an_instance_that_stops_by_itself_is_not_started_again_while_its_node_is_the_oldest() {
+fn finished_instance_is_not_restarted_on_its_node() {
     let mut world = World::new(&THREE);
     world.tell(1, SingletonInput::Stopped);
     world.seconds(5);
@@ -281,7 +281,7 @@ fn an_instance_that_stops_by_itself_is_not_started_again_while_its_node_is_the_o
 }
 
 #[test]
-fn while_the_cluster_prepares_to_stop_nothing_starts_and_nothing_is_handed_over() {
+fn full_shutdown_freezes_starts_and_handovers() {
     let mut world = World::new(&THREE);
     for node in [1, 2, 3] {
         world.tell(node, SingletonInput::Prepare);
@@ -298,14 +298,14 @@ fn while_the_cluster_prepares_to_stop_nothing_starts_and_nothing_is_handed_over(
 }
 
 #[test]
-fn a_removed_node_stops_without_hand_over() {
+fn removed_node_stops_without_handover() {
     let mut world = World::new(&THREE);
     world.sees(1, &[(2, Candidate), (3, Candidate)]);
     assert_eq!(world.nodes[&1].running(), Running::Stopping);
 }
 
 #[test]
-fn a_younger_candidate_with_a_wrong_view_gets_no_answer() {
+fn younger_candidate_with_outdated_view_gets_no_answer() {
     let mut world = World::new(&THREE);
     world.sees(2, &[(1, NotNow), (2, Candidate), (3, Candidate)]);
     world.flow();
@@ -315,7 +315,7 @@ fn a_younger_candidate_with_a_wrong_view_gets_no_answer() {
 }
 
 #[test]
-fn a_lost_request_and_a_lost_done_are_made_good_within_a_second() {
+fn lost_request_and_lost_done_are_repeated() {
     let mut world = World::new(&[(1, NotNow), (2, Candidate)]);
     world.net.clear(); // loses the request
     world.seconds(1);
@@ -328,7 +328,7 @@ fn a_lost_request_and_a_lost_done_are_made_good_within_a_second() {
 }
 
 #[test]
-fn a_done_that_comes_twice_or_late_gives_no_right() {
+fn duplicated_and_late_done_gives_no_right() {
     let mut world = World::new(&[(1, NotNow), (2, Candidate)]);
     world.flow();
     assert_eq!(world.running(), [2]);
@@ -344,7 +344,7 @@ fn a_done_that_comes_twice_or_late_gives_no_right() {
 }
 
 #[test]
-fn strangers_are_not_answered() {
+fn non_members_get_no_answer() {
     let mut world = World::new(&THREE);
     let message = SingletonMessage::HandOverToMe { number: 1 };
     world.net.clear();
@@ -354,7 +354,7 @@ fn strangers_are_not_answered() {
 }
 
 #[test]
-fn a_proxy_hears_where_the_instance_is_when_it_asks_and_when_it_moves() {
+fn proxy_is_informed_when_it_asks_and_when_it_moves() {
     let mut world = World::new(&THREE);
     assert!(world.net.contains(&(1, 3, SingletonMessage::Here)));
     world.net.clear();

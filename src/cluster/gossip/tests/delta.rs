@@ -35,9 +35,9 @@ fn accuses(by: char, whom: char) -> impl FnOnce(&mut Gossip) {
 }
 
 #[test]
-fn a_delta_merged_by_whoever_contains_its_base_does_what_the_whole_state_would() {
+fn delta_on_its_base_equals_the_whole_state() {
     let (deltas, changed) = (Cell::new(0), Cell::new(0));
-    let test = "a_delta_merged_by_whoever_contains_its_base_does_what_the_whole_state_would";
+    let test = "delta_on_its_base_equals_the_whole_state";
     for seed in seeds(test, 150) {
         let mut world = World::without_terminated(seed.value).steps(150);
         for _ in 0..150 {
@@ -65,7 +65,7 @@ fn a_delta_merged_by_whoever_contains_its_base_does_what_the_whole_state_would()
 }
 
 #[test]
-fn a_change_is_a_small_part_of_the_state_that_it_leads_to() {
+fn delta_is_much_shorter_than_the_state() {
     let names: String = ('A'..='Z').map(|name| format!("{name} ")).collect();
     let (changed, delta) = news(&names, accuses('A', 'C'));
     let (whole, part) = (wire::encode(&changed).len(), wire::encode(&delta).len());
@@ -73,7 +73,7 @@ fn a_change_is_a_small_part_of_the_state_that_it_leads_to() {
 }
 
 #[test]
-fn who_held_the_base_has_the_new_state_and_who_has_seen_it() {
+fn delta_transfers_state_and_seen_set() {
     let start = "A B C D; seen A B C D";
     let (changed, delta) = news(start, accuses('A', 'D'));
     let mut b = state(start);
@@ -88,7 +88,7 @@ fn who_held_the_base_has_the_new_state_and_who_has_seen_it() {
 }
 
 #[test]
-fn who_has_changed_the_base_meanwhile_has_both_changes() {
+fn delta_merges_with_a_concurrent_change() {
     let start = "A B C D; seen A B C D";
     let (_, delta) = news(start, accuses('A', 'D'));
     let (mut b, other) = news(start, accuses('B', 'D'));
@@ -107,7 +107,7 @@ fn who_has_changed_the_base_meanwhile_has_both_changes() {
 }
 
 #[test]
-fn who_does_not_know_the_base_asks_and_changes_nothing() {
+fn delta_with_unknown_base_is_answered_with_a_status() {
     let (_, delta) = news("A B C D; seen A", accuses('A', 'D'));
     let mut b = state("A B C Dl");
     let before = b.clone();
@@ -118,7 +118,7 @@ fn who_does_not_know_the_base_asks_and_changes_nothing() {
 }
 
 #[test]
-fn a_delta_is_refused_as_a_state_would_be() {
+fn delta_is_refused_like_a_state() {
     let removes =
         |name: char| move |gossip: &mut Gossip| assert!(gossip.remove(id('A'), &[id(name)]));
     let (_, without_me) = news("A B C", removes('B'));
@@ -144,7 +144,7 @@ fn a_delta_is_refused_as_a_state_would_be() {
 }
 
 #[test]
-fn what_a_delta_cannot_say_is_told_in_full() {
+fn inexpressible_changes_have_no_delta() {
     let table: [(&str, Change); 3] = [
         ("most of it is new", |gossip| {
             gossip.move_to(id('A'), id('A'), Status::Leaving).unwrap();
@@ -162,7 +162,7 @@ fn what_a_delta_cannot_say_is_told_in_full() {
 }
 
 #[test]
-fn a_digest_is_answered_by_what_the_peer_lacks() {
+fn digest_answer_contains_missing_parts() {
     let start = state("A B C; seen A B");
     let mut newer = start.clone();
     assert!(newer.accuse(id('A'), id('C'), Verdict::Unreachable));

@@ -30,7 +30,7 @@ const SEEN_BY_C: fn(&mut Gossip) = |gossip| {
 };
 
 #[test]
-fn a_status_is_answered_by_what_the_peer_lacks() {
+fn status_answer_depends_on_missing_parts() {
     let table: [(&str, &[_], &[_], _); 6] = [
         ("equal", &[], &[], Answer::Nothing),
         ("newer here", &[BY_A], &[], Answer::State),
@@ -46,7 +46,7 @@ fn a_status_is_answered_by_what_the_peer_lacks() {
 }
 
 #[test]
-fn who_asks_for_all_gets_the_state_however_the_two_stand_to_each_other() {
+fn ask_for_all_is_always_answered_with_the_state() {
     let pairs: [(&[_], &[_]); 4] =
         [(&[BY_A], &[]), (&[], &[BY_B]), (&[BY_A], &[BY_B]), (&[BY_A], &[BY_A, BY_B])];
     for (first, second) in pairs {
@@ -56,7 +56,7 @@ fn who_asks_for_all_gets_the_state_however_the_two_stand_to_each_other() {
 }
 
 #[test]
-fn a_state_is_merged_marked_as_seen_and_answered() {
+fn received_state_is_merged_seen_and_answered() {
     let table: [(&str, &[_], &[_], _, _, &str); 6] = [
         ("equal", &[], &[], Merged::Same, Answer::Nothing, "ABC"),
         ("newer here", &[BY_A], &[], Merged::OursNewer, Answer::State, "A"),
@@ -76,7 +76,7 @@ fn a_state_is_merged_marked_as_seen_and_answered() {
 }
 
 #[test]
-fn who_has_seen_a_state_counts_for_that_state_only() {
+fn seen_set_counts_for_its_state_only() {
     let (mut a, b) = pair(&[BY_A], &[BY_A, SEEN_BY_C]);
     let news = b.who_has_seen();
     let received = a.receive_seen(id('B'), &news).unwrap();
@@ -90,7 +90,7 @@ fn who_has_seen_a_state_counts_for_that_state_only() {
 }
 
 #[test]
-fn one_word_of_having_seen_it_is_answered_with_all_who_have() {
+fn single_seen_entry_is_answered_with_the_whole_set() {
     let (mut leader, member) = pair(&[BY_A, SEEN_BY_C], &[BY_A]);
     let word = member.i_have_seen(id('B'));
     assert_eq!(word.nodes, BTreeSet::from([id('B')]));
@@ -100,7 +100,7 @@ fn one_word_of_having_seen_it_is_answered_with_all_who_have() {
 }
 
 #[test]
-fn strangers_that_claim_to_have_seen_it_are_not_counted() {
+fn non_members_are_not_added_to_the_seen_set() {
     let mut gossip = state("A B; seen A");
     let nodes = BTreeSet::from([id('B'), id('Z')]);
     let word = GossipSeen { cluster: CLUSTER, content: gossip.digest(), nodes };
@@ -109,7 +109,7 @@ fn strangers_that_claim_to_have_seen_it_are_not_counted() {
 }
 
 #[test]
-fn what_is_refused_changes_nothing() {
+fn refused_gossip_changes_nothing() {
     let mut foreign = state("A B");
     foreign.content.cluster = ClusterId(2);
     let mut without_me = state("A B Cd; seen B");
@@ -138,7 +138,7 @@ fn what_is_refused_changes_nothing() {
 }
 
 #[test]
-fn a_sender_that_was_removed_is_told_so_and_stops() {
+fn removed_sender_learns_of_its_removal() {
     let mut ours = state("A B C; seen A");
     let mut theirs = state("A B C; seen B");
     ours.remove(id('A'), &[id('B')]);
@@ -163,7 +163,7 @@ fn a_sender_that_was_removed_is_told_so_and_stops() {
 }
 
 #[test]
-fn a_state_with_too_many_members_is_refused() {
+fn state_with_too_many_members_is_refused() {
     let mut ours = state("A B; seen A");
     let mut theirs = state("A B");
     let strangers = (100..100 + super::super::MEMBERS_MAX as u64).map(|n| joiner(n, n));
@@ -209,9 +209,9 @@ fn gossip(world: &mut World, from: ReplicaId) {
 }
 
 #[test]
-fn whatever_has_happened_regular_gossip_makes_all_agree_and_then_fall_silent() {
+fn regular_gossip_converges_and_then_stops() {
     let (mut runs, mut agreements) = (0, 0);
-    for seed in seeds("whatever_has_happened_regular_gossip_makes_all_agree", 300) {
+    for seed in seeds("regular_gossip_converges_and_then_stops", 300) {
         runs += 1;
         let mut world = World::without_terminated(seed.value).steps(120);
         for (me, state) in &mut world.running {

@@ -8,7 +8,7 @@ use super::history::World;
 use super::*;
 
 #[test]
-fn known_failure_21_a_late_peer_resurrects_nobody_before_or_after_the_tombstone_is_forgotten() {
+fn known_failure_21_late_peer_resurrects_no_member() {
     let late = state("A B C; C>B");
     for (name, before) in [("removed while Up", "A B C"), ("removed while Joining", "A Bj C")] {
         let mut ours = state(before);
@@ -32,7 +32,7 @@ fn known_failure_21_a_late_peer_resurrects_nobody_before_or_after_the_tombstone_
 }
 
 #[test]
-fn known_failure_21_whoever_joins_after_the_forgetting_is_kept() {
+fn known_failure_21_join_after_the_horizon_is_kept() {
     let mut ours = state("A B C");
     ours.remove(id('A'), &[id('B')]);
     ours.forget_up_to(id('A'), 4);
@@ -44,7 +44,7 @@ fn known_failure_21_whoever_joins_after_the_forgetting_is_kept() {
 }
 
 #[test]
-fn known_failure_21_a_change_that_only_a_removed_member_told_is_not_lost_between_equal_versions() {
+fn known_failure_21_equal_versions_do_not_hide_a_change() {
     // B admitted D and informed only C; A removed B. The versions of A and of the merge are equal:
     // only the content shows that A lacks D.
     let mut ours = state("A B C");
@@ -59,7 +59,7 @@ fn known_failure_21_a_change_that_only_a_removed_member_told_is_not_lost_between
 }
 
 #[test]
-fn known_failure_22_a_restarted_node_waits_until_its_old_life_is_removed() {
+fn known_failure_22_restart_waits_for_removal_of_the_old() {
     let mut gossip = state("A B");
     let mut new = joiner(2, gossip.next_stamp());
     new.node.incarnation = ReplicaId::new(22);
@@ -72,9 +72,9 @@ fn known_failure_22_a_restarted_node_waits_until_its_old_life_is_removed() {
 }
 
 #[test]
-fn known_failure_22_never_are_two_lives_of_one_node_up() {
+fn known_failure_22_one_incarnation_of_a_peer_is_up() {
     let (mut runs, mut meetings) = (0, 0);
-    for seed in seeds("known_failure_22_never_are_two_lives_of_one_node_up", 300) {
+    for seed in seeds("known_failure_22_one_incarnation_of_a_peer_is_up", 300) {
         let world = World::new(seed.value).steps(200);
         for state in &world.past {
             let mut lives: BTreeMap<_, (usize, usize)> = BTreeMap::new();

@@ -31,8 +31,8 @@ fn is_a_join(a: &Gossip, b: &Gossip, c: &Gossip) {
 }
 
 #[test]
-fn reference_5_1_04_any_two_states_merge_to_their_least_upper_bound() {
-    for seed in seeds("reference_5_1_04_any_two_states_merge", 3_000) {
+fn reference_5_1_04_random_states_merge_to_upper_bound() {
+    for seed in seeds("reference_5_1_04_random_states_merge_to_upper_bound", 3_000) {
         let rng = &mut SmallRng::seed_from_u64(seed.value);
         let [a, b, c] = std::array::from_fn(|_| any_state(rng));
         is_a_join(&a, &b, &c);
@@ -40,8 +40,8 @@ fn reference_5_1_04_any_two_states_merge_to_their_least_upper_bound() {
 }
 
 #[test]
-fn reference_5_1_04_states_of_one_history_merge_to_their_least_upper_bound() {
-    for seed in seeds("reference_5_1_04_states_of_one_history_merge", 200) {
+fn reference_5_1_04_related_states_merge_to_upper_bound() {
+    for seed in seeds("reference_5_1_04_related_states_merge_to_upper_bound", 200) {
         let mut world = World::new(seed.value).steps(150);
         for _ in 0..30 {
             let mut any = || world.past[world.rng.random_range(0..world.past.len())].clone();
@@ -51,8 +51,8 @@ fn reference_5_1_04_states_of_one_history_merge_to_their_least_upper_bound() {
 }
 
 #[test]
-fn who_is_in_seen_has_held_that_very_state() {
-    for seed in seeds("who_is_in_seen_has_held_that_very_state", 200) {
+fn members_of_the_seen_set_have_held_the_state() {
+    for seed in seeds("members_of_the_seen_set_have_held_the_state", 200) {
         let world = World::new(seed.value).steps(150);
         for state in &world.past {
             for observer in state.seen() {
@@ -63,9 +63,9 @@ fn who_is_in_seen_has_held_that_very_state() {
 }
 
 #[test]
-fn who_was_removed_stays_out_of_every_merge_also_when_that_is_forgotten() {
+fn removed_incarnation_stays_out_of_every_merge() {
     let (mut runs, mut forgotten) = (0, 0);
-    for seed in seeds("who_was_removed_stays_out_of_every_merge", 200) {
+    for seed in seeds("removed_incarnation_stays_out_of_every_merge", 200) {
         runs += 1;
         let mut world = World::new(seed.value).steps(150);
         for _ in 0..30 {
@@ -84,7 +84,7 @@ fn who_was_removed_stays_out_of_every_merge_also_when_that_is_forgotten() {
 }
 
 #[test]
-fn a_merge_says_how_the_two_stood_and_who_has_seen_the_result() {
+fn merge_reports_relation_and_seen_set() {
     let seen = |gossip: &Gossip| gossip.seen().iter().copied().collect::<Vec<_>>();
     let (a, b, c) = (id('A'), id('B'), id('C'));
     let old = state("A B C; seen A B");
@@ -104,7 +104,7 @@ fn a_merge_says_how_the_two_stood_and_who_has_seen_the_result() {
 }
 
 #[test]
-fn members_that_agree_are_shared() {
+fn equal_members_are_shared() {
     let mut one = state("A B");
     let mut other = one.clone();
     let theirs = Arc::clone(other.member(id('B')).unwrap());
@@ -116,7 +116,7 @@ fn members_that_agree_are_shared() {
 
 #[test]
 #[should_panic(expected = "clusters formed apart never merge")]
-fn two_clusters_are_never_merged() {
+fn merging_two_clusters_panics() {
     let mut ours = state("A");
     let mut theirs = state("A");
     theirs.content.cluster = ClusterId(2);

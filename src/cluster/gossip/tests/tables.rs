@@ -33,7 +33,7 @@ const CONVERGENCE: &[(&str, &str, char, &str)] = &[
 ];
 
 #[test]
-fn reference_5_1_01_02_03_convergence_awaits_exactly_these() {
+fn reference_5_1_01_02_03_convergence_table() {
     for (name, text, me, awaited) in CONVERGENCE {
         let gossip = state(text);
         let awaited: BTreeSet<_> = awaited.split_whitespace().map(only).collect();
@@ -43,7 +43,7 @@ fn reference_5_1_01_02_03_convergence_awaits_exactly_these() {
 }
 
 #[test]
-fn a_founder_has_seen_its_cluster_and_converged() {
+fn founder_has_seen_its_state_and_converged() {
     let gossip = Gossip::found(CLUSTER, joiner(1, 0)).unwrap();
     assert_eq!(gossip.len(), 1);
     assert!(gossip.converged(id('A')));
@@ -53,7 +53,7 @@ fn a_founder_has_seen_its_cluster_and_converged() {
 type Change = fn(&mut Gossip);
 
 #[test]
-fn every_change_is_seen_by_its_author_alone_and_raises_its_version() {
+fn change_clears_the_seen_set_and_raises_the_version() {
     let (a, b) = (id('A'), id('B'));
     let changes: [(&str, Change); 9] = [
         ("let in", |gossip| assert!(gossip.let_in(id('A'), joiner(9, 9)).is_ok())),
@@ -75,7 +75,7 @@ fn every_change_is_seen_by_its_author_alone_and_raises_its_version() {
 }
 
 #[test]
-fn what_is_nothing_new_changes_nothing() {
+fn repeated_change_has_no_effect() {
     let mut gossip = state("A Bl Cj; seen A B C; A>B");
     gossip.host(id('A'), BTreeSet::new(), true);
     gossip.see(id('B'));
@@ -98,7 +98,7 @@ fn what_is_nothing_new_changes_nothing() {
 }
 
 #[test]
-fn a_promotion_gives_an_age_and_passes_over_who_cannot_be_promoted() {
+fn promotion_assigns_ages_and_skips_others() {
     let mut gossip = state("A Bj Cw Dl");
     let next = gossip.next_up_number();
     assert_eq!(next, 5, "D's is 4");
@@ -110,7 +110,7 @@ fn a_promotion_gives_an_age_and_passes_over_who_cannot_be_promoted() {
 }
 
 #[test]
-fn reference_5_1_05_who_is_removed_leaves_nothing_but_a_tombstone() {
+fn reference_5_1_05_removal_leaves_only_a_tombstone() {
     let mut gossip = state("A B C; seen A B C; A>B B>C");
     gossip.host(id('B'), BTreeSet::new(), true);
     assert!(gossip.remove(id('A'), &[id('B')]));
@@ -121,7 +121,7 @@ fn reference_5_1_05_who_is_removed_leaves_nothing_but_a_tombstone() {
 }
 
 #[test]
-fn a_joiner_is_refused_with_the_reason() {
+fn refused_join_states_the_reason() {
     let mut gossip = state("A B");
     let restarted = |incarnation| {
         let old = joiner(2, 9);
@@ -138,7 +138,7 @@ fn a_joiner_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_joiner_comes_in_as_joining_whatever_it_claims() {
+fn joiner_is_always_admitted_as_joining() {
     let mut gossip = state("A");
     let bold = Member { status: Status::Up, up_number: Some(0), ..joiner(2, 9) };
     assert_eq!(gossip.let_in(id('A'), bold), Ok(Joined::Added));
@@ -147,7 +147,7 @@ fn a_joiner_comes_in_as_joining_whatever_it_claims() {
 }
 
 #[test]
-fn stamps_rise_above_all_that_the_state_knows() {
+fn next_stamp_exceeds_all_stamps_of_the_state() {
     let mut gossip = state("A B C");
     assert_eq!(gossip.next_stamp(), 4);
     gossip.remove(id('A'), &[id('B'), id('C')]);
@@ -158,7 +158,7 @@ fn stamps_rise_above_all_that_the_state_knows() {
 }
 
 #[test]
-fn reference_5_1_06_a_tombstone_is_forgotten_when_it_is_old_enough_and_not_before() {
+fn reference_5_1_06_tombstone_is_dropped_at_its_age() {
     let at = |secs: u64| Instant::from_nanos(secs * 1_000_000_000);
     let day = Duration::from_secs(86_400);
     let (mut tracker, mut gossip) = (Forgetting::new(), state("A B C D"));
@@ -176,7 +176,7 @@ fn reference_5_1_06_a_tombstone_is_forgotten_when_it_is_old_enough_and_not_befor
 }
 
 #[test]
-fn a_young_tombstone_with_an_old_stamp_keeps_those_above_it() {
+fn young_tombstone_keeps_those_with_higher_stamps() {
     let at = |secs: u64| Instant::from_nanos(secs * 1_000_000_000);
     let (mut tracker, mut one, mut other) = (Forgetting::new(), state("A B C"), state("A B C D"));
     one.remove(id('A'), &[id('C')]);
@@ -189,7 +189,7 @@ fn a_young_tombstone_with_an_old_stamp_keeps_those_above_it() {
 }
 
 #[test]
-fn the_oldest_tombstones_are_forgotten_early_when_there_are_too_many() {
+fn tombstones_beyond_the_limit_are_dropped_early() {
     let mut gossip = state("A B");
     gossip.content.tombstones =
         (0..TOMBSTONES_MAX as u64).map(|n| (ReplicaId::new(1_000 + n), 10 + n)).collect();
@@ -201,7 +201,7 @@ fn the_oldest_tombstones_are_forgotten_early_when_there_are_too_many() {
 }
 
 #[test]
-fn only_the_single_life_of_a_peer_is_promotable_in_address_order() {
+fn only_single_incarnations_are_promotable() {
     let mut gossip = state("A Bj Cj Dw");
     let c = Arc::make_mut(gossip.content.members.get_mut(&id('C')).unwrap());
     c.node.peer = node(1).peer; // a new incarnation of A, admitted by another node
@@ -211,7 +211,7 @@ fn only_the_single_life_of_a_peer_is_promotable_in_address_order() {
 }
 
 #[test]
-fn who_takes_another_state_over_says_what_it_has_said_newer_than_before() {
+fn resume_restores_own_records_with_newer_versions() {
     // C was admitted by a side that considered A Down, was told to leave there, and is now admitted
     // by A.
     let mut former = state("Ad B Cj; C>B C>D");

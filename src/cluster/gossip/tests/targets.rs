@@ -18,7 +18,7 @@ fn cluster_of(count: u64, seen: u64) -> Gossip {
 }
 
 #[test]
-fn the_preference_for_who_has_not_seen_it_shrinks_between_400_and_1200_members() {
+fn straggler_preference_decreases_from_400_to_1200_members() {
     let targeting = Targeting::default();
     let table = [(1, 0.8), (400, 0.8), (600, 0.62), (800, 0.44), (1_000, 0.26), (1_200, 0.08)];
     for (members, expected) in table {
@@ -29,7 +29,7 @@ fn the_preference_for_who_has_not_seen_it_shrinks_between_400_and_1200_members()
 }
 
 #[test]
-fn the_preference_is_really_applied() {
+fn straggler_preference_is_applied() {
     // 5 of 10 members have seen the state, so 5 of 9 receivers have not.
     let gossip = cluster_of(10, 5);
     for (probability, expected) in [(0.0, 5.0 / 9.0), (0.8, 0.8 + 0.2 * 5.0 / 9.0), (1.0, 1.0)] {
@@ -48,7 +48,7 @@ fn the_preference_is_really_applied() {
 }
 
 #[test]
-fn reference_5_1_11_nobody_gossips_to_itself_or_to_whom_it_does_not_reach_itself() {
+fn reference_5_1_11_own_unreachable_members_get_no_gossip() {
     let rng = &mut SmallRng::seed_from_u64(1);
     let targeting = Targeting::default();
     let targets = |text: &str, rng: &mut SmallRng| {
@@ -67,7 +67,7 @@ fn reference_5_1_11_nobody_gossips_to_itself_or_to_whom_it_does_not_reach_itself
 }
 
 #[test]
-fn in_a_small_cluster_news_go_straight_to_all_and_are_not_passed_on() {
+fn small_cluster_sends_changes_directly_to_all() {
     let rng = &mut SmallRng::seed_from_u64(1);
     let targeting = Targeting::default();
     let gossip = state("A B C Dj Ed F; seen A; A>B");
@@ -79,7 +79,7 @@ fn in_a_small_cluster_news_go_straight_to_all_and_are_not_passed_on() {
 }
 
 #[test]
-fn in_a_large_cluster_everybody_passes_news_on_to_a_few_that_lack_them() {
+fn large_cluster_forwards_changes_to_random_members() {
     let rng = &mut SmallRng::seed_from_u64(1);
     let targeting = Targeting::default();
     for (members, fanned) in [(101, 11), (1_000, 13), (10_000, 16)] {
@@ -98,7 +98,7 @@ fn in_a_large_cluster_everybody_passes_news_on_to_a_few_that_lack_them() {
 }
 
 #[test]
-fn a_change_reaches_a_thousand_members_in_five_hops() {
+fn change_reaches_a_thousand_members_in_five_hops() {
     let start = cluster_of(1_000, 1);
     let targeting = Targeting::default();
     for seed in 0..5 {
@@ -123,7 +123,7 @@ fn a_change_reaches_a_thousand_members_in_five_hops() {
 }
 
 #[test]
-fn gossip_is_three_times_as_fast_while_fewer_than_half_have_seen_it() {
+fn gossip_is_three_times_as_fast_before_half_have_seen_it() {
     let second = Duration::from_secs(1);
     let table = [(4, 1, second / 3), (4, 2, second), (5, 2, second / 3), (5, 3, second)];
     for (members, seen, expected) in table {

@@ -42,7 +42,7 @@ fn key(number: u8) -> String {
 }
 
 #[test]
-fn the_bytes_of_a_state_are_these() {
+fn state_has_golden_bytes() {
     let address = |n: u8| format!("b5{}", hex(format!("/dns4/n{n:05}/tcp/7000").as_bytes()));
     let golden = [
         "88a163ccc1",                                               // cluster 0xC1
@@ -65,7 +65,7 @@ fn the_bytes_of_a_state_are_these() {
 }
 
 #[test]
-fn the_bytes_of_a_status_and_of_who_has_seen_it_are_these() {
+fn status_and_seen_set_have_golden_bytes() {
     let version = VClock { dots: BTreeMap::from([(id('A'), 5)]) };
     let status = GossipStatus { cluster: CLUSTER, version, content: 7, seen: 8 };
     assert_eq!(hex(&encode(&status)), "84a163ccc1a17691920105a16407a17308");
@@ -77,7 +77,7 @@ fn the_bytes_of_a_status_and_of_who_has_seen_it_are_these() {
 }
 
 #[test]
-fn the_bytes_of_a_digest_and_of_a_delta_are_these() {
+fn digest_and_delta_have_golden_bytes() {
     let digest = GossipDigest { cluster: CLUSTER, content: 7, seen: Some(8) };
     assert_eq!(hex(&encode(&digest)), "83a163ccc1a16407a17308");
     assert_eq!(decode::<GossipDigest>(&encode(&digest)).unwrap(), digest);
@@ -100,7 +100,7 @@ fn the_bytes_of_a_digest_and_of_a_delta_are_these() {
 }
 
 #[test]
-fn a_delta_that_breaks_a_bound_or_contradicts_itself_is_refused() {
+fn invalid_delta_is_refused() {
     let base = state("A B C D; seen A");
     let mut changed = base.clone();
     assert!(changed.remove(id('A'), &[id('C')]));
@@ -122,7 +122,7 @@ fn a_delta_that_breaks_a_bound_or_contradicts_itself_is_refused() {
 
 /// Different releases agree on equal states only if their digests agree.
 #[test]
-fn the_digests_of_a_state_are_these() {
+fn state_has_golden_digests() {
     let status = full().status();
     assert_eq!(
         (status.content, status.seen),
@@ -131,8 +131,8 @@ fn the_digests_of_a_state_are_these() {
 }
 
 #[test]
-fn any_state_comes_back_from_its_bytes() {
-    for seed in seeds("any_state_comes_back_from_its_bytes", 1_000) {
+fn any_state_survives_encoding() {
+    for seed in seeds("any_state_survives_encoding", 1_000) {
         let gossip = any_state(&mut SmallRng::seed_from_u64(seed.value));
         let back: Gossip = decode(&encode(&gossip)).unwrap();
         assert_eq!(back, gossip);
@@ -161,7 +161,7 @@ struct TomorrowMember {
 }
 
 #[test]
-fn a_field_more_and_a_field_less_decode() {
+fn additional_and_missing_fields_decode() {
     let member = TomorrowMember {
         new: (1, "x"),
         n: node(1),
@@ -187,7 +187,7 @@ struct Yesterday {
 }
 
 #[test]
-fn the_release_before_reads_what_it_knows() {
+fn previous_release_decodes_known_fields() {
     let Yesterday { c, s } = rmp_serde::from_slice(&encode(&full())).unwrap();
     assert_eq!((c, s), (0xC1, vec![1, 3]));
 }
@@ -197,7 +197,7 @@ type Spoil = fn(&mut Gossip);
 const FAR: u64 = COUNTER_MAX + 1;
 
 #[test]
-fn a_state_that_is_not_well_formed_is_refused() {
+fn malformed_state_is_refused() {
     let spoils: [(&str, Spoil); 9] = [
         ("seen by a stranger", |g| assert!(g.seen.insert(id('Z')))),
         ("versions of a stranger", |g| count(g, 'Z', 1)),
@@ -216,7 +216,7 @@ fn a_state_that_is_not_well_formed_is_refused() {
 }
 
 #[test]
-fn a_member_that_is_not_well_formed_is_refused() {
+fn malformed_member_is_refused() {
     let many = |count: u64| (0..count).map(|n| n.to_string()).collect::<BTreeSet<_>>();
     let table = [
         ("since the far future", Member { since: FAR, ..first() }),
@@ -266,7 +266,7 @@ fn bury(gossip: &mut Gossip, name: char, stamp: u64) {
 }
 
 #[test]
-fn what_is_listed_twice_or_accuses_itself_is_refused() {
+fn duplicate_entries_and_self_accusation_are_refused() {
     #[derive(Serialize)]
     struct Loose {
         c: u64,
@@ -309,10 +309,10 @@ fn what_is_listed_twice_or_accuses_itself_is_refused() {
 }
 
 #[test]
-fn arbitrary_bytes_are_refused_or_decode_and_never_panic() {
+fn arbitrary_gossip_bytes_never_panic() {
     let whole = encode(&full());
     let (mut refused, mut taken) = (0, 0);
-    for seed in seeds("arbitrary_bytes_are_refused_or_decode", 20_000) {
+    for seed in seeds("arbitrary_gossip_bytes_never_panic", 20_000) {
         let rng = &mut SmallRng::seed_from_u64(seed.value);
         let mut bytes = whole.clone();
         match seed.value % 3 {
@@ -341,7 +341,7 @@ fn arbitrary_bytes_are_refused_or_decode_and_never_panic() {
 }
 
 #[test]
-fn endless_lists_and_bottomless_nesting_are_refused_without_room_for_them() {
+fn huge_lists_and_deep_nesting_are_refused() {
     // A list that claims 4,294,967,295 members but contains none.
     let mut endless = encode(&BTreeMap::from([("c", 1)]));
     endless[0] = 0x82;
@@ -355,7 +355,7 @@ fn endless_lists_and_bottomless_nesting_are_refused_without_room_for_them() {
 }
 
 #[test]
-fn as_many_members_as_are_supported_fit_and_one_more_is_refused() {
+fn state_with_the_maximum_of_members_fits_the_limit() {
     let mut gossip = state("");
     let up = |n| Member { status: Status::Up, up_number: Some(n), ..joiner(n, n) };
     let random = |n: u64| (n + 1) << 40; // incarnations of maximum encoded length
