@@ -1,9 +1,10 @@
-//! What configurations say, and what the leader wants of the next one (spec/safety.md §1).
+//! Consequences of installed configurations, and proposals of the next one
+//! (docs/protocol/membership.md#up-only-by-a-configuration).
 //!
-//! Every node promotes and removes by the installed configuration alone. Whoever leads proposes
-//! the next as soon as there is something to decide; if it does not, the next in line does (with the
-//! verdicts of the downing strategy the resolver sees to that). Which of several proposals is decided
-//! is the voters' business.
+//! Every node marks members Up and removes them by the installed configuration alone. The leader
+//! proposes the next configuration as soon as a change is needed; if it does not, the next member
+//! in order does. (For decisions of the downing strategy, the resolver determines the order.) The
+//! voters decide which of several proposals succeeds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,82 +22,86 @@ use crate::cluster::leader;
 use crate::cluster::member::Status;
 use crate::cluster::reachability::Verdict;
 
-/// How long the leader has before the next in line proposes, and how much longer each later one
-/// waits.
+/// Time for the leader before the next member proposes, and the additional delay of each later
+/// member.
 const LEADER_FIRST: Duration = Duration::from_secs(2);
 const TURN: Duration = Duration::from_millis(500);
-/// What was refused, or left out, is proposed again after this long.
+/// Delay before a refused or omitted change is proposed again.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// Configurations that were decided with the members of the one before, though a verdict was proposed:
-/// after so many that one waits before it is proposed again, each time longer, up to the longest. Where
-/// links are so bad that no attempt comes to its end, one after the other would seal the cluster for
-/// ever, and leave no time to whoever has better ones.
+/// Number of configurations decided with unchanged members, although removals by downing were
+/// proposed, after which such removals are delayed. The delay doubles each time up to
+/// `IN_VAIN_MAX`. Without it, where links are too bad for any attempt to complete, repeated
+/// attempts would keep the cluster sealed and leave no time to nodes with better links
+/// (docs/protocol/membership.md#removals-in-vain-back-off).
 const IN_VAIN: u32 = 3;
 const IN_VAIN_MAX: Duration = Duration::from_secs(30);
 
-/// A proposal that removes who is proven dead is repeated after this long, each time after twice as
-/// long: voters that did not know of the proof then named a lease to wait for.
+/// Delay before a proposal that removes a member proven dead is repeated; it doubles each time.
+/// Voters that did not know of the proof may have reported a lease to wait for.
 const PRESS_FIRST: Duration = Duration::from_millis(200);
 const PRESS_TIMES: u32 = 4;
 
-/// Who has been there for this long is not one that dies again as soon as it has started.
+/// A member that has been present for this long is unlikely to fail again right after its start.
 const STEADY_AFTER: Duration = Duration::from_secs(10);
 
-/// A member of the configuration that no gossip has brought for this long is removed. Whoever let
-/// it in has died with the news, and if it lived it would have told of itself.
+/// A member of the configuration that is missing in gossip for this long is removed. The member
+/// that admitted it has failed before it could gossip the news, and a living node would have
+/// announced itself.
 const UNLISTED_FOR: Duration = Duration::from_secs(5);
 
-/// Positions of members in one configuration: a power of two above their greatest number.
+/// Number of ages per configuration: a power of two above the maximum number of members.
 const POSITIONS: u64 = 1 << 14;
-/// Numbers of configurations that ages are made of, at most.
+/// Maximum configuration number from which ages are computed.
 const NUMBERS_MAX: u64 = (1 << 34) - 1;
 
 const _: () = assert!(
     ostraca_ddata::replicator::epoch::MEMBERS_MAX < POSITIONS as usize
         && NUMBERS_MAX.saturating_mul(POSITIONS).saturating_add(POSITIONS)
             <= crate::cluster::gossip::wire::COUNTER_MAX,
-    "ages stay below the highest count on the wire"
+    "ages stay below the maximum counter on the wire"
 );
 
-/// The age of each member, oldest first: the configuration's number, then the position in it.
+/// The age of each member, oldest first: the configuration number, then the position in it.
 ///
-/// The first configuration with a member gives it the lowest age it ever gets; who learns of it by
-/// a later one computes a higher one, and gossip keeps the lowest. In one node's view ages always
-/// stand in the order of the configuration: that of joining.
+/// The first configuration with a member gives it its lowest age. A node that learns of it by a
+/// later configuration computes a higher age, and gossip keeps the lowest. In the view of one node,
+/// ages always have the order of the configuration's member list, which is the order of joining
+/// (docs/protocol/membership.md#ages-follow-the-configuration).
 pub(super) fn ages(epoch: &Epoch) -> Vec<(ReplicaId, u64)> {
     let first = epoch.id().number.min(NUMBERS_MAX) * POSITIONS;
     epoch.members().iter().copied().zip(first..).collect()
 }
 
-/// What this node wants of the next configuration, and what it has done about it.
+/// The changes that this node wants in the next configuration, and their progress.
 #[derive(Debug, Default)]
 pub(super) struct Deciding {
     /// Members whose removal the downing strategy has ordered and not withdrawn; ≤ members.
     pub(super) victims: BTreeSet<ReplicaId>,
-    /// Of those whom this node may hear itself: that they answer it saves them once.
+    /// Victims that can reach this node: their first answer to the voters saves them once.
     pub(super) heard: BTreeSet<ReplicaId>,
-    /// Victims that were proposed in vain, how often, and when they may be again.
+    /// Victims that were proposed in vain, how often, and the time until which they are not
+    /// proposed again.
     kept: BTreeSet<ReplicaId>, // ≤ members
     in_vain: u32,
     kept_until: Instant,
-    /// Part of the proposal that is under way.
+    /// The changes in the open proposal.
     proposed: Change,
-    /// When it is repeated, and how often it was.
+    /// Time of the next repetition, and the number of repetitions so far.
     press_at: Option<Instant>,
     pressed: u32,
-    /// Since when there is something to decide.
+    /// Time since which a change is wanted.
     wanted_since: Option<Instant>,
-    /// Nothing is proposed before.
+    /// No proposal is made before this time.
     not_before: Instant,
-    /// Since when each waits to be taken up.
+    /// Time since which each Joining member has waited.
     waiting_since: BTreeMap<ReplicaId, Instant>, // ≤ members
     weakly_up_at: Option<Instant>,
-    /// Since when members of the configuration are missing in the state.
+    /// Time since which members of the configuration are missing in gossip.
     unlisted_since: BTreeMap<ReplicaId, Instant>, // ≤ members
     unlisted_at: Option<Instant>,
     turn_at: Option<Instant>,
-    /// Since when those who wait have been there.
+    /// Time since which each newcomer has been reachable.
     newcomers: BTreeMap<ReplicaId, Instant>, // ≤ members
     steady_at: Option<Instant>,
 }
@@ -108,18 +113,18 @@ impl Deciding {
         all.into_iter().flatten().min()
     }
 
-    /// Whether somebody waits to be taken up.
+    /// Whether a newcomer waits for a configuration.
     pub(super) fn has_newcomers(&self) -> bool {
         !self.newcomers.is_empty()
     }
 
-    /// The downing strategy has ordered nothing, or something else.
+    /// The downing strategy has withdrawn its order or replaced it.
     pub(super) fn spare_all(&mut self) {
         self.victims.clear();
         self.heard.clear();
     }
 
-    /// Another configuration: everything is judged anew.
+    /// A configuration was installed: all wanted changes are evaluated again.
     pub(super) fn installed(&mut self, now: Now, has_same_members: bool) {
         let victims = |id: &ReplicaId| self.victims.contains(id);
         let proposed: BTreeSet<_> = self.proposed.removed().filter(victims).collect();
@@ -153,7 +158,8 @@ impl Deciding {
         self.turn_at = Some(self.not_before);
     }
 
-    /// Takes up and removes by the installed configuration. Says whether the state changed.
+    /// Marks members Up and removes them according to the installed configuration. Returns whether
+    /// the state changed.
     pub(super) fn follow(core: &Core, gossip: &mut Gossip) -> bool {
         let Some(epoch) = &core.installed else { return false };
         let me = core.me.incarnation;
@@ -167,7 +173,7 @@ impl Deciding {
         (!gone.is_empty() || !up.is_empty()) && gossip.follow(me, &up, &gone)
     }
 
-    /// Proposes what is wanted, if it is this node's turn. Says whether the state changed.
+    /// Proposes the wanted changes if it is this node's turn. Returns whether the state changed.
     pub(super) fn consider(
         &mut self,
         core: &mut Core,
@@ -217,7 +223,7 @@ impl Deciding {
             return changed;
         }
         if !wanted.join.is_empty() && !core.is_ready_for_others(out) {
-            return changed; // considered anew when it is
+            return changed; // considered again once it is
         }
         let proven = |id: &ReplicaId| gossip.reachability().worst(*id) == Some(Verdict::Terminated);
         let is_proven = wanted.leave.iter().any(proven);
@@ -268,12 +274,12 @@ impl Deciding {
                 && !self.proposed.removed().any(|other| other == *id)
         };
         let is_victim = |id: &ReplicaId| self.victims.contains(id) && !waits(id);
-        // It has answered this node before, only not all the others.
+        // It has answered this node before, but not all other members.
         let is_heard = |id: &ReplicaId| self.heard.contains(id) && self.kept.contains(id);
         let (mut leave, mut lost) = (Vec::new(), Vec::new());
         for &id in epoch.members() {
             match gossip.member(id).map(|member| member.status) {
-                // What is Down was declared so, or is proven: nobody asks it once more.
+                // A Down member was declared Down or is proven dead, so no voter probes it again.
                 Some(Status::Exiting | Status::Down) => leave.push(id),
                 Some(_) if is_victim(&id) && is_heard(&id) => leave.push(id),
                 _ if is_victim(&id) || removed(id) || is_missed(id) => lost.push(id),
@@ -286,19 +292,19 @@ impl Deciding {
             let steady = self.newcomers.get(&id).is_none_or(|at| now.mono >= *at + STEADY_AFTER);
             steady && node.is_some_and(|node| there(id, node))
         });
-        // The last ones cannot all be removed by themselves: this one stays to the end.
+        // The last members cannot all be removed by themselves: this node stays to the end.
         if join.is_empty() && leave.len() + lost.len() == epoch.members().len() {
             leave.retain(|id| *id != me);
         }
-        // Who goes before any configuration had it may stand in a proposal under way, or in one
-        // that this node has not heard of: that it is out, too, only a configuration can say.
+        // A member that departs before any configuration contained it may be in an open proposal,
+        // possibly one unknown to this node. Only a configuration can record that it is out.
         let going = gossip.members().filter(|member| member.status.is_going());
         let going = going.map(|member| member.incarnation());
         leave.extend(going.filter(|id| !epoch.is_member(*id)));
         Change { join, leave, lost }
     }
 
-    /// Records the members that the state lacks, and those that are new in it.
+    /// Records the members that are missing in gossip, and the newcomers.
     fn take_stock(
         &mut self,
         now: Now,
@@ -310,7 +316,7 @@ impl Deciding {
         self.meet(now, epoch, gossip, unreachable);
     }
 
-    /// Notes which members of the configuration the state does not list.
+    /// Records since when members of the configuration are missing in gossip.
     fn miss(&mut self, now: Now, epoch: &Epoch, gossip: &Gossip) {
         let unlisted = epoch.members().iter().copied().filter(|id| !gossip.contains(*id));
         let unlisted: BTreeSet<_> = unlisted.collect();
@@ -322,7 +328,7 @@ impl Deciding {
         self.unlisted_at = due.filter(|at| *at > now.mono).min();
     }
 
-    /// Notes since when each newcomer has been there.
+    /// Records since when each newcomer has been reachable.
     fn meet(
         &mut self,
         now: Now,
@@ -341,7 +347,7 @@ impl Deciding {
         self.steady_at = due.filter(|at| *at > now.mono).min();
     }
 
-    /// Who waits for long becomes WeaklyUp.
+    /// Marks members WeaklyUp that have waited for long.
     fn take_up_weakly(&mut self, core: &Core, now: Now, gossip: &mut Gossip, leads: bool) -> bool {
         let me = core.me.incarnation;
         let joining = gossip.members().filter(|member| member.status == Status::Joining);
@@ -371,9 +377,10 @@ impl Deciding {
     }
 }
 
-/// The first of those who wait, as long as all members answer; else only so many that who is
-/// `steady` would be a quorum if the others died at once. (Newcomers that die one after the other,
-/// each before the last one can be removed, would else outnumber those who live.)
+/// Limits the newcomers of a proposal. If all members are steady, all newcomers are accepted;
+/// otherwise only so many that the steady members would still be a quorum if all others failed at
+/// once. (Otherwise newcomers that fail one after the other, each before the previous one could be
+/// removed, would outnumber the living members.)
 fn only_as_many_as_may_die(
     mut join: Vec<ReplicaId>,
     epoch: &Epoch,
@@ -389,12 +396,12 @@ fn only_as_many_as_may_die(
         epoch.next(&change).is_ok_and(|next| next.is_quorum(&steady, Canary::none()))
     };
     while !join.is_empty() && !lasts(&join) {
-        join.truncate(join.len() / 2); // it costs as much as a configuration is long
+        join.truncate(join.len() / 2); // each check costs time proportional to the configuration
     }
     join
 }
 
-/// What of `wanted` is not in `proposed`.
+/// The parts of `wanted` that are not in `proposed`.
 fn without(wanted: Change, proposed: &Change) -> Change {
     let new = |ids: Vec<ReplicaId>, known: &[ReplicaId]| {
         ids.into_iter().filter(|id| !known.contains(id)).collect()

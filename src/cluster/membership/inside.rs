@@ -1,7 +1,8 @@
-//! In a cluster: the state, and every part that reads or changes it.
+//! The stage of a node that is in a cluster: the gossip state, and the parts that read or change
+//! it.
 //!
-//! Facts change the state; what follows from it, for this node and for the others, is worked out
-//! once after each batch of inputs (`settle`).
+//! Inputs change the state. The consequences for this node and for other nodes are computed once
+//! after each batch of inputs, in `settle`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,16 +35,18 @@ use crate::cluster::member::{Address, Status};
 use crate::cluster::reachability::Verdict;
 use crate::cluster::wire::{ClusterMessage, Foundation};
 
-/// How often a node that is out asks whether others know it, and for how long at most.
+/// Interval and maximum duration of the requests by which a removed node asks the other members to
+/// confirm its removal.
 const ASK_OUT_EVERY: Duration = Duration::from_millis(200);
 const ASK_OUT_FOR: Duration = Duration::from_secs(3);
-/// Who does not lead looks that long after a newcomer's connection whether it could be taken up.
+/// A node that does not lead considers a newly connected newcomer after this delay.
 const FOLLOWERS_LOOK: Duration = Duration::from_secs(1);
-/// Where somebody is out of reach, who has seen the state and who is connected is looked at this
-/// often: in a large cluster every message may add to them, and each look is at all members.
+/// Minimum interval between evaluations of the seen set and of connections while a member is
+/// unreachable. In a large cluster every message may change them, and each evaluation visits all
+/// members.
 const SIGNS_EVERY: Duration = Duration::from_millis(100);
 
-/// The node's place in a cluster.
+/// The state of a node in a cluster.
 #[derive(Debug)]
 pub(super) struct Inside {
     gossip: Gossip,
@@ -52,20 +55,21 @@ pub(super) struct Inside {
     deciding: Deciding,
     telling: Telling,
     shunned: Shunned,
-    /// Nobody who is left may know it.
+    /// Search for a cluster, in case no remaining member knows this node.
     astray: Astray,
     calling: Calling,
-    /// It is out in order, and waits until somebody who stays knows it.
+    /// Set while this node, removed after an orderly leave, waits for a remaining member to confirm
+    /// it.
     parting: Option<Parting>,
-    /// Something happened: what follows is worked out after this batch.
+    /// An input changed something: its consequences are computed after this batch.
     is_unsettled: bool,
-    /// When to look whether there is something to decide.
+    /// Next time to check whether a proposal is needed.
     look_at: Option<Instant>,
-    /// When to work out what follows from who has seen the state and who is connected.
+    /// Next time to evaluate the seen set and the connections.
     signs_at: Option<Instant>,
-    /// Whom an operator has given up.
+    /// Members that an operator gave up.
     given_up: GivenUp,
-    /// This side has no quorum, and ends itself then.
+    /// Time at which this side, which has no quorum, stops.
     ends_at: Option<Instant>,
 }
 
@@ -163,7 +167,7 @@ impl Inside {
         why
     }
 
-    /// Works out what follows from all that has happened, and tells it.
+    /// Computes the consequences of all changes, and sends them.
     fn settle(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<StopReason> {
         let me = core.me.incarnation;
         self.is_unsettled |= self.signs_at.is_some_and(|at| now.mono >= at);
@@ -181,7 +185,7 @@ impl Inside {
             self.exit(core);
         }
         if self.ends_at.is_some() && self.has_quorum(core) {
-            self.ends_at = None; // enough have come back
+            self.ends_at = None; // enough members have returned
         }
         self.spreading.forget(core, now, &mut self.gossip);
         news |= self.spreading.has_news();
@@ -238,20 +242,21 @@ impl Inside {
         let waits = |status| matches!(status, Status::Joining | Status::WeaklyUp);
         let is_missed = |status| waits(status) || self.deciding.has_newcomers();
         if self.gossip.member(node.incarnation).is_some_and(|member| is_missed(member.status)) {
-            // Who is connected may be taken up, or was missed when others were to be. (Not at once by
-            // all: where a thousand join at once, each of them connects with all the others.)
+            // A connected newcomer may be added, or was omitted from an earlier proposal. Followers
+            // wait, because in a mass join every newcomer connects with all other nodes.
             let leads = self.told().leader == Some(core.me);
             let at = if leads { now.mono } else { now.mono + FOLLOWERS_LOOK };
             self.look_at = Some(self.look_at.map_or(at, |first| first.min(at)));
         }
     }
 
-    /// These addresses are this node's own.
+    /// These addresses belong to this node.
     pub(super) fn is_own(&mut self, addresses: &[Address]) {
         self.calling.is_own(addresses);
     }
 
-    /// Another peer answers where a member is dialled: evidence against that one, no proof.
+    /// Another peer answers at the address of a member. This is evidence against that member, but
+    /// not proof.
     fn at_a_members_address(&mut self, core: &mut Core, now: Now, node: NodeId, out: &mut Out) {
         let own = self.gossip.member(node.incarnation).map(|member| member.address.clone());
         let addresses = core.links.addresses(node).cloned().unwrap_or_default();
@@ -278,7 +283,7 @@ impl Inside {
         self.relinked(now, node);
     }
 
-    /// Whom this node is connected with counts where somebody is out of reach.
+    /// Connections of this node matter while a member is unreachable.
     fn relinked(&mut self, now: Now, node: NodeId) {
         if self.gossip.lists(node) && !self.gossip.reachability().is_all_reachable() {
             self.signs_at.get_or_insert(now.mono + SIGNS_EVERY);
@@ -298,7 +303,7 @@ impl Inside {
         self.watched(core, now, out, |monitor, orders| monitor.refused(now.mono, node, orders));
     }
 
-    /// The old life of a peer is over, or at least nobody listens for it any more.
+    /// A former incarnation of a peer has ended, or at least no process listens for it.
     pub(super) fn new_incarnation(
         &mut self,
         core: &mut Core,
@@ -307,7 +312,7 @@ impl Inside {
         is_proof: bool,
         out: &mut Out,
     ) {
-        // Of another peer that claims a member's incarnation, that is no news of the member.
+        // If another peer claims a member's incarnation, this tells nothing about the member.
         if !self.gossip.lists(old) || old == core.me {
             return;
         }
@@ -386,7 +391,7 @@ impl Inside {
                 let entry = self.astray.answered(core, now, from, message, out)?;
                 return self.found(core, now, (from, entry), out);
             }
-            // Late answers to what was asked before it was in the cluster.
+            // Late answers to requests sent before this node was in the cluster.
             M::InitJoinAnswer { .. }
             | M::Welcome { .. }
             | M::JoinRefused { .. }
@@ -417,7 +422,8 @@ impl Inside {
         let (me, seen) = (core.me.incarnation, self.gossip.seen().len());
         match self.spreading.receive(core, now, &mut self.gossip, from, message, out) {
             Ok(()) => {
-                // Who has seen it matters once all have, or if somebody was thought not to be there.
+                // A change of the seen set matters once all members have seen the state, or while a
+                // member is unreachable.
                 let is_seen = self.gossip.seen().len() != seen;
                 self.is_unsettled |=
                     self.spreading.has_news() || is_seen && self.gossip.converged(me);
@@ -436,7 +442,8 @@ impl Inside {
                     GossipRefused::SenderRemoved(_) => {
                         self.telling.dismiss(core, now, from, out);
                     }
-                    // Who is lost itself had that from others who are gone.
+                    // A node that searches for its cluster got that gossip from members that are
+                    // gone.
                     GossipRefused::Stranger(_) if self.astray.is_searching() => {}
                     GossipRefused::Stranger(id) if self.gossip.contains(id) => {
                         core.send(from, ClusterMessage::YouAreOut { removed: false }, out);
@@ -449,7 +456,8 @@ impl Inside {
         None
     }
 
-    /// Of somebody whom this node does not know: perhaps it was let in, and nobody heard of it.
+    /// Handles gossip of an unknown node, which may have been admitted by a member that failed
+    /// before others learned of it.
     fn strange(&mut self, core: &mut Core, from: NodeId, message: &ClusterMessage, out: &mut Out) {
         use ClusterMessage as M;
         match message {
@@ -459,7 +467,7 @@ impl Inside {
                     self.changed_by_me();
                 }
             }
-            // Its whole state says whether that is so.
+            // Its whole state shows whether that is the case.
             M::GossipDelta(_) | M::GossipDigest(_) => {
                 core.send(from, M::GossipStatus(self.gossip.ask_for_all()), out);
             }
@@ -467,7 +475,7 @@ impl Inside {
         }
     }
 
-    /// A member says that this node is out.
+    /// A member reports that this node is Down or removed.
     fn is_out(&self, core: &mut Core, from: NodeId, removed: bool) -> Option<StopReason> {
         if !self.gossip.lists(from) {
             core.stats.nonsense += 1;
@@ -481,9 +489,10 @@ impl Inside {
         if own == Some(Status::Exiting) { StopReason::Left } else { StopReason::Removed }
     }
 
-    // ── nobody who is left knows it ──
+    // ── no remaining member knows this node ──
 
-    /// Looks for the cluster anew, if it has to. Who only waits to be let go needs nobody for it.
+    /// Searches for the cluster again if necessary. An Exiting node that only waits for its removal
+    /// needs no cluster.
     fn seek(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<StopReason> {
         let own = self.gossip.member(core.me.incarnation).map(|own| own.status);
         if own == Some(Status::Exiting) && self.astray.is_over(now) {
@@ -515,7 +524,8 @@ impl Inside {
         None
     }
 
-    /// The cluster is as its new sponsor knows it. What this node itself finds of others stays.
+    /// Replaces the gossip state by that of the admitting member. The records of this node about
+    /// other members are kept.
     fn begin_anew(&mut self, core: &mut Core, now: Now, state: &Gossip, out: &mut Out) {
         let mut gossip = state.clone();
         gossip.resume(core.me.incarnation, &self.gossip);
@@ -570,7 +580,7 @@ impl Inside {
         self.changed_by_me();
     }
 
-    /// Nothing runs here any more: a Leaving node says so.
+    /// Nothing runs here any longer: a Leaving node becomes Exiting.
     fn exit(&mut self, core: &Core) {
         let me = core.me.incarnation;
         let leaves = self.gossip.member(me).is_some_and(|own| own.status == Status::Leaving);
@@ -579,8 +589,8 @@ impl Inside {
         }
     }
 
-    /// The last member needs nobody's consent, but its disk must hold that it was the last one: its
-    /// next start goes on by that.
+    /// The only member may leave without consent of others. Its disk must contain the sole-member
+    /// evidence first, because its next start resumes the cluster by it.
     fn last_one_out(&self, core: &Core) -> Option<StopReason> {
         let me = core.me.incarnation;
         let exits = self.gossip.member(me).is_some_and(|own| own.status == Status::Exiting);
@@ -590,12 +600,13 @@ impl Inside {
             .then_some(StopReason::Left)
     }
 
-    /// A configuration without this node is installed here.
+    /// A configuration without this node was installed here.
     pub(super) fn excluded(&mut self, core: &Core, now: Now) -> Option<StopReason> {
         if self.out_for_good(core) == StopReason::Removed {
             return Some(StopReason::Removed);
         }
-        // If nobody who stays had it, nobody could go on: they are to confirm it first.
+        // If no remaining member has this configuration, the others could not continue: they must
+        // confirm it first.
         self.parting = Some(Parting { ask_at: now.mono, until: now.mono + ASK_OUT_FOR });
         None
     }
@@ -623,7 +634,7 @@ impl Inside {
             && epoch.is_forced()
             && epoch.is_member(core.me.incarnation)
         {
-            // Later on only who was kept by mistake can know nothing of it.
+            // In later configurations, only members that were kept by mistake may not know of it.
             let mut gone = before.removed_by(epoch);
             gone.retain(|id| epoch.is_forced_after(before) || epoch.kept().contains(id));
             self.given_up.add(core, now, &self.gossip, &gone);
@@ -637,7 +648,7 @@ impl Inside {
         self.is_unsettled = true;
     }
 
-    /// Something else than gossip has changed: all is judged anew.
+    /// Something other than gossip changed: everything is evaluated again.
     pub(super) const fn unsettle(&mut self) {
         self.is_unsettled = true;
     }
@@ -658,18 +669,18 @@ impl Inside {
         self.resolved(core, now, &order, out)
     }
 
-    /// Whether this node reaches a quorum of the configuration, and is on a side with one in its
-    /// strategy's eyes.
+    /// Whether this node reaches a quorum of the configuration, and is on the side with a quorum
+    /// according to its downing view.
     fn has_quorum(&self, core: &Core) -> bool {
         let Some(epoch) = core.installed.as_deref() else { return false };
         epoch.is_quorum(&reached(core, epoch, &self.gossip), Canary::none())
             && view(core, &self.gossip).holds_quorum()
     }
 
-    /// Whether the end of this side is put off, for an operator or for the others. With leases
-    /// nothing begins on a side without a quorum, so that it does no harm by being there. (Not by
-    /// `lease-majority`: who waits asks for the lease again, gets it once those who had it give it
-    /// back, and keeps it from them.)
+    /// Whether the end of this side is postponed, for an operator or until other members return.
+    /// With leases, nothing is served on a side without a quorum, so that it does no harm.
+    /// (`lease-majority` does not wait: a waiting side would request the lease again, get it once
+    /// the other side releases it, and keep it from that side.)
     fn waits_without_quorum(&mut self, core: &mut Core, now: Now, out: &mut Out) -> bool {
         use StrategyName as S;
         let downing = &core.config.downing;
@@ -687,8 +698,8 @@ impl Inside {
         waits
     }
 
-    /// A verdict is a proposal, in the place of the one before; only a side that ends itself acts at
-    /// once.
+    /// Handles an order of the resolver. A decision replaces the earlier one as a proposal; only a
+    /// side that stops acts at once.
     fn resolved(
         &mut self,
         core: &mut Core,
@@ -706,14 +717,14 @@ impl Inside {
         };
         let me = core.me.incarnation;
         if resolution.decision != Decision::DownTargets {
-            self.deciding.spare_all(); // those name whom they add
+            self.deciding.spare_all(); // DownTargets only adds members
         }
         if resolution.down.contains(&core.me) {
             let me = core.me.incarnation;
             if core.directory.is_none()
                 && astray::is_newcomer(me, core.installed.as_deref(), &self.gossip)
             {
-                return None; // it hosts and votes nothing: it looks for the cluster anew
+                return None; // it hosts nothing and has no vote: it searches for the cluster again
             }
             let waits = self.waits_without_quorum(core, now, out);
             return (!waits).then_some(StopReason::DownedItself);
@@ -736,7 +747,7 @@ impl Inside {
                 self.deciding.heard.extend(heard.map(|node| node.incarnation));
             }
             for id in outside {
-                // In no configuration: none can remove it.
+                // It is in no configuration, so none can remove it.
                 if self.gossip.move_to(me, id, Status::Down).unwrap_or(false) {
                     self.spreading.changed(News::Own);
                 }

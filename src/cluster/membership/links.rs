@@ -1,4 +1,5 @@
-//! Whom the transport has admitted, and where they are dialled. Knows no member's status.
+//! The connected nodes and the addresses at which they are dialled. It does not depend on the
+//! status of members.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,18 +7,17 @@ use ostraca_ddata::id::{NodeId, PeerKey};
 
 use crate::cluster::member::Address;
 
-/// Nodes that are connected, at most; more are not talked to, which the transport's own bound
-/// makes impossible.
+/// Maximum number of connected nodes. Further ones are ignored; the transport's own limit is lower.
 const LINKS_MAX: usize = 20_000;
 
-/// Addresses that are remembered of one node, at most.
+/// Maximum number of addresses per node.
 const ADDRESSES_MAX: usize = 16;
 
 /// The connected nodes.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     up: BTreeMap<NodeId, BTreeSet<Address>>, // ≤ LINKS_MAX
-    proved: BTreeSet<PeerKey>,               // were ever up; ≤ LINKS_MAX
+    proved: BTreeSet<PeerKey>,               // were connected at some time; ≤ LINKS_MAX
 }
 
 impl Links {
@@ -44,17 +44,18 @@ impl Links {
         self.up.contains_key(&node)
     }
 
-    /// Whether it has shown to this life that it is of the cluster, by its secret, however long ago.
+    /// Whether the peer has ever proved to this incarnation, by the cluster secret, that it belongs
+    /// to the cluster.
     pub(super) fn has_proved(&self, peer: PeerKey) -> bool {
         self.proved.contains(&peer)
     }
 
-    /// Where a connected node is dialled.
+    /// Addresses at which a connected node is dialled.
     pub(super) fn addresses(&self, node: NodeId) -> Option<&BTreeSet<Address>> {
         self.up.get(&node)
     }
 
-    /// Who answers at one of these addresses, and at which: the first of them.
+    /// Connected nodes with at least one of these addresses, each with the first such address.
     pub(super) fn at(&self, wanted: &BTreeSet<Address>) -> Vec<(NodeId, Address)> {
         let first = |addresses: &BTreeSet<Address>| addresses.intersection(wanted).next().cloned();
         let found = self.up.iter().filter_map(|(node, at)| Some((*node, first(at)?)));

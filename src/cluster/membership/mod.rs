@@ -1,12 +1,13 @@
-//! The membership machine: one per node (spec/membership.md).
+//! The membership state machine, one per node (docs/protocol/membership.md).
 //!
 //! A node first *searches*: it asks its seeds for a cluster, joins the one that answers, or founds
-//! one with a majority of them (`searching`, `founding`). Then it is *inside*: state spreads
-//! (`spreading`), nodes watch each other (`watching`), and whoever leads proposes configurations
-//! (`deciding`). Who is Up and who is gone follows from installed configurations only; nothing
-//! here that is safe rests on convergence, or on who was suspected.
+//! one with a majority of the seeds (`searching`, `founding`). Then it is *inside*: the state is
+//! gossiped (`spreading`), members monitor each other (`watching`), and the leader proposes
+//! configurations (`deciding`). Whether a member is Up or removed follows only from installed
+//! configurations; safety depends neither on convergence nor on the failure detector.
 //!
-//! This file holds the fields and the `match`. Knows no socket, clock, disk, key or shard.
+//! This file contains the fields and the dispatch of inputs. The machine uses no sockets, clocks,
+//! disks, keys or shards.
 
 mod admitting;
 mod astray;
@@ -58,27 +59,29 @@ use super::wire::{ClusterMessage, Foundation, InitAnswer, Settings};
 
 type Out = Outbox<Output>;
 
-/// Addresses in a list of seeds, at most; what a list has on top is not used.
+/// Maximum number of seeds that are used; further entries of the list are ignored.
 const SEEDS_MAX: usize = 64;
 
-/// Answers that wait until what they rely on is durable, at most; more are not given.
+/// Maximum number of answers that wait until the state they depend on is durable; further ones are
+/// dropped.
 const WAITING_MAX: usize = 256;
 
-/// Addresses of other members that are remembered for the next start, at most.
+/// Maximum number of addresses of other members that are stored for the next start.
 pub const KNOWN_MAX: usize = 16;
 
-/// How long a side that only the next configuration needs waits for word of it; a link that broke
-/// should be mended by then, and else those who are left start anew.
+/// How long a side waits for the pending configuration if it would hold a quorum of that
+/// configuration only. A broken link should be repaired by then; otherwise the remaining nodes may
+/// start anew (docs/protocol/membership.md#pending-quorum-waits).
 const PENDING_FOR: Duration = Duration::from_secs(120);
 
-/// What may be installed next.
+/// The configuration that may be installed next.
 #[derive(Debug)]
 struct Pending {
     epoch: Arc<Epoch>,
     until: Instant,
 }
 
-/// One node's membership. See the module's page.
+/// The membership state machine of one node.
 #[derive(Debug)]
 pub struct Membership {
     core: Core,
@@ -86,7 +89,7 @@ pub struct Membership {
     holder: Holder,
 }
 
-/// What every part needs.
+/// State that is shared by all parts of the machine.
 #[derive(Debug)]
 struct Core {
     me: NodeId,
@@ -98,18 +101,18 @@ struct Core {
     links: Links,
     memory: Memory,
     directory: Option<u64>,
-    /// The newest configuration that is installed here.
+    /// The newest installed configuration.
     installed: Option<Arc<Epoch>>,
-    /// What may be installed next, as far as this node's voter knows.
+    /// The configuration that may be installed next, as known to the voter of this node.
     pending: Option<Pending>,
     hosting: Hosting,
-    /// How often there was nothing to recover when it was ordered, and why the last time.
+    /// Number of rejected recovery orders, and the reason of the last rejection.
     not_forced: Option<(u64, NotRecovered)>,
-    /// Nothing runs here any more and nothing will.
+    /// Nothing runs here any longer, and nothing will be started.
     drained: bool,
-    ordered: u64,    // times that memory was to be persisted
-    durable: u64,    // times that it was
-    open_after: u64, // so many writes must be durable before others may be members
+    ordered: u64,    // number of ordered writes of `memory`
+    durable: u64,    // number of completed writes
+    open_after: u64, // writes that must complete before other nodes may become members
     waiting: VecDeque<(u64, NodeId, ClusterMessage)>, // ≤ WAITING_MAX
     loopback: VecDeque<ClusterMessage>, // empty between inputs
     notices: Notices,
@@ -118,18 +121,18 @@ struct Core {
 
 #[derive(Debug)]
 enum Stage {
-    /// Not yet asked for anything.
+    /// No input was handled yet.
     New,
-    /// In no cluster.
+    /// Not in a cluster.
     Searching(Box<Searching>),
-    /// In one.
+    /// In a cluster.
     Inside(Box<Inside>),
-    /// Told to stop; says nothing any more.
+    /// Told to stop; sends nothing any longer.
     Over(StopReason),
 }
 
 impl Membership {
-    /// A node that knows nobody; it begins with its first input.
+    /// Creates the machine of a node without links. It starts with its first input.
     #[must_use]
     pub fn new(setup: Setup) -> Self {
         let Setup { me, address, config, settings, memory, directory, seed, canary } = setup;
@@ -170,8 +173,8 @@ impl Membership {
         self.core.me
     }
 
-    /// The state of the cluster as this node knows it; none before it is in one, or after it was
-    /// told to stop.
+    /// The gossip state of this node; `None` before it is in a cluster and after it was told to
+    /// stop.
     #[must_use]
     pub const fn gossip(&self) -> Option<&Gossip> {
         match &self.stage {
@@ -180,13 +183,13 @@ impl Membership {
         }
     }
 
-    /// The newest configuration that is installed here.
+    /// The newest installed configuration.
     #[must_use]
     pub const fn configuration(&self) -> Option<&Arc<Epoch>> {
         self.core.installed.as_ref()
     }
 
-    /// Why it was told to stop, if it was.
+    /// The reason why this node was told to stop, if it was.
     #[must_use]
     pub const fn stopped(&self) -> Option<StopReason> {
         match self.stage {
@@ -201,13 +204,13 @@ impl Membership {
         self.holder.serves(now)
     }
 
-    /// What was counted so far.
+    /// Counters since the start.
     #[must_use]
     pub const fn stats(&self) -> &Stats {
         &self.core.stats
     }
 
-    /// What a node that takes part in no cluster waits for, as its log says it.
+    /// What a node that is not in a cluster waits for, as it appears in the log.
     #[must_use]
     pub fn waits_for(&self) -> Option<Notice> {
         match &self.stage {
@@ -217,7 +220,7 @@ impl Membership {
         }
     }
 
-    /// How things stand, as subscribers were told.
+    /// The last state published to subscribers.
     #[must_use]
     pub fn state(&self) -> Option<&Arc<super::events::ClusterState>> {
         match &self.stage {
@@ -304,7 +307,8 @@ impl Membership {
         out: &mut Out,
     ) {
         if node.peer == self.core.me.peer {
-            // Its own address under another name, or another life of itself: no link.
+            // This node's own address under another name, or another incarnation of this peer: not
+            // a link.
             self.core.stats.own_dialled += 1;
             match &mut self.stage {
                 Stage::Searching(searching) if node == self.core.me => {
@@ -326,8 +330,9 @@ impl Membership {
     fn quarantined(&mut self, now: Now, by: PeerKey, out: &mut Out) {
         let why = match &mut self.stage {
             Stage::Inside(inside) => inside.quarantined(&mut self.core, by),
-            // It was let in and removed before it heard of either: this life never gets in. Who has
-            // never been up has proved nothing, and may be a stranger at a seed's address.
+            // This incarnation was admitted and removed before it learned of either, so it can
+            // never join. A peer that was never connected has not proved that it belongs to the
+            // cluster; it may be an unrelated node at a seed's address.
             Stage::Searching(_) if self.core.links.has_proved(by) => Some(StopReason::Removed),
             Stage::Searching(_) => {
                 self.core.stats.nonsense += 1;
@@ -381,7 +386,7 @@ impl Membership {
         }
         match &mut self.stage {
             Stage::Inside(inside) => inside.command(&mut self.core, command, out),
-            // Who is in no cluster has nothing to leave.
+            // A node that is not in a cluster can stop at once.
             Stage::Searching(_) | Stage::New => {
                 let leaves =
                     matches!(command, Command::Leave(id) if *id == self.core.me.incarnation);
@@ -445,13 +450,15 @@ impl Membership {
             }
         };
         let cluster = gossip.cluster();
-        // Of no other foundation than the one that was decided is there a cluster.
+        // This node voted for a foundation of another cluster, or none: only the decided foundation
+        // describes this cluster.
         let voted = self.core.memory.founding.take().and_then(|votes| votes.accepted);
         let voted = voted.map(|(_, voted)| voted).filter(|f| f.gossip.cluster() == cluster);
         let before = self.core.memory.founded.take().filter(|f| f.gossip.cluster() == cluster);
         let founded = foundation.clone().or(voted).or(before);
         let known = std::mem::take(&mut self.core.memory.known);
-        // With the first write: a crash before the second one would leave a node that waits for others.
+        // Stored with the first write: after a crash between two writes the node would wait for
+        // other members.
         let sole = foundation.as_ref().and_then(|foundation| self.core.sole(&foundation.epoch));
         let cluster = Some(cluster);
         self.core.memory = Memory { cluster, founding: None, founded, sole, known };
@@ -464,10 +471,10 @@ impl Membership {
         self.stage = Stage::Inside(Box::new(inside));
     }
 
-    /// The only member of a cluster goes on with it; its configuration is on disk.
+    /// The only member of a cluster resumes it; its configuration is on disk.
     fn go_on(&mut self, now: Now, foundation: &Foundation, notice: Notice, out: &mut Out) {
         let memory = &mut self.core.memory;
-        // No node is left that has not heard how the cluster began.
+        // No member is left that has not learned how the cluster began.
         (memory.founding, memory.founded) = (None, None);
         memory.known.clear();
         self.core.persist(out);
@@ -484,7 +491,7 @@ impl Membership {
         }
     }
 
-    /// Says nothing any more after this.
+    /// Stops the machine; it sends nothing any longer.
     fn stop(&mut self, now: Now, why: StopReason, out: &mut Out) {
         if !matches!(self.stage, Stage::Over(_)) {
             self.hold(now, HolderInput::Excluded, out);
@@ -506,12 +513,12 @@ impl Membership {
 }
 
 impl Core {
-    /// The list of seeds.
+    /// The configured seeds, at most [`SEEDS_MAX`].
     fn seeds(&self) -> BTreeSet<Address> {
         self.config.seeds.iter().take(SEEDS_MAX).cloned().collect()
     }
 
-    /// How this node would be a member.
+    /// This node as a joining member.
     fn member(&self) -> Member {
         Member {
             roles: self.config.roles.clone(),
@@ -530,7 +537,7 @@ impl Core {
         }
     }
 
-    /// Tells who has asked for a cluster, or is to know of one, how things stand here.
+    /// Sends an `InitJoinAnswer`.
     fn answer(&mut self, to: NodeId, what: InitAnswer, out: &mut Out) {
         let settings = self.settings.clone();
         self.send(to, ClusterMessage::InitJoinAnswer { what, settings }, out);
@@ -541,8 +548,8 @@ impl Core {
         out.push(Output::Persist(self.memory.clone()));
     }
 
-    /// Writes down that this node is its cluster's only member, or removes that, as the installed
-    /// configuration says. See [`Sole`](port::Sole).
+    /// Stores or removes the evidence that this node is the only member of its cluster, according
+    /// to the installed configuration. See [`Sole`](port::Sole).
     fn note_sole(&mut self, epoch: &Arc<Epoch>, out: &mut Out) {
         let sole = self.sole(epoch).filter(|_| self.memory.cluster.is_some());
         if self.memory.sole != sole {
@@ -556,8 +563,9 @@ impl Core {
         Some(Sole { epoch: epoch.clone(), directory })
     }
 
-    /// Whether a configuration with other members may be proposed: not before the disk has stopped
-    /// saying that this node is the only one, since a restart would go on alone beside them.
+    /// Whether a configuration with other members may be proposed. First the sole-member evidence
+    /// must be removed from the disk, because a node that restarts with it would resume the cluster
+    /// alone, beside the other members.
     fn is_ready_for_others(&mut self, out: &mut Out) -> bool {
         if self.memory.sole.take().is_some() {
             self.persist(out);
@@ -566,7 +574,7 @@ impl Core {
         self.durable >= self.open_after
     }
 
-    /// Remembers where other members are, for the next start.
+    /// Stores the addresses of other members for the next start.
     fn remember_members(&mut self, gossip: &Gossip, out: &mut Out) {
         if self.directory.is_none() {
             return;
@@ -590,7 +598,7 @@ impl Core {
         }
     }
 
-    /// Sends once all that was ordered to be persisted so far is.
+    /// Sends `message` once all writes ordered so far are durable.
     fn send_durably(&mut self, to: NodeId, message: ClusterMessage, out: &mut Out) {
         if self.durable == self.ordered {
             self.send(to, message, out);
@@ -612,18 +620,18 @@ impl Core {
         self.notices.say(now.mono, notice, out);
     }
 
-    /// `span`, give or take a fifth.
+    /// `span`, randomly changed by up to a fifth.
     fn jittered(&mut self, span: Duration) -> Duration {
         span.mul_f64(self.rng.random_range(0.8..1.2))
     }
 
-    /// Names of the settings that differ, of those that must agree and of those that should.
+    /// Names of the settings that differ: those that must agree, and those that should.
     fn differing(&self, theirs: &Settings) -> (Vec<String>, Vec<String>) {
         (differ(&self.settings.must, &theirs.must), differ(&self.settings.should, &theirs.should))
     }
 }
 
-/// Names whose values are not the same, or that one side lacks.
+/// Names with different values, or missing on one side.
 fn differ(ours: &[(String, String)], theirs: &[(String, String)]) -> Vec<String> {
     let lacks = |those: &[(String, String)], pair: &(String, String)| !those.contains(pair);
     let mine = ours.iter().filter(|pair| lacks(theirs, pair));

@@ -1,4 +1,4 @@
-//! What an operator is told, each kind at most once a minute.
+//! Notices for operators, each kind at most once per minute.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::port::{Notice, Output};
 
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// When each kind was said last.
+/// Time of the last notice of each kind.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     said: BTreeMap<&'static str, Instant>, // ≤ kinds of notices

@@ -1,4 +1,4 @@
-//! The membership machine's surroundings: what it is made with, what it is told, what it orders.
+//! Interface of the membership machine: its setup, inputs and outputs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,265 +17,272 @@ use crate::cluster::lease::{Beat, LeaseMessage};
 use crate::cluster::member::Address;
 use crate::cluster::wire::{ClusterMessage, Settings};
 
-/// What a membership machine is made with.
+/// Initial values of a membership machine.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// This incarnation.
     pub me: NodeId,
-    /// What others dial; it is a seed if `config.seeds` names it.
+    /// Address at which other nodes dial this node; it is a seed if `config.seeds` contains it.
     pub address: Address,
     /// Settings of `[cluster]`.
     pub config: Cluster,
-    /// What must agree between the nodes of a cluster, and what should.
+    /// Settings that must or should agree between the nodes of a cluster.
     pub settings: Settings,
-    /// What a former life left in the data directory.
+    /// Content of the data directory, written by a former incarnation.
     pub memory: Memory,
-    /// Names the data directory on its file system (the inode of its lock); none without one.
+    /// Identifies the data directory within its file system (the inode of its lock); `None` without
+    /// a data directory.
     pub directory: Option<u64>,
-    /// Seeds the generator that draws targets and jitter.
+    /// Seed of the generator for random receivers and jitter.
     pub seed: u64,
-    /// The deliberate bug to run with; none but in suites.
+    /// Fault to inject in tests; otherwise [`Canary::none`].
     pub canary: Canary,
 }
 
-/// What outlives the process, where there is a data directory. Small, and written rarely.
+/// State that survives a restart if there is a data directory. It is small and written rarely.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Memory {
-    /// The cluster that it belongs to, or belonged to: it never founds another.
+    /// The cluster that this node belongs or belonged to: it never founds another one.
     #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterId>,
-    /// What it promised and accepted when seeds founded; opaque to others.
+    /// Acceptor state of the founding protocol.
     #[serde(rename = "f", default, skip_serializing_if = "Option::is_none")]
     pub founding: Option<crate::cluster::wire::FoundingMemory>,
-    /// How that cluster began, if it was there: for those of its first members that have not heard
-    /// of it.
+    /// The foundation of that cluster, if this node was a founder, for founders that have not
+    /// learned of it.
     #[serde(rename = "f1", default, skip_serializing_if = "Option::is_none")]
     pub founded: Option<crate::cluster::wire::Foundation>,
-    /// The configuration of this node alone, while no other may follow it; see [`Sole`].
+    /// The configuration with this node as the only member, as long as no other may follow it; see
+    /// [`Sole`].
     #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
     pub sole: Option<Sole>,
-    /// Addresses of other members, which are tried at the next start; at most
+    /// Addresses of other members, which are dialled at the next start; at most
     /// [`KNOWN_MAX`](super::KNOWN_MAX).
     #[serde(rename = "k", default, skip_serializing_if = "BTreeSet::is_empty")]
     pub known: BTreeSet<Address>,
 }
 
-/// Evidence that this node is the only member of its cluster: the installed configuration has no
-/// other, and this node has proposed none with others since. It is removed from the disk before the
-/// first such proposal leaves, so a restart that finds it may go on alone.
+/// Evidence that this node is the only member of its cluster: the installed configuration contains
+/// no other, and this node has proposed none with others since. It is removed from the disk before
+/// the first such proposal is sent, so that a restart with it may resume the cluster alone
+/// (docs/protocol/membership.md#sole-evidence).
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Sole {
     /// The configuration.
     #[serde(rename = "e")]
     pub epoch: Arc<Epoch>,
-    /// The directory that it was written to, as [`Setup::directory`] names it. In a copy of the
-    /// directory it is another one, and evidence of nothing: the original may run.
+    /// The directory that the evidence was written to, as in [`Setup::directory`]. In a copy of the
+    /// directory it differs, and proves nothing: the original may be in use.
     #[serde(rename = "d")]
     pub directory: u64,
 }
 
-/// A fact for the membership machine.
+/// Input of the membership machine.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// A deadline may have passed.
     Tick,
-    /// A node was admitted by the transport: messages reach it from now on.
+    /// The transport admitted a node: it can receive messages from now on.
     Up {
-        /// Who.
+        /// The admitted node.
         node: NodeId,
-        /// Where others dial it, by its own word, and where this node has dialled it.
+        /// Addresses that the node announced, and the one at which this node dialled it.
         addresses: Vec<Address>,
-        /// The cluster that it said it belongs to.
+        /// The cluster that the node announced.
         cluster: Option<ClusterId>,
     },
-    /// The last connection with it is gone. Evidence, no proof.
+    /// The last connection with the node was closed. This is evidence of a failure, not proof.
     Closed(NodeId),
-    /// A dial failed. Evidence, no proof.
+    /// A dial failed. This is evidence of a failure, not proof.
     DialRefused {
-        /// Where.
+        /// The dialled address.
         address: Address,
-        /// Who was expected there, if that is known.
+        /// The node that was expected at the address, if known.
         node: Option<NodeId>,
     },
-    /// A peer has refused this incarnation because it was removed there. It has closed its lanes, and
-    /// can say no more than that.
+    /// A peer refused this incarnation because it was removed there. The peer has closed its lanes
+    /// and sends nothing more.
     Quarantined(PeerKey),
-    /// A peer has come back as another incarnation.
+    /// A peer has returned with another incarnation.
     NewIncarnation {
-        /// The life that was known.
+        /// The former incarnation.
         old: NodeId,
-        /// The one that is alive.
+        /// The present incarnation.
         node: NodeId,
-        /// Whether it holds the lock of its former life on the same boot: the old one is dead.
+        /// Whether it holds the lock of the former incarnation within the same boot, so that the
+        /// former one is dead.
         is_proof: bool,
     },
-    /// A peer's machine says.
+    /// A message of a peer's machine.
     Message {
-        /// The sending incarnation, as the transport knows it.
+        /// The sending incarnation, authenticated by the transport.
         from: NodeId,
-        /// What it says.
+        /// The message.
         message: ClusterMessage,
-        /// How long it waited in this node's inbox.
+        /// How long it waited in the inbox of this node.
         waited: Duration,
     },
-    /// A grantor, this node's own among them, granted.
+    /// A grantor, possibly this node's own, granted a heartbeat.
     Granted {
-        /// Who.
+        /// The granting voter.
         from: ReplicaId,
-        /// As answered.
+        /// The heartbeat that it answers.
         beat: Beat,
     },
     /// The Replicator installed this configuration.
     Installed(Arc<Epoch>),
-    /// The Replicator is synced for it.
+    /// The Replicator is synced for this configuration.
     Synced(EpochId),
-    /// What became of a proposal of this node.
+    /// Result of a proposal of this node.
     Outcome(Outcome),
-    /// The Replicator knows that this incarnation was removed.
+    /// The Replicator has learned that this incarnation was removed.
     Excluded(EpochId),
-    /// The Replicator has answered a proposal without this node.
+    /// The Replicator has answered a proposal that does not contain this node.
     StopServing,
-    /// The Replicator has accepted, or is syncing for, this next configuration.
+    /// The Replicator has accepted this next configuration, or is syncing for it.
     Pending(Arc<Epoch>),
-    /// Its [`Output::Persist`] is on disk.
+    /// The oldest unanswered [`Output::Persist`] is on disk.
     Persisted,
-    /// The lease of `lease-majority`: what its provider said; `None`: it is lost.
+    /// Answer of the lease provider of `lease-majority`; `None` if the lease was lost.
     DowningLease(Option<crate::cluster::downing::LeaseAnswer>),
-    /// A user, or this node's own shutdown, wants something.
+    /// A command of a user, or of this node's own shutdown.
     Command(Command),
 }
 
-/// What users ask of membership.
+/// Commands for membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Join the cluster of whoever answers at this address. Without seeds only.
+    /// Join the cluster of the node at this address. Only without seeds.
     Join(Address),
-    /// This member is to leave in order.
+    /// Let this member leave in order.
     Leave(ReplicaId),
-    /// This member is declared dead.
+    /// Declare this member dead.
     Down(ReplicaId),
-    /// Joins, promotions, rebalance and hand-over are to freeze: the whole cluster is about to
-    /// stop.
+    /// Freeze joins, promotions, rebalancing and handover, because the whole cluster will stop.
     PrepareForFullShutdown,
-    /// A majority is lost for good, says an operator: those who are left go on without it. See
-    /// [`recovering`](super::recovering).
+    /// An operator states that a majority is lost for good: the remaining members continue without
+    /// it. See [`recovering`](super::recovering).
     Recover,
-    /// What this node hosts, and whether it drains.
+    /// Set the hosted entity types, and whether this node drains.
     Host {
-        /// Names of entity types.
+        /// Names of the hosted entity types.
         entity_types: BTreeSet<String>,
-        /// No new shard is to come here.
+        /// Whether no new shard may be allocated to this node.
         draining: bool,
     },
-    /// Nothing runs on this node any more and nothing will: its lease is released, and a Leaving
-    /// one becomes Exiting.
+    /// Nothing runs on this node any longer, and nothing will be started: its lease is released,
+    /// and a Leaving node becomes Exiting.
     Drained,
 }
 
-/// An order of the membership machine.
+/// Output of the membership machine.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Output {
     /// Send on the control lane, in order.
     Send {
-        /// The receiver, which the transport has admitted; else it is dropped.
+        /// The receiver. The message is dropped if the transport has not admitted it.
         to: NodeId,
         /// The message.
         message: ClusterMessage,
     },
-    /// Send to the guard of a node, this one among them.
+    /// Send to the guard of a node, possibly this one.
     SendLease {
         /// The receiver.
         to: ReplicaId,
         /// The message.
         message: LeaseMessage,
     },
-    /// Dial an address once, of whomever. Answered by `Up` or `DialRefused`.
+    /// Dial an address once, without an expected node. Answered by `Up` or `DialRefused`.
     Dial(Address),
-    /// Keep the link to a member up.
+    /// Keep a connection to a member.
     Keep {
-        /// Who.
+        /// The member.
         node: NodeId,
-        /// Where.
+        /// Its address.
         address: Address,
     },
-    /// Dial it no more; it may still come here.
+    /// No longer dial this node; it may still connect.
     Release(NodeId),
-    /// It is out of the cluster for good: close its lanes, refuse it.
+    /// The node was removed for ever: close its lanes and refuse it.
     Forget(NodeId),
     /// For the Replicator: the first configuration.
     Found(Arc<Epoch>),
-    /// For the Replicator: the next configuration, if a quorum agrees.
+    /// For the Replicator: propose the next configuration.
     Propose {
-        /// The configuration that the change was made for: none happens once another is installed.
+        /// The configuration that the change is based on. The proposal is void once another is
+        /// installed.
         base: EpochId,
-        /// The members that join and those that leave.
+        /// The members to add and to remove.
         change: Change,
     },
-    /// For the Replicator: these are to go on with this node, without a quorum's consent.
+    /// For the Replicator: force a configuration with these members and this node, without a
+    /// quorum.
     Force {
-        /// Instead of this one; nothing happens if another one is installed by then.
+        /// The configuration to replace. The order is void if another one is installed by then.
         replaced: EpochId,
-        /// Who goes on.
+        /// The members that continue.
         kept: BTreeSet<ReplicaId>,
     },
-    /// For the Replicator: who is known.
+    /// For the Replicator: the known members.
     Members(Vec<Peer>),
-    /// For the guard: this one is Down.
+    /// For the guard: this member is Down.
     GuardDown(ReplicaId),
-    /// For the guard: this one is not Down after all.
+    /// For the guard: this member is no longer Down.
     GuardNotDown(ReplicaId),
-    /// For the guard: this one's process is dead.
+    /// For the guard: the process of this member is proven dead.
     GuardProvenDead(ReplicaId),
-    /// This node may begin messages before this time of its own clock.
+    /// This node may begin messages until this time of its own clock.
     LeaseHeld {
-        /// Until when.
+        /// End of the lease.
         until: ostraca_ddata::clock::Instant,
     },
-    /// The lease is over: begin nothing; what runs is paused.
+    /// The lease has ended: no message may begin; running entities are paused.
     LeaseLapsed,
-    /// It was over for long: stop what runs.
+    /// The lease has been lapsed for too long: stop the entities.
     LeaseLost,
-    /// Make this durable; said before anything that relies on it, and answered by `Persisted`.
+    /// Make this durable. It precedes all outputs that depend on it, and is answered by
+    /// `Persisted`.
     Persist(Memory),
-    /// This node belongs to this cluster from now on: the transport tells it to others.
+    /// This node belongs to this cluster from now on; the transport announces it to others.
     Belongs(ClusterId),
-    /// For subscribers.
+    /// An event for subscribers.
     Event(ClusterEvent),
-    /// Something that an operator should see; at most one of a kind in a minute.
+    /// A notice for operators; at most one of each kind per minute.
     Notice(Notice),
-    /// Ask the provider of `lease-majority` for its lease, or give it back.
+    /// Request the lease of `lease-majority` from its provider, or release it.
     DowningLease {
-        /// Acquire, or release.
+        /// `true` to acquire, `false` to release.
         acquire: bool,
     },
     /// This node must stop: run the coordinated shutdown.
     Stop(StopReason),
 }
 
-/// Why a node must stop.
+/// Reason why a node must stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StopReason {
-    /// It left in order, and is out.
+    /// It left in order and was removed.
     #[error("this node has left the cluster")]
     Left,
-    /// It was declared dead.
+    /// Other members declared it dead.
     #[error("this node was declared dead by the others; restart it to join again")]
     Downed,
-    /// Its own strategy ends this side of a split.
+    /// Its downing strategy stops this side of a split.
     #[error("the downing strategy ends this side of a split")]
     DownedItself,
-    /// A configuration without it is installed.
+    /// A configuration without it was installed.
     #[error("this node was removed from the cluster; restart it to join again")]
     Removed,
-    /// It was let in to a cluster that no member is left of, before any configuration had it.
+    /// No member is left of the cluster that admitted it, and no configuration contained it.
     #[error(
         "the cluster that let this node in has no member left, and no configuration had this node; \
          start it again: it has no data directory and founds or joins as any new node"
     )]
     Orphaned,
-    /// It was let in to a cluster whose members do not answer, before any configuration had it.
+    /// The members of the cluster that admitted it do not answer, and no configuration contained
+    /// it.
     #[error(
         "no member of the cluster that let this node in has answered for long, and no configuration \
          had this node; start it again: it has no data directory and founds or joins as any new node"
@@ -286,14 +293,14 @@ pub enum StopReason {
     NotJoined,
 }
 
-/// Why the only member of a cluster does not go on by itself after a restart.
+/// Reason why the only member of a cluster does not resume it after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Doubt {
     /// The directory is not the one that the evidence was written to.
     #[error("its data directory is a copy, and the original may be in use")]
     Copied,
-    /// A member of the cluster answers: the directory is an older state of this node's.
+    /// A member of the cluster answers: the directory contains an older state of this node.
     #[error("a member of it answers, which may let this node in")]
     Member,
     /// A seed belongs to another cluster.
@@ -312,50 +319,51 @@ fn and_those_at(stopped: &[Address]) -> String {
     if stopped.is_empty() { String::new() } else { format!(" and those at {stopped:?}") }
 }
 
-/// What an operator should see.
+/// A notice for operators.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Notice {
-    /// These seeds have not answered.
+    /// Seeds have not answered.
     #[error(
         "still waiting for a cluster: seeds {silent:?} do not answer; are they started, and are \
          the addresses and the secret right?"
     )]
     SeedsSilent {
-        /// Their addresses.
+        /// Addresses of the silent seeds.
         silent: Vec<Address>,
     },
-    /// A cluster refuses this node, or this node somebody.
+    /// A cluster refuses this node, or this node refuses another one.
     #[error("{node} may not join: {why}")]
     JoinRefused {
-        /// Who.
+        /// The other node.
         node: NodeId,
-        /// Why; names the settings that differ.
+        /// The reason, with the names of settings that differ.
         why: String,
-        /// Whether that changes by itself: a former life of the node is removed soon, say.
+        /// Whether the reason disappears by itself, for example once a former incarnation of the
+        /// node was removed.
         passes: bool,
     },
-    /// Seeds are not the same list on every node: nobody founds with whom it does not agree.
+    /// Another node has a different list of seeds. A node founds only with nodes of equal lists.
     #[error("{node} has other seeds: list the same ones on every node")]
     OtherSeeds {
-        /// Who.
+        /// The other node.
         node: NodeId,
     },
-    /// A former life belonged to a cluster, and no member of it answers.
+    /// The data directory contains a cluster, and no member of it answers.
     #[error(
         "waiting for cluster {cluster}, which this node belonged to: no member answers at {silent:?}; \
          start the nodes there, or check the addresses and the secret{}",
         also_waiting(stopped)
     )]
     Remembers {
-        /// Which.
+        /// The cluster in the data directory.
         cluster: ClusterId,
         /// Addresses that do not answer.
         silent: Vec<Address>,
-        /// Addresses of nodes that belonged to it and wait as well.
+        /// Addresses of nodes that belonged to the cluster and wait as well.
         stopped: Vec<Address>,
     },
-    /// A former life belonged to a cluster, and all nodes that could be asked wait for it as well.
+    /// The data directory contains a cluster, and all nodes that answered wait for it as well.
     #[error(
         "cluster {cluster} has no member left: this node{} belonged to it and {} stopped since, and \
          this release cannot resume a cluster of several nodes that stopped. Starting more of them \
@@ -365,26 +373,26 @@ pub enum Notice {
         if stopped.is_empty() { "was" } else { "all were" }
     )]
     AllStopped {
-        /// Which.
+        /// The cluster in the data directory.
         cluster: ClusterId,
-        /// Addresses of the others.
+        /// Addresses of the other waiting nodes.
         stopped: Vec<Address>,
     },
-    /// The only member of a cluster has started again.
+    /// The only member of a cluster has restarted and resumed it.
     #[error(
         "this node was the only member of cluster {cluster} and goes on with it in configuration \
          {configuration}, the successor of {before}; replicated data that only its former process \
          held are gone"
     )]
     Resumed {
-        /// Which.
+        /// The resumed cluster.
         cluster: ClusterId,
-        /// The former process's last configuration.
+        /// The last configuration of the former process.
         before: EpochId,
-        /// The one that it goes on with.
+        /// The configuration that succeeds it.
         configuration: EpochId,
     },
-    /// It could start again as the only member, and something speaks against it.
+    /// The only member of a cluster has restarted, but there is a reason not to resume it alone.
     #[error(
         "this node was the only member of cluster {cluster} and does not go on alone, because \
          {because}. If no other process goes on with that cluster, `ostraca recover --force` on this \
@@ -392,106 +400,106 @@ pub enum Notice {
          start it again"
     )]
     NotResumed {
-        /// Which.
+        /// The cluster in the data directory.
         cluster: ClusterId,
-        /// What speaks against it.
+        /// The reason.
         because: Doubt,
     },
-    /// Seeds agreed on a cluster, and a majority of those that were to begin with it died then.
+    /// Seeds agreed on a cluster, but a majority of its first members failed before it began.
     #[error(
         "the seeds agreed on cluster {cluster}, and too many of its first members ended before it \
          began: the others can do nothing. If one of them runs, `ostraca recover --force` there \
          goes on with it; if none does, start the seeds with empty data directories"
     )]
     FoundersLost {
-        /// Which.
+        /// The cluster.
         cluster: ClusterId,
     },
-    /// Whoever let this node in is gone, and nobody else knows of it.
+    /// The member that admitted this node has failed, and no other member knows this node.
     #[error(
         "no member that this node knows is alive, and no configuration has this node: it asks its \
          seeds and the members' addresses to be let in anew. Without a data directory it ends itself \
          once it knows that no member is left, or after a minute: have a supervisor start it again"
     )]
     Astray,
-    /// No seed is a member, and none that is called comes in.
+    /// No seed is a member, and no invited seed joins.
     #[error(
-        "no seed of this node's list is a member, and none comes in when it is called: whoever \
-         starts now finds no cluster. Start seeds on their data directories (without those a \
+        "no seed of this node's list is a member, and none joins when it is invited: a node that \
+         starts now finds no cluster. Start seeds on their data directories (without those, a \
          majority of them would found another cluster), or list a member as a seed"
     )]
     NoSeedInside,
-    /// Settings differ that should agree.
+    /// Settings that should agree differ.
     #[error("{node} has other settings: {which:?}")]
     SettingsDiffer {
-        /// Who.
+        /// The other node.
         node: NodeId,
-        /// Their names.
+        /// Names of the settings.
         which: Vec<String>,
     },
-    /// Clusters formed apart have met. They never merge.
+    /// A node of another cluster was met. Clusters never merge.
     #[error(
         "met node {node} of cluster {theirs}, this one is of {ours}: clusters formed apart never \
          merge; stop one of them"
     )]
     ForeignCluster {
-        /// Who.
+        /// The other node.
         node: NodeId,
-        /// This node's cluster.
+        /// The cluster of this node.
         ours: ClusterId,
-        /// The other one.
+        /// The cluster of the other node.
         theirs: ClusterId,
     },
-    /// Somebody is reached by others, but not by this node.
+    /// Other members reach a peer that this node cannot reach.
     #[error("the link to {0} is bad: others reach it, this node does not")]
     BadLink(NodeId),
-    /// This node was stopped for a while.
+    /// This node was paused.
     #[error("this node was stopped for {0:?}: its host is overloaded, or was suspended")]
     Paused(Duration),
-    /// A strategy's verdict was not a quorum's, or was.
+    /// A report about the decision of the downing strategy.
     #[error("downing: {0}")]
     Downing(String),
-    /// A configuration was forced here.
+    /// A configuration was forced at this node.
     #[error(
-        "recover --force: {kept} members are to go on without a quorum, and {given_up:?} to be given \
-         up; if they live they go on, too, until they hear of it"
+        "recover --force: {kept} members continue without a quorum, and {given_up:?} are given \
+         up; if these are alive they continue, too, until they learn of it"
     )]
     Forced {
-        /// How many, this node included.
+        /// Number of members that continue, including this node.
         kept: usize,
-        /// Who never returns.
+        /// Incarnations that never return.
         given_up: Vec<ReplicaId>,
     },
-    /// None was.
+    /// An order to force a configuration was rejected.
     #[error("recover --force: {0}")]
     NotForced(NotRecovered),
-    /// This side can do nothing, and is not ended yet.
+    /// This side has no quorum and waits before it stops.
     #[error(
         "this side has no quorum: nothing runs here, and it ends itself in {ends_in:?}, unless the \
          others come back; if they are lost for good, `ostraca recover` is the way out"
     )]
     WithoutQuorum {
-        /// When, as far as is known now.
+        /// Remaining time, as known now.
         ends_in: Duration,
     },
-    /// Another peer answers at a member's address.
+    /// Another peer answers at the address of a member.
     #[error("{address} of member {member} is answered by another peer, {by}")]
     AddressTaken {
-        /// Where.
+        /// The address.
         address: Address,
-        /// Whose it is.
+        /// The member with that address.
         member: NodeId,
-        /// Who answers.
+        /// The peer that answers.
         by: NodeId,
     },
 }
 
 impl Notice {
-    /// Whether an operator should do something about it, or at least look; else it is only told.
+    /// Whether an operator should act or at least look; otherwise the notice is only informative.
     #[must_use]
     pub const fn is_warning(&self) -> bool {
-        // Another peer at a member's address, and a refusal that passes, come with each restart of a
-        // process that was killed.
+        // Another peer at a member's address, and a temporary refusal, occur at every restart of a
+        // killed process.
         !matches!(
             self,
             Self::Resumed { .. }

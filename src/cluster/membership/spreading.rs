@@ -1,11 +1,12 @@
-//! How the state travels: what changed at once, in short and now and then otherwise
-//! (spec/membership.md, *Gossip*). Knows nothing of what it says.
+//! Dissemination of the gossip state: changes at once, digests regularly
+//! (docs/protocol/membership.md#eager-dissemination). The contents of the state do not matter here.
 //!
-//! Many may change the state at the same time: when a node dies, all that watch it accuse it. If
-//! each told every merge of two such states to all, n changes would cost n³ messages. So news of one
-//! node are told a few at once and then one every [`PACE`]; a merge waits [`PACE`] first and is told
-//! only if nobody of a lower incarnation has sent it meanwhile (of n that made the same one, about
-//! ln n tell it); and a state goes in full to one peer once every [`PACE`].
+//! Many nodes may change the state at the same time: when a node fails, all its observers accuse
+//! it. If each node sent every merge of two such states to all, n changes would cost n³ messages.
+//! Therefore a node sends a few of its changes at once and then one every [`PACE`]; it delays a
+//! merge by about [`PACE`] and sends it only if no node of a lower incarnation has sent it
+//! meanwhile (of n nodes with the same merge, about ln n send it); and it sends the whole state to
+//! one peer at most once every [`PACE`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,31 +25,32 @@ use crate::cluster::gossip::targets::{News, Targeting, fanout, pace};
 use crate::cluster::leader;
 use crate::cluster::wire::ClusterMessage;
 
-/// Time between two repairs, and how long they go on after the last change.
+/// Time between two repair rounds, and how long they continue after the last change.
 const REPAIR_EVERY: Duration = Duration::from_millis(100);
 const REPAIR_FOR: Duration = Duration::from_secs(1);
 
-/// News that follow each other without end are told this often, after a few at once; so long a
-/// merge waits for others to have made it, too.
+/// Minimum time between two messages about changes, after `AT_ONCE` messages without delay. Also
+/// the time for which a merge is delayed.
 const PACE: Duration = Duration::from_millis(100);
 const AT_ONCE: u32 = 4;
 
-/// When to send the state, and to whom.
+/// Schedules gossip and selects its receivers.
 #[derive(Debug)]
 pub(super) struct Spreading {
     targeting: Targeting,
-    /// The state has changed since all that follows from it was worked out.
+    /// The state has changed since its consequences were computed.
     is_fresh: bool,
-    /// The state has changed since others were told.
+    /// A change that has not been sent yet.
     news: Option<News>,
-    /// It was merged of two that nobody had both of; told then, if nobody else has told it.
+    /// Set after a merge of two concurrent states; the result is sent at this time if no other node
+    /// has sent it.
     merged_at: Option<Instant>,
-    /// When all would be told that was, at one a [`PACE`].
+    /// Time until which the sent messages have used the budget of one per [`PACE`].
     paid_until: Instant,
     former: Former,
-    /// The state and its digest; none since it changed.
+    /// The state and its digest; `None` after a change.
     shared: Option<(u64, Arc<Gossip>)>,
-    whole_at: BTreeMap<ReplicaId, Instant>, // who was sent it in full, of late; ≤ members
+    whole_at: BTreeMap<ReplicaId, Instant>, // recent receivers of the whole state; ≤ members
     gossip_at: Instant,
     repair_at: Option<Instant>,
     repair_until: Instant,
@@ -82,7 +84,7 @@ impl Spreading {
         }
     }
 
-    /// The state has changed.
+    /// Records a change of the state.
     pub(super) fn changed(&mut self, news: News) {
         self.is_changed();
         self.news = Some(if self.news == Some(News::Own) { News::Own } else { news });
@@ -102,7 +104,7 @@ impl Spreading {
         others.into_iter().flatten().fold(self.gossip_at, Instant::min)
     }
 
-    /// Before that nothing new is told.
+    /// Earliest time of the next message about a change.
     fn tells_at(&self) -> Instant {
         let ahead = PACE * (AT_ONCE - 1);
         Instant::default() + self.paid_until.saturating_since(Instant::default() + ahead)
@@ -120,7 +122,7 @@ impl Spreading {
         ClusterMessage::Gossip(Arc::clone(&self.shared(gossip).1))
     }
 
-    /// What is new, after all of a batch is known.
+    /// Sends what changed, after all inputs of a batch were handled.
     pub(super) fn flush(&mut self, core: &mut Core, now: Now, gossip: &Gossip, out: &mut Out) {
         if std::mem::take(&mut self.is_fresh) {
             let (digest, state) = self.shared(gossip).clone();
@@ -133,7 +135,7 @@ impl Spreading {
         self.tell_convergence(core, gossip, out);
     }
 
-    /// Tells what is new, if it is time.
+    /// Sends a change if it is due.
     fn tell(&mut self, core: &mut Core, now: Now, gossip: &Gossip, out: &mut Out) {
         let me = core.me.incarnation;
         if self.merged_at.is_some_and(|at| now.mono >= at) {
@@ -160,7 +162,7 @@ impl Spreading {
         }
     }
 
-    /// What changed, or all of it if that is not much more.
+    /// The delta of the change, or the whole state if that is not much longer.
     fn news_of(&mut self, core: &mut Core, gossip: &Gossip, targets: usize) -> ClusterMessage {
         if let Some(delta) = self.former.news(gossip) {
             core.stats.deltas_sent += targets as u64;
@@ -171,7 +173,7 @@ impl Spreading {
         }
     }
 
-    /// The leader knows first that all have seen the state: it tells them.
+    /// The leader is the first to know that all members have seen the state, and informs them.
     fn tell_convergence(&mut self, core: &mut Core, gossip: &Gossip, out: &mut Out) {
         let me = core.me.incarnation;
         let converged = gossip.converged(me);
@@ -190,7 +192,7 @@ impl Spreading {
         }
     }
 
-    /// What is due: news that had to wait, a repair, regular gossip.
+    /// Performs due work: delayed changes, repair, regular gossip.
     pub(super) fn tick(&mut self, core: &mut Core, now: Now, gossip: &Gossip, out: &mut Out) {
         self.tell(core, now, gossip, out);
         let regular = now.mono >= self.gossip_at;
@@ -209,14 +211,14 @@ impl Spreading {
         let me = core.me.incarnation;
         let Some(target) = self.targeting.regular(gossip, me, &mut core.rng) else { return };
         let (cluster, content) = (gossip.cluster(), self.digest(gossip));
-        // Who has seen it is a long list in a large cluster: repair is about the state.
+        // In a large cluster the seen set is a long list: repair compares only the state.
         let asks = regular || gossip.len() <= self.targeting.direct_limit;
         let seen = asks.then(|| gossip.seen_digest());
         let digest = GossipDigest { cluster, content, seen };
         send(core, gossip, target, ClusterMessage::GossipDigest(digest), out);
     }
 
-    /// Takes a state, what is new in it, or one in short, or who has seen it; answers.
+    /// Handles a received gossip message, and answers it.
     ///
     /// # Errors
     /// As [`Gossip::receive`].
@@ -230,14 +232,14 @@ impl Spreading {
         out: &mut Out,
     ) -> Result<(), GossipRefused> {
         let (me, peer) = (core.me.incarnation, from.incarnation);
-        // What the peer has now, by digest.
+        // Digest of the peer's present state.
         let mut theirs = None;
         let answer = match message {
             ClusterMessage::Gossip(state) => {
                 let (content, own) = (state.digest(), self.digest(gossip));
                 theirs = Some(content);
                 let received = if content != own && self.former.knows(content) {
-                    // Many send the same: what is contained is not merged again.
+                    // Many peers send the same state: a contained one is not merged again.
                     let digest = GossipDigest { cluster: state.cluster(), content, seen: None };
                     gossip.receive_digest(peer, &digest, own, |_| true)?
                 } else {
@@ -278,7 +280,8 @@ impl Spreading {
         Ok(())
     }
 
-    /// Many may have made the same merge. Of two that know it of each other one tells the rest.
+    /// Several nodes may have made the same merge. Of two that know of each other, only the one
+    /// with the lower incarnation sends it.
     fn has_it_too(&mut self, me: ReplicaId, peer: ReplicaId, is_same: bool) {
         if is_same && peer < me {
             self.merged_at = None;
@@ -341,7 +344,7 @@ impl Spreading {
         received.answer
     }
 
-    /// For the leader, at convergence: removals that are old enough are forgotten.
+    /// Drops old tombstones, if this node leads and has convergence.
     pub(super) fn forget(&mut self, core: &Core, now: Now, gossip: &mut Gossip) {
         let me = core.me.incarnation;
         let age = core.config.prune_gossip_tombstones_after;
@@ -371,7 +374,7 @@ pub(super) fn send(
     }
 }
 
-/// Nodes of these members.
+/// The nodes of these members.
 pub(super) fn nodes(gossip: &Gossip, ids: &BTreeSet<ReplicaId>) -> BTreeSet<NodeId> {
     ids.iter().filter_map(|id| gossip.member(*id)).map(|member| member.node).collect()
 }

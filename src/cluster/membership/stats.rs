@@ -1,43 +1,43 @@
-//! What a membership machine counts.
+//! Counters of the membership machine.
 
 use crate::cluster::gossip::exchange::GossipRefused;
 
-/// Plain numbers since the start, compared in tests.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Messages sent.
     pub sent: u64,
-    /// Messages that no correct peer sends to a node in this stage of its life; dropped.
+    /// Dropped messages that a correct peer does not send to a node in this stage.
     pub nonsense: u64,
-    /// Gossip that waited too long in the inbox; dropped.
+    /// Dropped gossip that waited too long in the inbox.
     pub late: u64,
-    /// Gossip from nobody who may gossip here; dropped.
+    /// Dropped gossip of senders that must not gossip.
     pub strangers: u64,
-    /// Gossip of other clusters; dropped.
+    /// Dropped gossip of other clusters.
     pub foreign: u64,
-    /// States sent.
+    /// Whole states sent.
     pub states_sent: u64,
-    /// Changes of states sent instead.
+    /// Deltas sent.
     pub deltas_sent: u64,
-    /// States, or changes of them, merged that brought something.
+    /// Received states and deltas that changed this node's state.
     pub states_merged: u64,
-    /// Joins let in by this node.
+    /// Joins admitted by this node.
     pub let_in: u64,
     /// Joins refused by this node.
     pub join_refused: u64,
-    /// Changes of the configuration proposed.
+    /// Proposed changes of the configuration.
     pub proposed: u64,
-    /// Ballots begun to found a cluster.
+    /// Founding ballots started.
     pub founding_ballots: u64,
-    /// Ballots refused because their numbers jump ahead of all that this node has heard.
+    /// Founding ballots refused because their numbers exceed all known ones by too much.
     pub ballot_jumps: u64,
-    /// Times that a seed's address turned out to be this node's own.
+    /// Number of times that a dialled address turned out to be this node's own.
     pub own_dialled: u64,
-    /// Nodes that this one found unreachable.
+    /// Members reported as unreachable by this node.
     pub accusations: u64,
-    /// Verdicts of the downing strategy.
+    /// Decisions of the downing strategy.
     pub downings: u64,
-    /// Configurations that were forced at this node. Each gave the guarantees up for a while.
+    /// Configurations forced at this node. Each suspended the guarantees for a while.
     pub forced: u64,
 }
 
