@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_is_said_once_a_minute_and_another_one_at_once() {
+    fn each_kind_of_notice_is_sent_once_per_minute() {
         let (mut notices, mut out) = (Notices::default(), Outbox::new());
         let mut say = |second: u64, notice| {
             notices.say(Instant::from_nanos(second * 1_000_000_000), notice, &mut out);
