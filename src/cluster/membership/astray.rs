@@ -1,25 +1,25 @@
-//! A newcomer that nobody knows who is left: it looks for the cluster anew.
+//! Orphan recovery: a newcomer that no remaining member knows searches for the cluster again.
 //!
-//! Whoever lets a newcomer in may be removed, or die, before another member has heard of it. The
-//! newcomer is in no configuration, so none can take it up or remove it; and what it took over as
-//! the state of the cluster may be that of a side that is gone. Members that it finds alive take it
-//! in when they hear of it (`admitting::adopt`). Whom it holds as Down it does not listen to, and
-//! whoever has come back since under another incarnation it does not know. So while all who could
-//! decide anything are Down or out of reach for it, it asks seeds and the addresses that it knows
-//! once more, as when it searched first.
+//! The member that admits a newcomer may be removed or fail before another member has learned of
+//! it. The newcomer is in no configuration, so none can add or remove it, and its gossip state may
+//! be that of a side that is gone. Living members that it finds adopt it when they receive its
+//! state (`admitting::adopt`). But it ignores members that it considers Down, and does not know
+//! members that have restarted with another incarnation. So while all members that could decide are
+//! Down or unreachable for it, it asks the seeds and all known addresses again, as in its first
+//! search.
 //!
-//! A node without a data directory need not wait for a cluster that is gone: if it started again, it
-//! would remember nothing of it. It ends itself as an *orphan* once it has evidence that no member is
-//! left: at the address of each member that it knows of another node answers, which said within the
-//! last seconds that it is in no configuration of that cluster (or the member itself says that it
-//! waits as well). A refused or unanswered dial is no evidence; after [`STRANDED_AFTER`] of it the
-//! node ends itself as *stranded*. Both are what a restart of the process would do, so they add
-//! nothing to what may happen to seeds without data directories anyway: that a majority of them
-//! starts again at once, out of reach of the members, and founds a second cluster.
+//! A node without a data directory need not wait for a cluster that is gone: after a restart it
+//! would not remember it. It stops as an *orphan* once it has evidence that no member is left: at
+//! the address of each known member another node answers, which has stated within the last seconds
+//! that it is in no configuration of that cluster (or the member itself states that it waits, too).
+//! A refused or unanswered dial is no evidence; after [`STRANDED_AFTER`] without an answer the node
+//! stops as *stranded*. A restart of the process would have the same effect, so this adds no risk:
+//! a majority of the seeds without data directories that restarts at once, out of reach of the
+//! members, founds a second cluster in any case.
 //!
-//! Until somebody lets it in it keeps what it has: it may only be cut off. Who lets it in and is
-//! alive for it tells news, which are merged; the state of anybody else replaces its own. It has
-//! voted in nothing and hosts nothing, so nothing rests on what it forgets.
+//! Until a member admits it, the node keeps its state, because it may only be disconnected. If that
+//! member is alive in the node's own state, its state is merged; otherwise it replaces the node's
+//! state. The node has no vote and hosts nothing, so nothing depends on the replaced state.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -35,11 +35,11 @@ use crate::cluster::gossip::Gossip;
 use crate::cluster::member::{Address, Member, Status};
 use crate::cluster::wire::ClusterMessage;
 
-/// How long nobody is there before it looks around: links break now and then.
+/// How long no deciding member may be reachable before the search starts. Links break now and then.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A node without a data directory ends itself after so long without an answer: a supervisor starts
-/// it again, and it may found or join as any new node.
+/// A node without a data directory stops after this time without an answer. A supervisor restarts
+/// it, and it founds or joins like any new node.
 const STRANDED_AFTER: Duration = Duration::from_secs(60);
 
 /// Whether this node is lost, and its search.
@@ -49,19 +49,20 @@ pub(super) struct Astray {
     search: Option<Box<Searching>>,
 }
 
-/// Whether `me` is in no configuration and was in none.
+/// Whether `me` is in no configuration and never was.
 pub(super) fn is_newcomer(me: ReplicaId, epoch: Option<&Epoch>, gossip: &Gossip) -> bool {
     let is_taken_up = epoch.is_some_and(|epoch| epoch.is_member(me));
     let has_been = gossip.member(me).is_none_or(|own| own.up_number.is_some());
     !(is_taken_up || has_been)
 }
 
-/// Whether no member of the cluster is left, as far as a newcomer can know: see the module's page.
+/// Whether no member of the cluster is left, as far as a newcomer can know; see the head of this
+/// file.
 fn is_orphaned(core: &Core, now: Now, gossip: &Gossip, search: &Searching) -> bool {
     let is_known = |id: &ReplicaId| gossip.contains(*id) || gossip.is_removed(*id, u64::MAX);
     let installed = core.installed.as_ref();
     if !installed.is_none_or(|epoch| epoch.members().iter().all(is_known)) {
-        return false; // a member that the state does not list may be anywhere
+        return false; // a member that gossip does not contain may be anywhere
     }
     gossip.members().filter(|member| member.node != core.me).all(|member| {
         if core.links.is_up(member.node) {
@@ -71,7 +72,7 @@ fn is_orphaned(core: &Core, now: Now, gossip: &Gossip, search: &Searching) -> bo
     })
 }
 
-/// Whether `me` is in no configuration, was in none, and knows no living node that could be in one.
+/// Whether `me` is in no configuration, never was, and knows no living node that could be in one.
 fn is_lost(me: ReplicaId, epoch: Option<&Epoch>, gossip: &Gossip) -> bool {
     if !is_newcomer(me, epoch, gossip) {
         return false;
@@ -86,7 +87,7 @@ fn is_lost(me: ReplicaId, epoch: Option<&Epoch>, gossip: &Gossip) -> bool {
 }
 
 impl Astray {
-    /// The state has changed.
+    /// The gossip state has changed.
     pub(super) fn observe(&mut self, core: &Core, now: Now, gossip: &Gossip) {
         if is_lost(core.me.incarnation, core.installed.as_deref(), gossip) {
             self.since.get_or_insert(now.mono);
@@ -104,7 +105,7 @@ impl Astray {
         self.search.as_ref().map_or(begins, |search| Some(search.next_deadline()))
     }
 
-    /// Whether it has been lost for long.
+    /// Whether it has been lost for longer than `PATIENCE`.
     pub(super) fn is_over(&self, now: Now) -> bool {
         self.since.is_some_and(|since| now.mono >= since + PATIENCE)
     }
@@ -149,7 +150,7 @@ impl Astray {
         }
     }
 
-    /// An answer to what the search has asked.
+    /// Handles an answer to a request of the search.
     pub(super) fn answered(
         &mut self,
         core: &mut Core,
@@ -169,17 +170,17 @@ mod tests {
     use super::*;
     use crate::cluster::gossip::tests::{id, state};
 
-    /// What is told, the state as C knows it, whether C is lost.
+    /// Description, state as known to C, and whether C is lost.
     const CASES: &[(&str, &str, bool)] = &[
-        ("who let it in is there", "A Cj", false),
-        ("one of several is", "Ad Bl Cj; C>A", false),
-        ("one that exits has a vote still", "Ax Cj", false),
+        ("the admitting member is alive", "A Cj", false),
+        ("one of several members is alive", "Ad Bl Cj; C>A", false),
+        ("an Exiting member still has a vote", "Ax Cj", false),
         ("all are Down", "Ad Bd Cj", true),
         ("all are out of reach", "A Bx Cw; C>A C>B", true),
-        ("another one says so of the last", "Ad B Cj Dj; D>B", true),
-        ("who waits like it can do nothing for it", "Ad Bw Cj", true),
+        ("the last one is accused by another node", "Ad B Cj Dj; D>B", true),
+        ("a WeaklyUp member cannot help", "Ad Bw Cj", true),
         ("it was Up once", "Ad Bd C", false),
-        ("it was, and leaves", "Ad Bd Cl", false),
+        ("it was Up, and leaves", "Ad Bd Cl", false),
     ];
 
     #[test]

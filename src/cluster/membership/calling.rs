@@ -1,16 +1,17 @@
-//! Seeds that are not in the cluster are called, and told of it.
+//! Seed invitation: members dial seeds that are not in the cluster and invite them to join
+//! (docs/protocol/membership.md#seed-invitation).
 //!
-//! Whoever starts finds the cluster by its seeds. Where a seed has been removed, and it or another
-//! node started again at its address, nobody inside would dial that any more: it knew of no cluster,
-//! and who asked it would hear of none, for ever if no seed is left inside. So members dial the seeds
-//! of their list at which no member answers, and tell whoever answers that it may join here. The
-//! leader calls each time, a few others in their turns: the leader may be the one that does not get
-//! through.
+//! A new node finds the cluster through its seeds. If a seed was removed and it or another node
+//! restarts at its address, no member would dial that address any longer: the seed would know no
+//! cluster, and nodes that ask it would find none, for ever if no seed is left in the cluster. So
+//! members dial the seeds of their list at which no member answers, and tell the node there that it
+//! may join. The leader does so in each round, and a few others in turn, because the leader may not
+//! reach the seed.
 //!
-//! Nothing rests on a call: who hears it asks to be let in, as who had asked. Who belongs to another
-//! cluster does not listen, and logs that the two have met; who remembers none joins the first that
-//! speaks to it. Seeds that know of no cluster may found one before they are called: a call is no
-//! substitute for their data directories (spec/safety.md §1).
+//! Safety does not depend on invitations: an invited node asks for admission like any other. A node
+//! of another cluster ignores the invitation, and logs that the two have met; a node without a
+//! cluster joins the first that invites it. Seeds without a cluster may found one before they are
+//! invited, so invitations do not replace their data directories.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,28 +25,29 @@ use crate::cluster::gossip::Gossip;
 use crate::cluster::member::{Address, Status};
 use crate::cluster::wire::InitAnswer;
 
-/// How soon a seed is called after its member has left, and how often at last: the pause doubles. A
-/// seed that starts asks the others for itself at first, and finds nobody if they started with it.
+/// Pause before a seed is invited after its member left, and the maximum pause: it doubles each
+/// time. A starting seed first asks the other seeds itself, and finds none if they started with it.
 const CALL_FIRST: Duration = Duration::from_millis(500);
 const CALL_EVERY: Duration = Duration::from_secs(5);
-/// How many members have a turn beside the leader: a link to who does not come in may stay.
+/// Number of members that invite in turn beside the leader. A connection to a seed that does not
+/// join may stay open.
 const TURNS: usize = 8;
-/// After so many times it is found out anew at which seeds this node itself answers: names come to
-/// stand for others.
+/// Number of rounds after which this node determines again which seed addresses are its own,
+/// because DNS names may change.
 const OWN_FOR: usize = 12;
 
-/// Who is called, and when.
+/// Schedule of the invitations.
 #[derive(Debug)]
 pub(super) struct Calling {
-    seeds: BTreeSet<Address>, // but this node's own address; ≤ SEEDS_MAX
-    own: BTreeSet<Address>,   // those that turned out to be this node's, too
+    seeds: BTreeSet<Address>, // without this node's own address; ≤ SEEDS_MAX
+    own: BTreeSet<Address>,   // other addresses of this node among them
     is_seed: bool,
-    call_at: Option<Instant>, // `None`: there is nobody to call
+    call_at: Option<Instant>, // `None`: there are no seeds to invite
     pause: Duration,
-    absent: BTreeSet<Address>, // at which no member is listed, when the state changed last
+    absent: BTreeSet<Address>, // seeds without a member, by the last state
     absent_since: Instant,
     round: usize,
-    called_all: bool, // the last time, since none was inside
+    called_all: bool, // in the last round, no seed was a member
 }
 
 impl Calling {
@@ -66,7 +68,7 @@ impl Calling {
         }
     }
 
-    /// The state has changed: where another seed is missing than before, calls begin soon.
+    /// The gossip state has changed. If another seed is missing, invitations begin soon.
     pub(super) fn observe(&mut self, now: Now, gossip: &Gossip) {
         if self.call_at.is_none() {
             return;
@@ -91,12 +93,12 @@ impl Calling {
         self.call_at
     }
 
-    /// This node answers at these addresses, too.
+    /// This node also answers at these addresses.
     pub(super) fn is_own(&mut self, addresses: &[Address]) {
         self.own.extend(addresses.iter().filter(|at| self.seeds.contains(at)).cloned());
     }
 
-    /// Whether it is time to look who is to be called; from then on to the next time it is not.
+    /// Whether a round of invitations is due; schedules the next one.
     pub(super) fn is_due(&mut self, now: Now) -> bool {
         let is_due = self.call_at.is_some_and(|at| now.mono >= at);
         if is_due {
@@ -110,8 +112,8 @@ impl Calling {
         is_due
     }
 
-    /// Calls, if it is this member's turn. Its side has a quorum: nobody is called to where it could
-    /// not be taken up.
+    /// Invites seeds, if it is this member's turn. The caller checks that this side has a quorum,
+    /// because other sides cannot add members.
     pub(super) fn call(
         &mut self,
         core: &mut Core,
@@ -141,7 +143,7 @@ impl Calling {
         out.extend(silent.map(Output::Dial));
     }
 
-    /// Whether a node at a seed's address, which is connected, is to be told that it may join here.
+    /// Whether a connected node is at a seed's address and should be invited.
     pub(super) fn is_called(&self, core: &Core, node: NodeId, gossip: &Gossip) -> bool {
         let at = core.links.addresses(node);
         let is_seed = at.is_some_and(|at| at.iter().any(|address| self.seeds.contains(address)));
@@ -161,12 +163,12 @@ impl Calling {
     }
 }
 
-/// Whether this node lets others in.
+/// Whether this node may admit others.
 fn may_invite(me: ReplicaId, gossip: &Gossip) -> bool {
     gossip.member(me).is_some_and(|own| own.status == Status::Up)
 }
 
-/// The answer to a question that the other one did not know to ask.
+/// Sends the answer to an `InitJoin` that the other node has not sent.
 pub(super) fn invite(core: &mut Core, node: NodeId, gossip: &Gossip, out: &mut Out) {
     core.answer(node, InitAnswer::Member(gossip.cluster()), out);
 }

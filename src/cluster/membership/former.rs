@@ -1,5 +1,5 @@
-//! Former states: those that the present one contains, by digest, and the last few that this node
-//! held, to say only what is new since. Knows nothing of who is told when.
+//! History of the gossip state: digests of states that the present one contains, and the last few
+//! states of this node, from which deltas are computed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use std::sync::Arc;
 use crate::cluster::gossip::Gossip;
 use crate::cluster::gossip::delta::{BASES_MAX, GossipDelta};
 
-/// Digests that are remembered, at most; who names an older one is answered in full.
+/// Maximum number of digests. A peer that names an older one gets the whole state.
 const KNOWN_MAX: usize = 256;
 
-/// The present state, and those before it that a delta may be based on.
+/// Maximum number of kept states: the present one, and the possible bases of a delta.
 const HELD_MAX: usize = BASES_MAX + 1;
 
-/// What is remembered of former states.
+/// The history of the gossip state.
 #[derive(Debug)]
 pub(super) struct Former {
     known: VecDeque<u64>,               // ≤ KNOWN_MAX, oldest first
@@ -26,7 +26,7 @@ impl Former {
         Self { known: VecDeque::from([digest]), held: VecDeque::from([(digest, state)]) }
     }
 
-    /// The present state contains the one with this digest.
+    /// Records that the present state contains the one with this digest.
     pub(super) fn contains(&mut self, digest: u64) {
         if !self.known.contains(&digest) {
             if self.known.len() == KNOWN_MAX {
@@ -41,7 +41,7 @@ impl Former {
         held || self.known.contains(&digest)
     }
 
-    /// The present state is another one.
+    /// Records a new present state.
     pub(super) fn is_now(&mut self, digest: u64, state: Arc<Gossip>) {
         self.contains(digest);
         if self.held.back().is_some_and(|(held, _)| *held == digest) {
@@ -53,21 +53,21 @@ impl Former {
         self.held.push_back((digest, state));
     }
 
-    /// All have the present state: what came before it is nobody's base any more.
+    /// All members have the present state: earlier ones are no longer needed as bases.
     pub(super) fn all_have(&mut self, digest: u64) {
         if self.held.back().is_some_and(|(held, _)| *held == digest) {
             self.held.drain(..self.held.len() - 1);
         }
     }
 
-    /// What is new since the oldest of the former states; `None`: the whole is better.
+    /// The delta since the oldest kept state; `None` if the whole state should be sent.
     pub(super) fn news(&self, state: &Gossip) -> Option<GossipDelta> {
         let former = self.held.iter().take(self.held.len().saturating_sub(1));
         let (_, oldest) = self.held.front().filter(|_| self.held.len() > 1)?;
         state.delta(oldest, former.map(|(digest, _)| *digest).collect())
     }
 
-    /// What is new since the state with this digest.
+    /// The delta since the state with this digest.
     pub(super) fn news_since(&self, state: &Gossip, digest: u64) -> Option<GossipDelta> {
         let (_, base) = self.held.iter().find(|(held, _)| *held == digest)?;
         state.delta(base, vec![digest])
@@ -102,8 +102,8 @@ mod tests {
         for digest in 2_001..2_001 + KNOWN_MAX as u64 {
             former.contains(digest);
         }
-        assert!(!former.knows(1), "there is a bound");
+        assert!(!former.knows(1), "the number of digests is bounded");
         let present = state().digest();
-        assert!(former.knows(present), "who has the same has nothing new");
+        assert!(former.knows(present), "the present state is always known");
     }
 }

@@ -1,17 +1,20 @@
-//! Founding: the seeds agree on one cluster, once (spec/safety.md §1).
+//! Founding protocol: the seeds agree on one cluster, once
+//! (docs/protocol/membership.md#founding-majority).
 //!
-//! One decision of a single value, by Lamport's Synod (*The Part-Time Parliament*, 1998): a
-//! proposer has a ballot promised by a majority of the seeds, proposes what the highest ballot
-//! among their answers has accepted, or else a cluster with all who promised as its members, and
-//! has founded it when a majority accepted. Votes that split delay it; they cannot block it, nor
-//! found two clusters. Every vote is durable, where there is a data directory, before it is told.
+//! It decides a single value by Lamport's Synod (*The Part-Time Parliament*, 1998). A proposer gets
+//! its ballot promised by a majority of the seeds. It proposes the value accepted with the highest
+//! ballot among their answers, or else a cluster of all promising seeds. The cluster is founded
+//! once a majority has accepted. Split votes delay the decision, but can neither block it nor found
+//! two clusters. With a data directory, every vote is durable before it is sent.
 //!
-//! **Jump rule.** A ballot whose number lies more than [`JUMP_MAX`] above the highest one heard is
-//! neither promised nor accepted, and its number is not taken over. Each attempt raises the number
+//! **Jump rule.** A ballot whose number exceeds the highest known number by more than [`JUMP_MAX`]
+//! is neither promised nor accepted, and its number is ignored. Each attempt increments the number
 //! by one and takes tenths of a second, so an honest proposer is never that far ahead. Without the
-//! rule one ballot near the highest number would leave none above it, and no seed could found.
+//! rule, one ballot near the maximum number would leave none above it, and no seed could found a
+//! cluster.
 //!
-//! Knows no link, no timer, no gossip but as an opaque value.
+//! The module depends on neither connections nor timers, and treats the gossip state as an opaque
+//! value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,25 +24,25 @@ use crate::cluster::bug::{Bug, Canary};
 use crate::cluster::member::Member;
 use crate::cluster::wire::{ClusterMessage, Foundation, FoundingBallot, FoundingMemory};
 
-/// The highest number of a ballot. The next one must always exist.
+/// Maximum number of a ballot. A higher one must always exist.
 const NUMBER_MAX: u64 = u64::MAX / 2;
 
-/// How far a ballot's number may lie above the highest one heard.
+/// Maximum distance of a ballot number from the highest known number.
 const JUMP_MAX: u64 = 1 << 32;
 
-/// What names a seat among the founders: its address in the list, or, where seeds are found by one
-/// name, its key.
+/// Identifies a voting seat: the address in the seed list, or the peer key if the seeds are found
+/// by one DNS name.
 pub(super) type Seat = String;
 
-/// This seed's votes, and its own attempt to found.
+/// Acceptor and proposer of one seed.
 #[derive(Clone, Debug)]
 pub(super) struct Founding {
     me: NodeId,
-    /// Votes that found: a majority of the seats.
+    /// Votes needed for a decision: a majority of the seats.
     majority: usize,
     canary: Canary,
     pub(super) memory: FoundingMemory,
-    heard: u64, // highest number of a ballot
+    heard: u64, // highest known ballot number
     attempt: Option<Attempt>,
 }
 
@@ -52,18 +55,18 @@ struct Attempt {
     accepted: BTreeSet<Seat>, // ≤ seats
 }
 
-/// What follows from an answer.
+/// Consequence of an answer for the proposer.
 #[derive(Debug, PartialEq)]
 pub(super) enum Step {
-    /// Nothing yet.
+    /// Wait for more answers.
     Wait,
-    /// A majority has promised; there is one value to propose.
+    /// A majority has promised, and this accepted foundation must be proposed.
     Adopted(Foundation),
-    /// A majority has promised, and nothing was accepted before.
+    /// A majority has promised, and none of them has accepted a foundation.
     Free,
-    /// A majority has accepted: it is founded.
+    /// A majority has accepted: the cluster is founded.
     Founded(Foundation),
-    /// Somebody has promised a higher ballot: try again later, above it.
+    /// A voter has promised a higher ballot: try again later with a higher number.
     Overtaken,
 }
 
@@ -77,15 +80,16 @@ impl Founding {
         self.majority
     }
 
-    /// Some seats turned out to be this node's own: those that are left. Every other node counts
-    /// more seats, hence asks for no fewer votes, of the same nodes: any two majorities still meet.
+    /// Reduces the number of seats, because some seats turned out to be this node's own. Other
+    /// nodes count more seats of the same nodes and need at least as many votes, so any two
+    /// majorities still share a node.
     pub(super) fn has_fewer_seats(&mut self, seats: usize) {
         self.majority = self.majority.min(seats / 2 + 1);
     }
 
-    // ── the voter ──
+    // ── the acceptor ──
 
-    /// Somebody asks for a promise. The answer may leave once [`Self::memory`] is durable.
+    /// Answers a request for a promise. The answer may be sent once [`Self::memory`] is durable.
     pub(super) fn prepare(&mut self, ballot: FoundingBallot, me: Member) -> ClusterMessage {
         if !self.hear(ballot) || ballot < self.memory.promised {
             return self.refusal(ballot);
@@ -95,7 +99,7 @@ impl Founding {
         ClusterMessage::FoundingPromise { ballot, member: Box::new(me), accepted }
     }
 
-    /// Somebody asks to accept. The answer may leave once [`Self::memory`] is durable.
+    /// Answers a request to accept. The answer may be sent once [`Self::memory`] is durable.
     pub(super) fn accept(
         &mut self,
         ballot: FoundingBallot,
@@ -114,12 +118,13 @@ impl Founding {
         ClusterMessage::FoundingRefused { ballot, promised: self.memory.promised }
     }
 
-    /// Whether this ballot's number can follow those heard so far ([`JUMP_MAX`]).
+    /// Whether the number of this ballot satisfies the jump rule ([`JUMP_MAX`]).
     pub(super) fn is_near(&self, ballot: FoundingBallot) -> bool {
         ballot.number <= self.heard.saturating_add(JUMP_MAX).min(NUMBER_MAX)
     }
 
-    /// Takes a ballot's number over, unless it jumps. Returns whether it did.
+    /// Records the number of a ballot unless it violates the jump rule. Returns whether it was
+    /// recorded.
     fn hear(&mut self, ballot: FoundingBallot) -> bool {
         let is_near = self.is_near(ballot);
         if is_near {
@@ -130,8 +135,8 @@ impl Founding {
 
     // ── the proposer ──
 
-    /// Begins a ballot above all that this node has heard of: what to ask every seed, this one
-    /// among them.
+    /// Starts an attempt with a ballot above all known ones. Returns the request to send to every
+    /// seed, including this one.
     pub(super) fn begin(&mut self) -> ClusterMessage {
         self.heard += 1;
         let ballot = FoundingBallot { number: self.heard, proposer: self.me.incarnation };
@@ -145,7 +150,7 @@ impl Founding {
         ClusterMessage::FoundingPrepare(ballot)
     }
 
-    /// Whether an attempt of its own is under way.
+    /// Whether this node has an open attempt.
     pub(super) const fn is_trying(&self) -> bool {
         self.attempt.is_some()
     }
@@ -154,7 +159,7 @@ impl Founding {
         self.attempt = None;
     }
 
-    /// What to ask again whoever has not answered.
+    /// The request to repeat to seeds that have not answered.
     pub(super) fn question(&self) -> Option<ClusterMessage> {
         let attempt = self.attempt.as_ref()?;
         Some(match &attempt.proposed {
@@ -166,7 +171,7 @@ impl Founding {
         })
     }
 
-    /// How many seats have promised; who they are, in the order of their seats.
+    /// The members that have promised, in the order of their seats.
     pub(super) fn promisers(&self) -> Vec<Member> {
         let promised = self.attempt.iter().flat_map(|attempt| attempt.promised.values());
         promised.map(|member| Member::clone(member)).collect()
@@ -198,7 +203,7 @@ impl Founding {
         }
     }
 
-    /// Proposes this: once for a ballot.
+    /// Proposes a foundation. Each ballot proposes only one.
     pub(super) fn propose(&mut self, foundation: Foundation) -> Option<ClusterMessage> {
         let attempt = self.attempt.as_mut()?;
         attempt.proposed.get_or_insert(foundation);
@@ -265,17 +270,17 @@ mod jump_tests {
         assert!(matches!(answer, ClusterMessage::FoundingPromise { .. }), "{answer:?}");
         founding.begin();
         let own = founding.attempt.as_ref().map(|attempt| attempt.ballot.number);
-        assert_eq!(own, Some(JUMP_MAX + 1), "above all that was promised");
+        assert_eq!(own, Some(JUMP_MAX + 1), "above all promised ballots");
     }
 
     #[test]
     fn refusal_that_names_a_jump_is_ignored() {
         let (mut founding, _) = seed();
-        let ClusterMessage::FoundingPrepare(own) = founding.begin() else { panic!("a question") };
+        let ClusterMessage::FoundingPrepare(own) = founding.begin() else { panic!("a prepare") };
         assert_eq!(founding.refused(own, ballot(NUMBER_MAX)), Step::Wait);
         assert!(founding.is_trying());
         assert_eq!(founding.refused(own, ballot(9)), Step::Overtaken);
-        let ClusterMessage::FoundingPrepare(next) = founding.begin() else { panic!("a question") };
+        let ClusterMessage::FoundingPrepare(next) = founding.begin() else { panic!("a prepare") };
         assert_eq!(next.number, 10);
     }
 }

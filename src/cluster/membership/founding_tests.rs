@@ -1,5 +1,5 @@
-//! Every way that two proposers among two or three seeds can go: messages lost, repeated, in any
-//! order, and a crash of any seed at any moment. Never are two clusters founded.
+//! Exhaustive exploration of two proposers among two or three seeds: messages are lost, repeated
+//! and reordered, and any seed may crash at any moment. Two clusters are never founded.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::rc::Rc;
@@ -12,11 +12,11 @@ use super::*;
 use crate::cluster::gossip::{ClusterId, Gossip};
 use crate::cluster::member::Address;
 
-/// What bounds the exploration.
+/// Bounds of the exploration.
 #[derive(Clone, Copy)]
 struct Bounds {
     seeds: usize,
-    /// Ballots that each of the first two seeds begins.
+    /// Number of ballots that each of the first two seeds starts.
     ballots: u32,
     crashes: u32,
     canary: Canary,
@@ -41,9 +41,9 @@ struct Letter {
 
 #[derive(Clone)]
 struct World {
-    seeds: Vec<Rc<(Seed, u128)>>, // each with a hash of all that decides what it does
-    sent: BTreeMap<u128, Rc<Letter>>, // ever; each may come at any time, more than once, or never
-    /// What seeds have told themselves, which comes at once.
+    seeds: Vec<Rc<(Seed, u128)>>, // each with a hash of its relevant state
+    sent: BTreeMap<u128, Rc<Letter>>, // all messages; delivered any number of times
+    /// Messages of seeds to themselves, which are delivered at once.
     own: Vec<Rc<Letter>>,
     founded: BTreeSet<ClusterId>,
     crashes: u32,
@@ -63,7 +63,7 @@ fn member(node: NodeId) -> Member {
     Member::joining(node, address, 1)
 }
 
-/// The cluster that this ballot would found: told from all others by its id.
+/// The foundation of this ballot, with a unique cluster id.
 fn cluster_of(ballot: FoundingBallot) -> Foundation {
     let founder = node((ballot.proposer.get() % 10) as usize, ballot.proposer.get() / 10);
     let id = ClusterId(ballot.number * 1_000 + ballot.proposer.get());
@@ -127,9 +127,10 @@ impl World {
             }
             M::FoundingAccept { ballot, foundation } => format!("A{ballot:?}{}", of(foundation)),
             M::FoundingAccepted(ballot) => format!("a{ballot:?}"),
-            // Only ends an attempt: one that goes on no further is among the ways without it.
+            // A refusal only ends an attempt; runs in which an attempt makes no further progress
+            // are explored anyway.
             M::FoundingRefused { .. } => return,
-            other => unreachable!("not of the founding: {other:?}"),
+            other => unreachable!("not a founding message: {other:?}"),
         };
         let key = hash(&format!("{}>{}{what}", from.incarnation, to.incarnation));
         let letter = Rc::new(Letter { from, to, message });
@@ -146,7 +147,7 @@ impl World {
         }
     }
 
-    /// The world after a seed has done something.
+    /// The world after an action of a seed.
     fn with<R>(&self, place: usize, act: impl FnOnce(&mut Seed) -> R) -> (Self, R) {
         let mut world = self.clone();
         let mut seed = world.seeds[place].0.clone();
@@ -174,7 +175,7 @@ impl World {
                     Step::Founded(foundation) => Some((false, foundation)),
                     _ => None,
                 }),
-                other => unreachable!("not of the founding: {other:?}"),
+                other => unreachable!("not a founding message: {other:?}"),
             }
         });
         match step {
@@ -195,7 +196,7 @@ impl World {
         world
     }
 
-    /// The world once every seed has heard itself.
+    /// The world after all messages of seeds to themselves were delivered.
     fn settled(mut self) -> Self {
         while let Some(letter) = self.own.pop() {
             self = self.deliver(&letter);
@@ -236,8 +237,8 @@ impl World {
     }
 }
 
-/// Goes every way; says how many states there are, whether in any of them two clusters are
-/// founded, and whether in any of them one is.
+/// Explores all runs. Returns the number of states, whether a state with two founded clusters
+/// exists, and whether a state with one exists.
 fn explore(bounds: Bounds) -> (usize, bool, bool) {
     let (mut seen, mut stack) = (HashSet::new(), vec![World::new(bounds)]);
     let mut founds = false;
@@ -289,8 +290,8 @@ fn a_founder_that_ignores_what_was_accepted_is_caught() {
     assert!(explore(Bounds { canary, ..bounds(2, 2, 0) }).1);
 }
 
-/// What spec/safety.md §1 does not promise, and the reason for a data directory on seeds: one
-/// that restarts without memory while others found can help to found a second cluster.
+/// The reason for a data directory on seeds: a seed that restarts without memory during the
+/// founding can help to found a second cluster (docs/protocol/membership.md#founding-promise).
 #[test]
 fn a_seed_that_forgets_its_vote_may_found_twice() {
     let seeds = || Founding::new(node(1, 1), 3, FoundingMemory::default(), Canary::none());

@@ -1,10 +1,10 @@
-//! The way out when a majority of the configuration is lost for good: a configuration of those who
-//! are left, by an operator's word (spec/safety.md §1).
+//! Forced recovery when a majority of the configuration is lost for good: an operator orders a
+//! configuration of the remaining members (docs/protocol/configurations.md#forced-recovery).
 //!
-//! It gives the guarantees up. A node can't tell the dead from those whom it does not reach: if they
-//! live they go on, until they hear of it, if ever, and end themselves. So nothing here acts by
-//! itself, and nothing where a quorum answers (but a node that holds no lease for long, and misses
-//! somebody, may have to do with a decision that hangs).
+//! It gives up the guarantees. A node cannot distinguish dead members from unreachable ones. If
+//! these are alive, they continue until they learn of the recovery, and then stop. Therefore
+//! nothing here happens automatically, and recovery is refused while a quorum answers, except for a
+//! node that has had no lease for long and misses a member: a proposal may be stuck then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,32 +20,32 @@ use super::{Core, Membership, Out, Stage};
 use crate::cluster::gossip::{ClusterId, Gossip};
 use crate::cluster::member::{Address, Member, Status};
 
-/// How often who was given up is dialled.
+/// Interval at which given-up members are dialled.
 const DIAL_EVERY: Duration = Duration::from_secs(5);
 
-/// Who would go on, and who would be given up.
+/// Members that would continue, and members that would be given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovery {
-    /// The configuration that is to be replaced.
+    /// The configuration to be replaced.
     pub replaces: EpochId,
     /// This node and the members that it reaches, oldest first.
     pub kept: Vec<ReplicaId>,
-    /// Everybody else in the configuration, oldest first. They never return: who lives ends itself
-    /// when it hears of it.
+    /// All other members of the configuration, oldest first. They never return: a living one stops
+    /// when it learns of the recovery.
     pub given_up: Vec<ReplicaId>,
 }
 
-/// Why there is nothing that could be forced. Nothing was changed.
+/// Reason why a recovery is refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotRecovered {
-    /// It has nothing to go on from.
+    /// The node is not a member of an installed configuration.
     #[error(
         "this node is no member of an installed configuration: ask one that was Up when the others \
          were lost (`ostraca members` says who is)"
     )]
     NoMember,
-    /// The cluster was stopped as a whole.
+    /// The whole cluster was stopped.
     #[error(
         "this node remembers cluster {cluster} and is no member of it now; if a member still runs, \
          ask that one, or let this node reach it: it joins then. If all its nodes were stopped, this \
@@ -54,34 +54,34 @@ pub enum NotRecovered {
          cluster"
     )]
     Stopped {
-        /// Which.
+        /// The cluster in the data directory.
         cluster: ClusterId,
     },
-    /// A quorum answers.
+    /// The node holds the hosting lease, so a quorum answers.
     #[error(
         "there is nothing to recover: this node holds the hosting lease, so a quorum answers it; \
          who is dead is removed without your help, or by `node.cluster().down(..)`"
     )]
     Serves,
-    /// A quorum is there.
+    /// The node reaches a quorum.
     #[error(
         "there is nothing to recover: this node reaches {reached} of {voters} voters, which is a \
          quorum; wait until it decides, or name the dead by `node.cluster().down(..)`"
     )]
     Quorum {
-        /// Voters that it reaches, itself included.
+        /// Number of voters that it reaches, including itself.
         reached: usize,
-        /// All of them.
+        /// Number of all voters.
         voters: usize,
     },
 }
 
 impl Membership {
-    /// What [`Command::Recover`](super::port::Command::Recover) would do at this time of the own
-    /// clock.
+    /// The recovery that [`Command::Recover`](super::port::Command::Recover) would start at this
+    /// time of the own clock.
     ///
     /// # Errors
-    /// [`NotRecovered`]: it would do nothing.
+    /// [`NotRecovered`] if it would be refused.
     pub fn recovery(&self, now: Instant) -> Result<Recovery, NotRecovered> {
         let inside = match &self.stage {
             Stage::Inside(inside) => inside,
@@ -96,9 +96,10 @@ impl Membership {
         if epoch.lease().enabled && self.holder.serves(now) {
             return Err(NotRecovered::Serves);
         }
-        // A proposal that was accepted and can't be decided leaves a quorum that decides nothing:
-        // then nobody grants, and the lease is over for long (spec/reference/epochs.md §4).
-        // (A voter that has accepted a proposal without itself is granted nothing either.)
+        // A proposal that was accepted but cannot be decided leaves a quorum that decides nothing
+        // (docs/protocol/configurations.md#both-quorums-while-a-change-is-open). Then no voter
+        // grants leases, and the lease has been lapsed for long. (A voter that accepted a proposal
+        // without itself is not granted leases either.)
         let lapsed = self.holder.idle_since().filter(|_| epoch.lease().enabled);
         let is_stuck = lapsed.is_some_and(|since| now >= since + epoch.lease().duration)
             && epoch.members().iter().any(|id| !reached.contains(id));
@@ -111,7 +112,7 @@ impl Membership {
         Ok(Recovery { replaces: epoch.id(), kept, given_up })
     }
 
-    /// What an operator can order of a node that is in no cluster.
+    /// The recovery that an operator can order at a node that is in no cluster.
     fn succession(&self, searching: &Searching) -> Result<Recovery, NotRecovered> {
         let core = &self.core;
         match (searching.succession(), core.memory.cluster) {
@@ -125,14 +126,15 @@ impl Membership {
         }
     }
 
-    /// How often a [`Command::Recover`](super::port::Command::Recover) was refused, and why the last
-    /// time.
+    /// Number of refused [`Command::Recover`](super::port::Command::Recover) commands, and the
+    /// reason of the last refusal.
     #[must_use]
     pub const fn not_forced(&self) -> Option<(u64, NotRecovered)> {
         self.core.not_forced
     }
 
-    /// An operator's word. What is so by now counts, not what was shown before.
+    /// Handles an operator's order. It applies to the present state, which may differ from the
+    /// state shown to the operator.
     pub(super) fn recover(&mut self, now: Now, out: &mut Out) {
         if let Stage::Searching(searching) = &mut self.stage
             && searching.insist(now)
@@ -144,7 +146,7 @@ impl Membership {
             Ok(Recovery { replaces, kept, given_up }) => {
                 self.core.stats.forced += 1;
                 let kept: BTreeSet<ReplicaId> = kept.into_iter().collect();
-                // Said each time: who reads the log afterwards wants to know of every one.
+                // Not limited to one per minute, so that the log contains every recovery.
                 out.push(Output::Notice(Notice::Forced { kept: kept.len(), given_up }));
                 out.push(Output::Force { replaced: replaces, kept });
             }
@@ -157,19 +159,20 @@ impl Membership {
     }
 }
 
-/// Whoever was given up by force, for as long as it may come back. It may live, and have given this
-/// node up as well: then neither would ever call the other, and both would go on side by side. So it
-/// is called, and the Replicators tell it. (Not if it refuses this node, which it does if it removed it
-/// while there was a link: nobody tells it then.)
+/// Members that were given up by force, as long as they may return. Such a member may be alive and
+/// have given up this node as well; if neither dialled the other, both sides would continue.
+/// Therefore this node dials them, and the Replicators inform them. (This fails if the member
+/// refuses this node because it removed it while they were connected.)
 #[derive(Debug, Default)]
 pub(super) struct GivenUp {
-    at: BTreeMap<NodeId, (Option<Address>, Instant)>, // and until when; ≤ members of a configuration
+    /// Address to dial, and the time until which the member is dialled.
+    at: BTreeMap<NodeId, (Option<Address>, Instant)>, // ≤ members of a configuration
     dial_at: Option<Instant>,
 }
 
 impl GivenUp {
-    /// These are out of a configuration that was forced, or of one that follows: who was kept by
-    /// mistake has not heard of it either. Said before the state forgets them.
+    /// Adds members removed by a forced configuration or a successor of it: a member kept by
+    /// mistake has not learned of it either. Must be called before gossip drops them.
     pub(super) fn add(&mut self, core: &Core, now: Now, gossip: &Gossip, gone: &[ReplicaId]) {
         let until = now.mono + core.config.prune_gossip_tombstones_after;
         let known = gone.iter().filter_map(|id| gossip.member(*id));
@@ -179,8 +182,8 @@ impl GivenUp {
         self.dial_at = (!self.at.is_empty()).then(|| now.mono + DIAL_EVERY);
     }
 
-    /// Of these the state has said that they are removed before the configuration came: they are not
-    /// called, but they may call.
+    /// Adds members that gossip removed before the configuration arrived. They are not dialled, but
+    /// they may connect.
     pub(super) fn spare(
         &mut self,
         core: &Core,
@@ -199,12 +202,13 @@ impl GivenUp {
         self.dial_at
     }
 
-    /// Those that are called, and must not be refused before they have heard why.
+    /// The members that must not be refused before they have learned why they were removed.
     pub(super) fn nodes(&self) -> BTreeSet<NodeId> {
         self.at.keys().copied().collect()
     }
 
-    /// Calls who is not there, but nobody whose place somebody has taken. Says whether it was time.
+    /// Dials the members that are not connected, except where another member has their address.
+    /// Returns whether it was due.
     pub(super) fn tick(&mut self, core: &Core, now: Now, gossip: &Gossip, out: &mut Out) -> bool {
         if self.dial_at.is_none_or(|at| now.mono < at) {
             return false;
@@ -213,7 +217,7 @@ impl GivenUp {
         self.at.retain(|node, (address, until)| {
             let is_over = now.mono >= *until;
             out.extend(is_over.then_some(Output::Forget(*node)));
-            // Who hangs may still go on, and hear of it when it calls.
+            // A paused process may resume, and learns of the recovery when it connects.
             address.take_if(|address| taken.contains(&*address));
             !is_over
         });
@@ -224,9 +228,9 @@ impl GivenUp {
     }
 }
 
-/// Members of the configuration that this node reaches now, itself among them: connected, not Down,
-/// and not unreachable to this node or to anybody whom it reaches. (Whoever is gone may have accused
-/// others before.)
+/// Members of the configuration that this node can reach now, including itself: connected, not
+/// Down, and accused neither by this node nor by a member that it reaches. (Members that failed may
+/// have accused others before.)
 pub(super) fn reached(core: &Core, epoch: &Epoch, gossip: &Gossip) -> BTreeSet<ReplicaId> {
     let me = core.me.incarnation;
     let own: BTreeSet<ReplicaId> = gossip.reachability().accused_by(me).collect();

@@ -1,4 +1,4 @@
-//! Who may recover by force, and what becomes of those who are given up: told, called, spared.
+//! Conditions of a forced recovery, and the treatment of given-up members.
 
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{EpochId, EpochSettings, LeaseSettings};
@@ -7,10 +7,10 @@ use super::*;
 use crate::cluster::gossip::tests::{id, joiner, node, state};
 use crate::cluster::lease::Beat;
 
-/// In milliseconds.
+/// A day in milliseconds.
 const DAY: u64 = 24 * 60 * 60 * 1_000;
 
-/// Of A to E.
+/// The configuration of A to E.
 fn epoch() -> Arc<Epoch> {
     let lease = LeaseSettings { enabled: true, ..LeaseSettings::default() };
     let settings = EpochSettings { lease, ..EpochSettings::default() };
@@ -19,7 +19,7 @@ fn epoch() -> Arc<Epoch> {
     Arc::new(Epoch::founding(id, members, settings).expect("well formed"))
 }
 
-/// B goes on with A.
+/// Installs a configuration that B forced with A.
 fn forced() -> Input {
     let kept = BTreeSet::from([id('A')]);
     let forced = epoch().forced(id('B'), &kept, 9_000).expect("B is a member");
@@ -34,12 +34,11 @@ fn up(number: u64) -> Input {
     Input::Up { node: node(number), addresses: vec![address(number)], cluster: None }
 }
 
-/// A, in a cluster of A to E, with a configuration of all of them that was installed at 0. B answers
-/// it.
+/// A in a cluster of A to E, whose configuration was installed at 0. B answers heartbeats.
 struct Bench(Membership);
 
 impl Bench {
-    /// It is connected with these.
+    /// A bench in which A is connected with these members.
     fn new<const N: usize>(connected: [u64; N]) -> Self {
         let mut machine = Membership::new(Setup {
             me: node(1),
@@ -83,13 +82,13 @@ impl Bench {
         self.0.recovery(Instant::from_nanos(millis * 1_000_000))
     }
 
-    /// The state that A has.
+    /// The gossip state of A.
     fn state(&self) -> Gossip {
-        self.0.gossip().expect("it is inside").clone()
+        self.0.gossip().expect("A is in a cluster").clone()
     }
 }
 
-/// B says that this is the state.
+/// A gossip message of B with this state.
 fn heard(state: Gossip) -> Input {
     let message = ClusterMessage::Gossip(Arc::new(state));
     Input::Message { from: node(2), message, waited: Duration::ZERO }
@@ -116,7 +115,7 @@ fn is_told_that_it_is_out(out: &[Output], number: u64) -> bool {
     out.contains(&Output::Send { to: node(number), message })
 }
 
-/// T_q is 5 s: a voter that could grant it anything would have by then.
+/// T_q is 5 s: by then, every voter that could grant a lease would have done so.
 #[test]
 fn who_reaches_a_quorum_is_refused_until_nobody_has_granted_it_anything_for_5_s() {
     let mut bench = Bench::new([2, 3]);
@@ -124,9 +123,9 @@ fn who_reaches_a_quorum_is_refused_until_nobody_has_granted_it_anything_for_5_s(
     let ids = |numbers: std::ops::RangeInclusive<u64>| numbers.map(ReplicaId::new).collect();
     let forces =
         Ok(recovering::Recovery { replaces: epoch().id(), kept: ids(1..=3), given_up: ids(4..=5) });
-    assert_eq!(bench.recovery(4_999), quorum, "since the configuration was installed");
-    assert_eq!(bench.recovery(5_000), forces, "a decision may hang");
-    // Of the first heartbeat, which was sent at 0: the lease runs for 4.9 s and a little.
+    assert_eq!(bench.recovery(4_999), quorum, "5 s since the installation");
+    assert_eq!(bench.recovery(5_000), forces, "a proposal may be stuck");
+    // For the first heartbeat, sent at 0: the lease lasts slightly more than 4.9 s.
     let beat = Beat { epoch: epoch().id(), number: 1 };
     for from in [1, 2, 3].map(ReplicaId::new) {
         bench.tell(100, Input::Granted { from, beat });
@@ -138,7 +137,7 @@ fn who_reaches_a_quorum_is_refused_until_nobody_has_granted_it_anything_for_5_s(
     assert_eq!(bench.recovery(9_901), forces);
 }
 
-/// If all are there nothing hangs for good, whatever the lease does.
+/// If no member is missing, no proposal can be stuck for good.
 #[test]
 fn who_misses_nobody_is_refused_however_long_it_was_granted_nothing() {
     let bench = Bench::new([2, 3, 4, 5]);
@@ -149,12 +148,12 @@ fn who_misses_nobody_is_refused_however_long_it_was_granted_nothing() {
 #[test]
 fn who_reaches_no_quorum_need_not_wait_for_its_lease_to_be_over_for_long() {
     let bench = Bench::new([2]);
-    let planned = bench.recovery(0).expect("two of five are none");
+    let planned = bench.recovery(0).expect("two of five are no quorum");
     assert_eq!(planned.kept, [1, 2].map(ReplicaId::new));
 }
 
-/// Who lives there now is none of those who were given up; the one that was there may hang, and comes
-/// by itself when it wakes.
+/// The new member at the address is not a given-up one; the given-up process may be paused and
+/// connects when it resumes.
 #[test]
 fn who_was_given_up_is_called_unless_somebody_has_its_address_and_told_also_then() {
     let mut bench = Bench::new([2]);
@@ -164,18 +163,18 @@ fn who_was_given_up_is_called_unless_somebody_has_its_address_and_told_also_then
     assert_eq!(dialled(&bench.tell(5_000, Input::Tick)), [3, 4, 5].map(address));
     let mut news = bench.state();
     let newcomer = Member { address: address(4), since: news.next_stamp(), ..joiner(6, 6) };
-    news.let_in(id('B'), newcomer).expect("it is welcome");
+    news.let_in(id('B'), newcomer).expect("a valid join");
     bench.tell(6_000, heard(news));
     assert!(bench.state().contains(ReplicaId::new(6)));
     assert_eq!(dialled(&bench.tell(10_000, Input::Tick)), [3, 5].map(address));
     assert!(is_told_that_it_is_out(&bench.tell(11_000, up(4)), 4));
     let later = bench.tell(17_000, Input::Tick);
-    assert!(forgotten(&later).is_empty(), "it is not refused before it has heard");
+    assert!(forgotten(&later).is_empty(), "it is not refused before it is informed");
     assert_eq!(forgotten(&bench.tell(DAY, Input::Tick)), [3, 4, 5].map(node));
 }
 
-/// By the state alone they were removed as ever, and would be refused soon after they were told:
-/// perhaps while they hang, and as a quorum in their own eyes.
+/// By gossip alone they were removed as usual, and would be refused soon after they were informed,
+/// possibly while they are paused and consider themselves a quorum.
 #[test]
 fn who_was_given_up_is_not_refused_for_a_day_though_the_state_came_before_the_configuration() {
     for state_first in [false, true] {

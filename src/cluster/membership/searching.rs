@@ -1,4 +1,5 @@
-//! In no cluster yet: asks for one, joins it, or founds one with the other seeds.
+//! The stage of a node that is in no cluster: it asks for one, joins it, or founds one with the
+//! other seeds (docs/protocol/membership.md#search-before-founding).
 
 mod ballots;
 
@@ -19,41 +20,42 @@ use crate::cluster::gossip::{ClusterId, Gossip};
 use crate::cluster::member::{Address, Member};
 use crate::cluster::wire::{ClusterMessage, Foundation, InitAnswer};
 
-/// Addresses that are asked, at most: those, and as many members that are known.
+/// Maximum number of addresses that are asked: the seeds and as many known members.
 const ASKED_MAX: usize = 2 * SEEDS_MAX;
 
-/// The first round of questions is repeated this soon; each later one after twice the time.
+/// Pause after the first round of requests; each later pause is twice as long.
 const FIRST_ROUND: Duration = Duration::from_millis(100);
-/// How long who has not promised yet has to be among the first members, once a majority has.
+/// How long the remaining seeds may still promise, and so become founders, once a majority has
+/// promised.
 const LATECOMERS: Duration = Duration::from_millis(100);
-/// Messages of the founding are repeated after this long.
+/// Interval at which founding messages are repeated.
 const RESEND: Duration = Duration::from_millis(300);
-/// An attempt to found is given up after this long.
+/// Maximum duration of an attempt to found.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The next seed in the order tries this much later.
+/// Delay of each further seed in the order of proposers.
 const TURN: Duration = Duration::from_millis(500);
-/// How long a seed waits for one that stands before it and has not answered yet.
+/// How long a seed waits for an earlier seed that has not answered yet.
 const UNHEARD: Duration = Duration::from_millis(150);
-/// Members that have called and are listened to, at most.
+/// Maximum number of asked members that are at no seed's address.
 const CALLERS_MAX: usize = 16;
-/// Answers that are remembered, at most.
+/// Maximum number of remembered answers.
 const ANSWERS_MAX: usize = 256;
-/// How long an answer is evidence that its sender belongs to no cluster of this node's.
+/// How long an answer proves that its sender belongs to no cluster of this node's.
 const FRESH_FOR: Duration = Duration::from_secs(3);
-/// The longest pause between two rounds of questions of a node that lost its cluster and may forget
-/// it: evidence must be fresh.
+/// Maximum pause between two rounds of requests of a node that lost its cluster and may forget it,
+/// because its evidence must be fresh.
 const LOST_ROUND: Duration = Duration::from_secs(1);
 
-/// How the search ends.
+/// Result of the search.
 #[derive(Debug)]
 pub(super) enum Entry {
-    /// It is let in.
+    /// The node was admitted.
     Welcome(Arc<Gossip>),
-    /// It is among the founders.
+    /// The node is a founder.
     Found(Foundation),
-    /// It was the only member of its cluster, and goes on with it.
+    /// The node was the only member of its cluster, and resumes it.
     Succeeded(Foundation, Box<Notice>),
-    /// There is no cluster to wait for.
+    /// The node must stop.
     Stop(StopReason),
 }
 
@@ -62,14 +64,14 @@ pub(super) enum Entry {
 pub(super) struct Searching {
     started: Instant,
     seeds: BTreeSet<Address>,  // the list; ≤ SEEDS_MAX
-    asked: BTreeSet<Address>, // seeds but this node, known members, or whom it is to join; ≤ ASKED_MAX
-    own: BTreeSet<Address>,   // names among them that this node answers to; ≤ `asked`
-    callers: BTreeSet<NodeId>, // connected members that are asked, too; ≤ CALLERS_MAX
+    asked: BTreeSet<Address>,  // other seeds and known members, or the node to join; ≤ ASKED_MAX
+    own: BTreeSet<Address>,    // DNS names of `asked` that resolve to this node, too; ≤ `asked`
+    callers: BTreeSet<NodeId>, // connected members elsewhere that are asked, too; ≤ CALLERS_MAX
     founding: Option<Founding>,
     equal: BTreeSet<NodeId>, // searching seeds with the same list and settings; ≤ ANSWERS_MAX
     answers: BTreeMap<NodeId, InitAnswer>, // ≤ ANSWERS_MAX
-    outsiders: BTreeMap<NodeId, Instant>, // in no cluster of this node's, as each said last; ≤ ANSWERS_MAX
-    refused: BTreeSet<Address>, // dials that failed, and were not answered since; ≤ `asked`
+    outsiders: BTreeMap<NodeId, Instant>, // time of the proof; ≤ ANSWERS_MAX
+    refused: BTreeSet<Address>, // dials failed, no answer since; ≤ `asked`
     succession: Option<Succession>,
     ask_at: Instant,
     pause: Duration,
@@ -100,8 +102,8 @@ impl Searching {
         search
     }
 
-    /// The search of a node that was inside already: it asks these addresses, too, and founds
-    /// nothing.
+    /// The search of a node that has lost its cluster: it also asks these addresses, and does not
+    /// found a cluster.
     pub(super) fn anew(core: &Core, now: Now, known: BTreeSet<Address>) -> Self {
         let usual = core.config.retry_unsuccessful_join_after;
         let longest = if core.directory.is_none() { usual.min(LOST_ROUND) } else { usual };
@@ -143,7 +145,7 @@ impl Searching {
         }
     }
 
-    /// A node without seeds is told whom to join: it founds nothing any more.
+    /// A node without seeds is told which node to join; it no longer founds a cluster.
     pub(super) fn join(&mut self, core: &mut Core, now: Now, address: Address, out: &mut Out) {
         if self.seeds.is_empty() {
             self.stop_founding();
@@ -163,8 +165,8 @@ impl Searching {
         self.join = self.join.filter(|(via, _)| *via != node);
     }
 
-    /// A seed's address is this node's own by another name: no other node holds that seat. A name
-    /// may stand for others too, who are asked all the same.
+    /// Another name of a seed resolves to this node, so no other node has that seat. A DNS name may
+    /// also resolve to other nodes, and is asked as well.
     pub(super) fn is_own(&mut self, core: &Core, addresses: &[Address]) {
         let before = self.asked.len();
         let many = core.config.expected_nodes.is_some() || self.founding.is_none();
@@ -193,13 +195,14 @@ impl Searching {
         self.callers.contains(&node) || self.is_at_a_seed(core, node)
     }
 
-    /// Whether it answers where this node looks for the cluster.
+    /// Whether the node answers at one of the asked addresses.
     fn is_at_a_seed(&self, core: &Core, node: NodeId) -> bool {
         core.links.addresses(node).is_some_and(|at| !at.is_disjoint(&self.asked))
     }
 
-    /// Somebody speaks of a cluster: whoever was not asked is from now on, if this node has seeds (else
-    /// it is told whom to join). Says whether that is new.
+    /// A node mentions a cluster. If it was not asked before, it is asked from now on, provided
+    /// that this node has seeds (otherwise it is told which node to join). Returns whether it is
+    /// new.
     fn is_called(&mut self, core: &Core, by: NodeId) -> bool {
         let heeds = self.callers.len() < CALLERS_MAX && !self.seeds.is_empty();
         heeds && core.links.is_up(by) && !self.is_asked(core, by) && self.callers.insert(by)
@@ -246,7 +249,7 @@ impl Searching {
         self.succession.as_ref()
     }
 
-    /// Goes on with the cluster whose only member this node was, if that is due.
+    /// Resumes the cluster whose only member this node was, if that is due.
     pub(super) fn succeed(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<Entry> {
         if self.join.is_some() {
             return None; // a member has answered
@@ -257,12 +260,13 @@ impl Searching {
         Some(Entry::Succeeded(foundation, Box::new(notice)))
     }
 
-    /// An operator says that it goes on, whatever spoke against it. Says whether it can.
+    /// An operator orders to resume the cluster regardless of doubts. Returns whether that is
+    /// possible.
     pub(super) fn insist(&mut self, now: Now) -> bool {
         self.succession.as_mut().map(|succession| succession.insist(now)).is_some()
     }
 
-    /// Nobody is left to be asked once each address has answered or refused.
+    /// Ends the wait for answers once each address has answered or refused.
     fn hasten(&mut self, core: &Core, now: Now) {
         let Some(succession) = &mut self.succession else { return };
         let answering = core.links.at(&self.asked);
@@ -276,7 +280,7 @@ impl Searching {
         }
     }
 
-    /// Nobody was reached there.
+    /// A dial of this address failed.
     pub(super) fn refused(&mut self, core: &Core, now: Now, address: &Address) {
         if self.asked.contains(address) {
             self.refused.insert(address.clone());
@@ -284,23 +288,23 @@ impl Searching {
         }
     }
 
-    // ── a cluster that nobody is left of ──
+    // ── a cluster without remaining members ──
 
-    /// Whether a node that is no member of this node's cluster answers at this address, as it said
-    /// lately.
+    /// Whether a node answers at this address and has recently proved that it is not in this node's
+    /// cluster.
     pub(super) fn is_vacated(&self, core: &Core, now: Now, address: &Address) -> bool {
         self.outsiders.keys().filter(|node| self.is_outsider(now, **node)).any(|node| {
             core.links.addresses(*node).is_some_and(|addresses| addresses.contains(address))
         })
     }
 
-    /// Whether this node said lately that it is no member of this node's cluster.
+    /// Whether this node has recently proved that it is not in this node's cluster.
     pub(super) fn is_outsider(&self, now: Now, node: NodeId) -> bool {
         self.outsiders.get(&node).is_some_and(|at| now.mono < *at + FRESH_FOR)
     }
 
-    /// What an answer says of its sender: whether it is surely in no cluster of this node's. A node
-    /// that remembers the same cluster on its disk may be needed to go on with it.
+    /// Whether an answer proves that its sender is not in this node's cluster. A node with the same
+    /// cluster in its data directory may be needed to resume it.
     fn is_outside(core: &Core, what: InitAnswer) -> bool {
         match what {
             InitAnswer::Searching | InitAnswer::OtherSeeds | InitAnswer::Waits(_) => true,
@@ -332,7 +336,7 @@ impl Searching {
         match message {
             M::InitJoin { settings, seeds, cluster, .. } => {
                 let what = self.judge(core, &settings, &seeds);
-                // Who remembers a cluster founds none.
+                // A node with a cluster in its data directory founds none.
                 if what == InitAnswer::Searching && cluster.is_none() {
                     self.agrees(core, from);
                 } else {
@@ -358,12 +362,12 @@ impl Searching {
             M::JoinRefused { why, retry } if self.join.is_some_and(|(via, _)| via == from) => {
                 core.say(now, Notice::JoinRefused { node: core.me, why, passes: retry }, out);
                 self.join = None;
-                self.callers.remove(&from); // it may call again
+                self.callers.remove(&from); // it may invite this node again
                 self.answers.remove(&from);
                 self.ask_at = now.mono + core.jittered(core.config.retry_unsuccessful_join_after);
             }
             M::Heartbeat(sequence) => core.send(from, M::HeartbeatAnswer(sequence), out),
-            // It was let in there, and has not heard of it.
+            // The sender may have admitted this node, which has not learned of it.
             M::Gossip(_)
             | M::GossipDelta(_)
             | M::GossipDigest(_)
@@ -386,7 +390,7 @@ impl Searching {
     fn ask(&mut self, core: &mut Core, now: Now, out: &mut Out) {
         let linked = core.links.at(&self.asked);
         let there: BTreeSet<&Address> = linked.iter().map(|(_, address)| address).collect();
-        // A name may stand for more than have answered, and for others than before.
+        // A DNS name may resolve to more nodes than have answered, and to others than before.
         let all = core.config.expected_nodes.is_none_or(|nodes| linked.len() + 1 >= nodes);
         for address in &self.asked {
             if !there.contains(address) || (address.is_name() && !all) {
@@ -443,7 +447,7 @@ impl Searching {
         }
     }
 
-    /// What to tell somebody who asks as this node asks.
+    /// The answer to a node that also searches for a cluster.
     fn judge(
         &self,
         core: &Core,
@@ -471,8 +475,8 @@ impl Searching {
         self.equal.insert(from);
     }
 
-    /// Who makes room for `from`, if anybody: only those that were asked can vote or let this node
-    /// in, and in a large cluster all others that start with it ask it, too.
+    /// The entry that is replaced by `from`, if any. Only the asked nodes can vote or admit this
+    /// node. In a large cluster, all other nodes that start with this one ask it, too.
     fn room<'a>(
         &self,
         core: &Core,
@@ -496,7 +500,7 @@ impl Searching {
         out: &mut Out,
     ) {
         let (must, should) = core.differing(settings);
-        // Who calls does not know this node's settings.
+        // A node that invites does not know the settings of this node.
         let what = if must.is_empty() { what } else { InitAnswer::Incompatible };
         let which = if must.is_empty() { should } else { must };
         if !which.is_empty() {
@@ -524,7 +528,7 @@ impl Searching {
         if !matches!(what, InitAnswer::Member(_)) {
             self.callers.remove(&from);
         } else if !self.is_called(core, from) && !self.is_asked(core, from) {
-            return; // there are enough
+            return; // CALLERS_MAX are asked already
         }
         self.remember(core, from, what);
         self.try_join(core, now, out);
@@ -563,7 +567,7 @@ impl Searching {
         };
         core.send(via, message, out);
         self.join = Some((via, now.mono + core.config.retry_unsuccessful_join_after));
-        // Whoever does not let it in is asked last.
+        // If this member does not admit the node, the others are asked first.
         self.answers.remove(&via);
     }
 
@@ -577,12 +581,12 @@ impl Searching {
     }
 }
 
-/// Whether this node may belong to that cluster: it remembers no other.
+/// Whether this node may belong to that cluster: its data directory contains no other.
 fn is_ours(core: &Core, cluster: ClusterId) -> bool {
     core.memory.cluster.is_none_or(|ours| ours == cluster)
 }
 
-/// Whether a cluster can begin with it.
+/// Whether the foundation is well formed.
 fn is_sound(foundation: &Foundation) -> bool {
     let Foundation { gossip, epoch } = foundation;
     let members: BTreeSet<_> = gossip.members().map(|member| member.incarnation()).collect();
@@ -591,14 +595,14 @@ fn is_sound(foundation: &Foundation) -> bool {
         && gossip.members().all(|member| member.counts())
 }
 
-/// How the remembered cluster began, if that was with this node, which may not have heard of it: it
-/// may be all that is left of its first configuration, and nobody else could tell it.
+/// The foundation of the stored cluster, if `node` is one of its founders. The founder may not have
+/// learned of it, and no other node of the first configuration may be left to inform it.
 fn founded_with(core: &Core, node: NodeId) -> Option<Foundation> {
     core.memory.founded.clone().filter(|foundation| foundation.gossip.lists(node))
 }
 
-/// Whether too many of those that were to begin with it are dead, as later lives of them show, for the
-/// others to decide anything: nobody can go on with it, and no other cluster may be founded.
+/// Whether so many founders have failed, as shown by later incarnations of them, that the remaining
+/// ones are no quorum. Then no node can continue the cluster, and no other cluster may be founded.
 pub(super) fn is_lost(foundation: &Foundation, promisers: &[Member]) -> bool {
     let Foundation { gossip, epoch } = foundation;
     let is_over = |founder: &Member| {
@@ -610,7 +614,7 @@ pub(super) fn is_lost(foundation: &Foundation, promisers: &[Member]) -> bool {
     !epoch.is_quorum(&rest, ostraca_ddata::bug::Canary::none())
 }
 
-/// The lease settings of a cluster that this node begins.
+/// The lease settings of a cluster founded by this node.
 pub(super) const fn lease_settings(core: &Core) -> LeaseSettings {
     let lease = &core.config.lease;
     LeaseSettings {
@@ -622,14 +626,15 @@ pub(super) const fn lease_settings(core: &Core) -> LeaseSettings {
     }
 }
 
-/// A cluster of these members, the first in the order of addresses the oldest.
+/// A foundation with these members; the first in address order is the oldest.
 fn foundation(core: &mut Core, now: Now, mut promisers: Vec<Member>) -> Option<Foundation> {
     promisers.sort_by(Member::by_address);
     promisers.iter_mut().zip(1..).for_each(|(member, stamp)| member.since = stamp);
     let members: Vec<_> = promisers.iter().map(Member::incarnation).collect();
     let lease = lease_settings(core);
     let settings = EpochSettings { lease, ..EpochSettings::default() };
-    // No seed that votes remembers a cluster: its clock is all there is above earlier generations.
+    // No voting seed has a cluster in its data directory, so only the clock distinguishes this
+    // generation from earlier ones.
     let id = EpochId { generation: now.wall.as_millis().max(1), number: 1 };
     let epoch = Epoch::founding(id, members.clone(), settings).ok()?;
     let cluster = ClusterId(core.rng.random());

@@ -1,9 +1,11 @@
-//! Members that refuse this incarnation because it was removed, and when it believes them.
+//! Quarantine: members that refuse this incarnation because it was removed, and the condition under
+//! which it believes them (docs/protocol/membership.md#quarantine-needs-a-quorum).
 //!
-//! Who was removed while it was cut off may come back when nobody keeps a lane for it any more: it
-//! is refused before anybody could say why by message. One peer's word ends nobody who serves
-//! (spec/reference/pekko-cluster.md §4.2), for that peer may only have met another life of this
-//! one. A quorum's does: nobody could take this one back. So does that of all who answer at all.
+//! A node that was removed while it was disconnected may return when no member keeps a lane for it
+//! any longer; then it is refused before a message could tell it why. The refusal of one peer must
+//! not stop a serving node, because that peer may only have met another incarnation of it. The
+//! refusals of a quorum stop it, because no other members could restore it; so do the refusals of
+//! all members that answer.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +16,14 @@ use ostraca_ddata::replicator::epoch::Epoch;
 use crate::cluster::gossip::Gossip;
 use crate::cluster::member::Status;
 
-/// Who refuses this node.
+/// Peers that refuse this node.
 #[derive(Debug, Default)]
 pub(super) struct Shunned {
     by: BTreeSet<PeerKey>, // ≤ members
 }
 
 impl Shunned {
-    /// A peer refuses it. Says whether that is a member.
+    /// Records that a peer refuses this node. Returns whether the peer is a member.
     pub(super) fn by(&mut self, gossip: &Gossip, peer: PeerKey) -> bool {
         let is_member = gossip.incarnations_of(peer).next().is_some();
         if is_member {
@@ -31,17 +33,17 @@ impl Shunned {
         is_member
     }
 
-    /// The peer talks with it after all.
+    /// The peer accepts this node again.
     pub(super) fn not_by(&mut self, peer: PeerKey) {
         self.by.remove(&peer);
     }
 
-    /// Whether it is to be believed, with this configuration.
+    /// Whether this node must believe that it was removed, given this configuration.
     pub(super) fn is_out(&self, me: ReplicaId, epoch: Option<&Epoch>, gossip: &Gossip) -> bool {
         if self.by.is_empty() {
             return false;
         }
-        // It is drained, and has only waited to be told so.
+        // An Exiting node has drained and only waits for its removal.
         if gossip.member(me).is_some_and(|own| own.status == Status::Exiting) {
             return true;
         }
@@ -62,16 +64,16 @@ mod tests {
     use super::*;
     use crate::cluster::gossip::tests::{id, node, state};
 
-    /// What is told, the state as E knows it, who refuses E, whether E believes it.
+    /// Description, state as known to E, peers that refuse E, and whether E believes them.
     const CASES: &[(&str, &str, &str, bool)] = &[
-        ("nobody refuses it", "A B C D E", "", false),
-        ("the word of one is not enough", "A B C D E", "A", false),
-        ("nor that of two of five", "A B C D E", "A B", false),
-        ("a quorum's is", "A B C D E", "A B C", true),
-        ("so is that of all who answer", "A B C D E; E>B E>C E>D", "A", true),
-        ("who is unreachable says nothing", "A B C D E; E>A E>B E>C E>D", "", false),
-        ("who has drained waits for no second word", "A B C D Ex", "A", true),
-        ("who is no member has no say", "A B C D Ex", "F", false),
+        ("no peer refuses it", "A B C D E", "", false),
+        ("the refusal of one is not enough", "A B C D E", "A", false),
+        ("nor are the refusals of two of five", "A B C D E", "A B", false),
+        ("the refusals of a quorum are", "A B C D E", "A B C", true),
+        ("so are those of all that answer", "A B C D E; E>B E>C E>D", "A", true),
+        ("unreachable members do not count", "A B C D E; E>A E>B E>C E>D", "", false),
+        ("an Exiting node believes one refusal", "A B C D Ex", "A", true),
+        ("refusals of non-members do not count", "A B C D Ex", "F", false),
     ];
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a node that searches believes of whom.
+//! Which messages a searching node accepts from which nodes.
 
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{EpochId, EpochSettings};
@@ -9,7 +9,7 @@ use crate::cluster::wire::{Foundation, FoundingBallot, FoundingMemory, InitAnswe
 
 const CLUSTER: ClusterId = ClusterId(7);
 
-/// A later life has another ten.
+/// Numbers that differ by a multiple of ten are incarnations of one peer.
 fn node(number: u8) -> NodeId {
     let peer = PeerKey::new([number % 10; 32]);
     NodeId { peer, incarnation: ReplicaId::new(u64::from(number)) }
@@ -23,7 +23,7 @@ fn member(number: u8) -> Member {
     Member::joining(node(number), address(number % 10), u64::from(number))
 }
 
-/// Founded by these, the first the oldest.
+/// A foundation with these founders, the oldest first.
 fn foundation(cluster: ClusterId, founders: &[u8]) -> Foundation {
     let members = founders.iter().map(|number| node(*number).incarnation).collect();
     let id = EpochId { generation: 1, number: 1 };
@@ -36,7 +36,7 @@ fn foundation(cluster: ClusterId, founders: &[u8]) -> Foundation {
     Foundation { gossip: Arc::new(gossip), epoch: Arc::new(epoch) }
 }
 
-/// Node 1, whose other seeds are 2 and 3.
+/// Node 1; the other seeds are 2 and 3.
 struct Bench(Membership);
 
 impl Bench {
@@ -57,7 +57,7 @@ impl Bench {
         }))
     }
 
-    /// What it then says to that node.
+    /// Handles an input; returns the messages that are then sent to node `to`.
     fn tell(&mut self, input: Input, to: u8) -> Vec<ClusterMessage> {
         let mut out = Outbox::new();
         self.0.handle(Now::default(), input, &mut out);
@@ -97,21 +97,17 @@ fn only_who_was_up_once_can_tell_a_searching_node_that_it_was_removed() {
     };
     assert_eq!(stopped(Input::Tick), None);
     let stranger = Input::Quarantined(node(2).peer);
-    assert_eq!(
-        stopped(stranger.clone()),
-        None,
-        "it shares no secret with anybody, for all we know"
-    );
+    assert_eq!(stopped(stranger.clone()), None, "it has not proved that it knows the secret");
     let (node, addresses) = (node(2), vec![address(2)]);
     assert_eq!(stopped(Input::Up { node, addresses, cluster: None }), None);
     assert_eq!(stopped(Input::Closed(node)), None);
-    assert_eq!(stopped(stranger), Some(StopReason::Removed), "it was up, however long ago");
+    assert_eq!(stopped(stranger), Some(StopReason::Removed), "it was connected before");
 }
 
 #[test]
 fn a_member_that_calls_is_joined_if_it_is_there_and_its_settings_agree() {
     let mut bench = Bench::new(Memory::default());
-    assert!(bench.calls(4, Settings::default()).is_empty(), "nobody is connected");
+    assert!(bench.calls(4, Settings::default()).is_empty(), "it is not connected");
     bench.up(4);
     let must = vec![("lanes".to_owned(), "other".to_owned())];
     let others = Settings { must, ..Settings::default() };
@@ -119,7 +115,7 @@ fn a_member_that_calls_is_joined_if_it_is_there_and_its_settings_agree() {
     assert!(joins(&bench.calls(4, Settings::default())));
     let gossip = foundation(CLUSTER, &[4, 1]).gossip;
     bench.says(5, ClusterMessage::Welcome { gossip: gossip.clone() });
-    assert!(bench.0.gossip().is_none(), "nobody has asked that one");
+    assert!(bench.0.gossip().is_none(), "node 5 was not asked");
     bench.says(4, ClusterMessage::Welcome { gossip });
     assert_eq!(bench.0.gossip().map(Gossip::cluster), Some(CLUSTER));
 }
@@ -135,7 +131,7 @@ fn a_member_of_another_cluster_calls_in_vain() {
     assert!(bench.0.gossip().is_none());
 }
 
-/// It was let in, and has not heard of it.
+/// Node 4 has admitted node 1, which has not learned of it.
 #[test]
 fn whoever_gossips_with_a_searching_node_is_asked() {
     let mut bench = Bench::new(Memory::default());
@@ -143,7 +139,7 @@ fn whoever_gossips_with_a_searching_node_is_asked() {
     let state = || ClusterMessage::Gossip(foundation(CLUSTER, &[4]).gossip);
     let said = bench.says(4, state());
     assert!(matches!(said[..], [ClusterMessage::InitJoin { .. }]), "{said:?}");
-    assert!(bench.says(4, state()).is_empty(), "once until it is time to ask again");
+    assert!(bench.says(4, state()).is_empty(), "it is not asked again before the next round");
 }
 
 #[test]
@@ -167,11 +163,11 @@ fn a_founder_believes_seeds_of_its_own_cluster_that_it_is_founded() {
     let mut bench = Bench::new(Memory::default());
     bench.up(4);
     bench.says(4, founded(CLUSTER));
-    assert!(bench.0.gossip().is_none(), "at no seed's address");
+    assert!(bench.0.gossip().is_none(), "not at a seed's address");
     let mut remembers = Bench::new(Memory { cluster: Some(CLUSTER), ..Memory::default() });
     remembers.up(2);
     remembers.says(2, founded(ClusterId(8)));
-    assert!(remembers.0.gossip().is_none(), "of another cluster");
+    assert!(remembers.0.gossip().is_none(), "another cluster");
     remembers.says(2, founded(CLUSTER));
     assert!(remembers.0.gossip().is_some());
     bench.up(2);
@@ -179,7 +175,8 @@ fn a_founder_believes_seeds_of_its_own_cluster_that_it_is_founded() {
     assert!(bench.0.gossip().is_some());
 }
 
-/// Node 1 has voted for it, and belongs to it now: how it began is known, and told to who began it.
+/// Node 1 has voted for the foundation and is a member now: it stores the foundation, and sends it
+/// to founders.
 #[test]
 fn how_a_cluster_began_is_remembered_and_told_to_its_founders_alone() {
     let voted = |cluster, founders: &[u8]| {
@@ -200,10 +197,10 @@ fn how_a_cluster_began_is_remembered_and_told_to_its_founders_alone() {
             Output::Persist(memory) => Some(memory),
             _ => None,
         });
-        written.expect("it belongs to a cluster now")
+        written.expect("the cluster is stored")
     };
     let none = entered(voted(ClusterId(8), &[2, 3]));
-    assert_eq!((none.cluster, none.founded), (Some(CLUSTER), None), "that one was never decided");
+    assert_eq!((none.cluster, none.founded), (Some(CLUSTER), None), "it was not decided");
     let memory = entered(voted(CLUSTER, &[2, 3]));
     assert_eq!(memory.founded, Some(foundation(CLUSTER, &[2, 3])));
 
@@ -216,7 +213,7 @@ fn how_a_cluster_began_is_remembered_and_told_to_its_founders_alone() {
         let said = bench.says(number, asks);
         said.iter().any(|message| matches!(message, ClusterMessage::Founded(_)))
     };
-    assert!(!is_told(13), "a later life of 3");
+    assert!(!is_told(13), "a later incarnation of 3");
     assert!(is_told(3));
 }
 
@@ -226,8 +223,8 @@ fn founders_are_lost_if_later_lives_leave_no_quorum_of_them() {
         (&[1, 2, 3], &[1, 2, 3], false),
         (&[1, 2, 3], &[1, 2, 13], false),
         (&[1, 2, 3], &[1, 12, 13], true),
-        (&[1, 2, 3], &[4, 5], false), // nobody has come back
-        (&[1, 2], &[1, 12], false),   // the older one goes on
+        (&[1, 2, 3], &[4, 5], false), // no founder has restarted
+        (&[1, 2], &[1, 12], false),   // the older one is a quorum
         (&[2, 1], &[1, 12], true),
         (&[2], &[12, 3], true),
     ];
@@ -238,8 +235,8 @@ fn founders_are_lost_if_later_lives_leave_no_quorum_of_them() {
     }
 }
 
-/// A directory that was restored in place from a backup: its evidence is of long ago, and the cluster
-/// lives. Whether that member lets it in or not, this node never goes on beside it.
+/// The directory was restored in place from a backup: its evidence is outdated, and the cluster is
+/// alive. This node never resumes beside it, even if that member does not admit it.
 #[test]
 fn sole_evidence_yields_to_a_member_that_answers() {
     let first = EpochId { generation: 5, number: 3 };
@@ -260,10 +257,10 @@ fn sole_evidence_yields_to_a_member_that_answers() {
     let said = answered.calls(2, Settings::default());
     assert!(said.iter().any(|message| matches!(message, ClusterMessage::Join { .. })), "{said:?}");
     assert!(!founds(&mut answered, 120));
-    assert!(founds(&mut Bench::on(Some(4), memory()), 2), "nobody answers");
-    assert!(!founds(&mut Bench::on(Some(5), memory()), 120), "a copy");
+    assert!(founds(&mut Bench::on(Some(4), memory()), 2), "no node answers");
+    assert!(!founds(&mut Bench::on(Some(5), memory()), 120), "a copied directory");
     assert!(
         !founds(&mut Bench::on(None, memory()), 120),
-        "no lock proves that the other one ended"
+        "no lock proves that the former process ended"
     );
 }

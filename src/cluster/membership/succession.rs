@@ -16,8 +16,8 @@
 //!   new configuration to disk before it acts in it. Fencing tokens never go back, however often it
 //!   crashes.
 //!
-//! Before it goes on it asks its seeds and the members that it knew once, for [`ASK_FOR`] at most: a
-//! member that answers takes it in as a newcomer instead. That covers a directory that was restored
+//! Before it resumes the cluster it asks its seeds and the stored members, for [`ASK_FOR`] at most.
+//! If a member answers, it joins as a newcomer instead. That covers a directory that was restored
 //! from a backup in place.
 
 use std::sync::Arc;
@@ -33,12 +33,13 @@ use super::{Core, Out};
 use crate::cluster::gossip::{ClusterId, Gossip};
 use crate::cluster::wire::Foundation;
 
-/// How long silent addresses may keep the successor waiting.
+/// How long silent addresses may delay the successor.
 const ASK_FOR: Duration = Duration::from_secs(1);
 
-/// Completes the memory of a node that founded a cluster alone and was killed before it wrote that down.
-/// Its vote is decided, since it is the only seed, and no other node was a member: the first write after
-/// the vote says that this node is the only member, and precedes every proposal with others.
+/// Completes the memory of a node that founded a cluster alone and was killed before it stored
+/// that. Its vote is decided, because it is the only seed and no other node was a founder. No other
+/// member can exist: the first write after the vote contains the sole-member evidence, and precedes
+/// every proposal with other members.
 pub(super) fn completed(memory: Memory, me: NodeId, directory: Option<u64>) -> Memory {
     let accepted = memory.founding.as_ref().and_then(|votes| votes.accepted.as_ref());
     let (Some((_, foundation)), Some(directory)) = (accepted, directory) else { return memory };
@@ -53,16 +54,16 @@ pub(super) fn completed(memory: Memory, me: NodeId, directory: Option<u64>) -> M
     Memory { cluster, sole, founding: None, ..memory }
 }
 
-/// The restart of a cluster's only member, until it goes on or joins others.
+/// The restart of a cluster's only member, until it resumes the cluster or joins other members.
 #[derive(Debug)]
 pub(super) struct Succession {
     cluster: ClusterId,
     sole: Sole,
     due: Instant,
     doubt: Option<Doubt>,
-    /// An operator's order: no doubt counts.
+    /// An operator ordered to resume; doubts are ignored.
     is_ordered: bool,
-    /// The configuration to go on with, and the number of the write that makes it durable.
+    /// The configuration to resume with, and the number of the write that makes it durable.
     prepared: Option<(u64, Foundation)>,
 }
 
@@ -80,7 +81,7 @@ impl Succession {
         Some(succession)
     }
 
-    /// The configuration that it would replace.
+    /// The evidence with the configuration that would be replaced.
     pub(super) const fn sole(&self) -> &Sole {
         &self.sole
     }
@@ -89,12 +90,13 @@ impl Succession {
         (self.doubt.is_none() && self.prepared.is_none()).then_some(self.due)
     }
 
-    /// Whether the successor's configuration is being written: it joins nobody from then on.
+    /// Whether the new configuration is being written: the node joins no other members from then
+    /// on.
     pub(super) const fn is_prepared(&self) -> bool {
         self.prepared.is_some()
     }
 
-    /// It does not go on by itself.
+    /// Records a reason not to resume automatically.
     pub(super) fn doubt(&mut self, core: &mut Core, now: Now, because: Doubt, out: &mut Out) {
         if !self.is_ordered {
             self.doubt = Some(because);
@@ -103,19 +105,19 @@ impl Succession {
         }
     }
 
-    /// Nobody is left to be asked.
+    /// All addresses have answered or refused: stops waiting.
     pub(super) fn hasten(&mut self, now: Now) {
         self.due = self.due.min(now.mono);
     }
 
-    /// An operator says that it goes on.
+    /// An operator orders to resume the cluster.
     pub(super) fn insist(&mut self, now: Now) {
         self.is_ordered = true;
         self.doubt = None;
         self.hasten(now);
     }
 
-    /// The cluster to go on with, once it is due and durable.
+    /// The foundation to resume with, once it is due and durable.
     pub(super) fn go_on(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<Foundation> {
         if let Some((ordered, foundation)) = &self.prepared {
             return (core.durable >= *ordered).then(|| foundation.clone());
@@ -141,12 +143,12 @@ impl Succession {
         Some(Foundation { gossip: Arc::new(gossip), epoch: Arc::new(epoch) })
     }
 
-    /// Why it does not go on by itself.
+    /// The reason why the node does not resume automatically.
     pub(super) fn doubts(&self) -> Option<Notice> {
         self.doubt.map(|because| Notice::NotResumed { cluster: self.cluster, because })
     }
 
-    /// What the log says when it goes on.
+    /// The notice about the resumed cluster.
     pub(super) fn notice(&self, configuration: EpochId) -> Notice {
         Notice::Resumed { cluster: self.cluster, before: self.sole.epoch.id(), configuration }
     }

@@ -1,5 +1,5 @@
-//! What the node's other parts are told of the state: the transport whom to keep a link with, the
-//! Replicator who is known, the guard who is Down, subscribers what has changed.
+//! Notifications to the other parts of the node: which links the transport must keep, which members
+//! the Replicator should know, which are Down for the guard, and which events subscribers get.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,22 +17,22 @@ use crate::cluster::member::{Address, Status};
 use crate::cluster::reachability::Verdict;
 use crate::cluster::wire::ClusterMessage;
 
-/// How long the lanes of a removed node that was told so stay open, for it to read that.
+/// How long the lanes of an informed removed node stay open, so that it can read the message.
 const LINGER: Duration = Duration::from_secs(5);
-/// Removed nodes whose lanes are still to be closed, at most; beyond it they are closed at once.
+/// Maximum number of removed nodes with open lanes; beyond it they are closed at once.
 const DEPARTED_MAX: usize = 1_024;
 
-/// What the others were told last.
+/// The last notifications to each part.
 #[derive(Debug, Default)]
 pub(super) struct Telling {
     publisher: Publisher,
     kept: BTreeMap<NodeId, Address>,         // ≤ members
-    at: BTreeMap<Address, BTreeSet<NodeId>>, // those that are kept; ≤ members
+    at: BTreeMap<Address, BTreeSet<NodeId>>, // nodes of `kept` by address; ≤ members
     peers: Vec<Peer>,                        // ≤ members
     down: BTreeSet<ReplicaId>,               // ≤ members
-    dead: BTreeSet<ReplicaId>,               // proven so; ≤ members
+    dead: BTreeSet<ReplicaId>,               // proven dead; ≤ members
     departed: BTreeMap<NodeId, Instant>,     // ≤ DEPARTED_MAX
-    /// Removed nodes that are called, and listened to, until they have heard of it.
+    /// Removed nodes that are still dialled and accepted until they have learned of their removal.
     pub(super) spared: BTreeSet<NodeId>, // ≤ members of a configuration
 }
 
@@ -52,7 +52,7 @@ impl Telling {
         }
     }
 
-    /// Its last connection is closed: nothing is left to be read.
+    /// The last connection was closed: the node cannot read anything any longer.
     pub(super) fn closed(&mut self, node: NodeId, out: &mut Out) {
         if self.departed.contains_key(&node) {
             self.forget(node, out);
@@ -66,7 +66,7 @@ impl Telling {
         }
     }
 
-    /// It is removed, connected, and may not know it.
+    /// Informs a connected node that it was removed.
     pub(super) fn dismiss(&mut self, core: &mut Core, now: Now, node: NodeId, out: &mut Out) {
         core.send(node, ClusterMessage::YouAreOut { removed: true }, out);
         if self.departed.len() < DEPARTED_MAX || self.departed.contains_key(&node) {
@@ -76,12 +76,12 @@ impl Telling {
         }
     }
 
-    /// Those of whom it was just learned that they are removed.
+    /// Nodes whose removal was learned recently.
     pub(super) fn departed(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.departed.keys().copied()
     }
 
-    /// Tells all others what is new.
+    /// Sends the changes to all parts.
     pub(super) fn tell(&mut self, core: &mut Core, now: Now, gossip: &Gossip, out: &mut Out) {
         self.links(core, now, gossip, out);
         self.replicator(core, gossip, out);
@@ -89,9 +89,9 @@ impl Telling {
         self.publish(core, gossip, out);
     }
 
-    /// Who is Down is granted no lease any more, as long as this node's state is the same cluster's
-    /// view ([`let_go`](Self::let_go)). Nobody waits for the lease of a process that one of the
-    /// members knows to be dead.
+    /// Down members are granted no lease, as long as this node's state belongs to the same view of
+    /// the cluster ([`let_go`](Self::let_go)). The lease of a process that any member knows to be
+    /// dead is not waited for.
     fn guard(&mut self, gossip: &Gossip, out: &mut Out) {
         let dead = gossip.reachability().records();
         let dead = dead.filter(|record| record.verdict == Verdict::Terminated);
@@ -142,9 +142,10 @@ impl Telling {
         }
     }
 
-    /// The state is another one, since nobody knew this node ([`astray`](super::astray)): no link is
-    /// kept to whom it does not list. It says nothing of them, and nobody tells them anything. Who
-    /// was Down in the former one only is granted leases again, listed or not: it may be later.
+    /// The gossip state was replaced, because no remaining member knew this node
+    /// ([`astray`](super::astray)). Links to nodes that the new state does not contain are
+    /// released, without informing these nodes. Members that were Down only in the former state may
+    /// be granted leases again, even if the new state does not contain them yet.
     pub(super) fn let_go(&mut self, gossip: &Gossip, out: &mut Out) {
         let is_down = |id: ReplicaId| gossip.member(id).is_some_and(|m| m.status == Status::Down);
         let is_out = |id: ReplicaId| is_down(id) || gossip.is_removed(id, u64::MAX);
@@ -186,11 +187,11 @@ mod tests {
     use super::*;
     use crate::cluster::gossip::tests::{id, state};
 
-    /// The state that is lost, the one in its place, who is granted leases again.
+    /// The lost state, the replacing state, and the members that may be granted leases again.
     const LOST: &[(&str, &str, &str)] = &[
         ("A Bd C", "A B C", "B"),
         ("A Bd C", "A Bd C", ""),
-        ("A Bd C", "A C", "B"), // which may list it later
+        ("A Bd C", "A C", "B"), // B may be added later
         ("A Bd Cd Dd", "A Cd", "BD"),
         ("A B C", "A", ""),
     ];

@@ -1,5 +1,5 @@
-//! Who is alive, and what follows if somebody is not: the failure detector and the downing
-//! strategy, fed with the state and heard.
+//! The failure detector and the downing strategy of a node: feeds them with the gossip state, and
+//! applies their orders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::cluster::wire::ClusterMessage;
 pub(super) struct Watching {
     pub(super) monitor: Monitor,
     resolver: Resolver,
-    /// Somebody was unreachable when the strategy last looked.
+    /// Whether a member was unreachable at the last evaluation of the strategy.
     was_troubled: bool,
     orders: Outbox<failure_detector::Order>,
 }
@@ -57,7 +57,7 @@ impl Watching {
         self.resolver.next_deadline().map_or(monitor, |at| at.min(monitor))
     }
 
-    /// The state has changed: whom to monitor, and what the strategy sees.
+    /// The gossip state has changed: updates the monitored members and the view of the strategy.
     pub(super) fn observe(
         &mut self,
         core: &mut Core,
@@ -94,7 +94,7 @@ impl Watching {
         self.with(core, now, gossip, out, |monitor, orders| monitor.tick(now.mono, orders))
     }
 
-    /// What the strategy has to say now, if anything.
+    /// The next order of the strategy, if any.
     pub(super) fn resolve(
         &mut self,
         core: &mut Core,
@@ -138,7 +138,7 @@ impl Watching {
         order
     }
 
-    /// Feeds the monitor; says whether the state changed by what it found.
+    /// Feeds the monitor; returns whether its orders changed the gossip state.
     pub(super) fn with(
         &mut self,
         core: &mut Core,
@@ -175,13 +175,13 @@ impl Watching {
     }
 }
 
-/// Whom others do not reach. The word of who is Down does not count.
+/// Members that other members report as unreachable. Records of Down members do not count.
 fn accused_by_others(gossip: &Gossip, me: ReplicaId) -> BTreeSet<ReplicaId> {
     let counts = |id: ReplicaId| gossip.member(id).is_some_and(|m| m.status != Status::Down);
     gossip.reachability().accused(|observer| observer != me && counts(observer))
 }
 
-/// The state as the strategy looks at it.
+/// The gossip state as a view for the downing strategy.
 pub(super) fn view(core: &Core, gossip: &Gossip) -> View {
     let me = core.me.incarnation;
     let node = |id: ReplicaId| gossip.member(id).map(|member| member.node);
@@ -191,7 +191,7 @@ pub(super) fn view(core: &Core, gossip: &Gossip) -> View {
     });
     let unreachable = nodes(gossip, &gossip.unreachable_to(me));
     let electorate = |epoch: &Arc<Epoch>| {
-        // A voter that the state does not list is nobody who could answer.
+        // A voter that gossip does not contain cannot answer.
         let nobody = |incarnation| NodeId { peer: PeerKey::new([0; 32]), incarnation };
         let named = |id: ReplicaId| node(id).unwrap_or_else(|| nobody(id));
         Electorate {

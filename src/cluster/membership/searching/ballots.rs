@@ -1,4 +1,5 @@
-//! Founding: seeds without a cluster agree on one by ballots.
+//! Founding by ballots: seeds without a cluster agree on one
+//! (docs/protocol/membership.md#founding-majority).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,12 +18,12 @@ use crate::cluster::membership::{Core, Out, SEEDS_MAX};
 use crate::cluster::wire::{ClusterMessage, Foundation, FoundingBallot, InitAnswer};
 
 impl Searching {
-    /// Seeds that would vote with this one, itself among them, by their seats.
+    /// The seeds that can vote with this one, including itself, keyed by their seats.
     pub(super) fn voters(&self, core: &Core) -> BTreeMap<Seat, NodeId> {
         let by_key = core.config.expected_nodes.is_some();
         let seat = |node: NodeId, address: &Address| {
             if by_key {
-                format!("{:?}", node.peer.as_bytes()) // two lives of a peer have one vote
+                format!("{:?}", node.peer.as_bytes()) // two incarnations of a peer have one vote
             } else {
                 address.as_str().into()
             }
@@ -46,8 +47,8 @@ impl Searching {
         (self.latecomers_until, self.resend_at, self.patient_until) = (None, None, None);
     }
 
-    /// When this node's turn comes: at once if it is the first in the list. Whoever stands before
-    /// it and agrees goes first; whoever has not been heard of may still be on its way.
+    /// Delay before this node proposes: none if it is the first in the list. It waits for earlier
+    /// seeds that agree, and briefly for earlier seeds that have not answered yet.
     pub(super) fn turn(&self, core: &mut Core, voters: &BTreeMap<Seat, NodeId>) -> Duration {
         let before = voters.values().take_while(|voter| **voter != core.me).count();
         let listed = self.seeds.range(..core.address.clone());
@@ -57,7 +58,7 @@ impl Searching {
         turn + turn.mul_f64(core.rng.random_range(0.0..0.5))
     }
 
-    /// Does what is due of founding.
+    /// Performs due steps of the founding protocol.
     pub(super) fn found(&mut self, core: &mut Core, now: Now, out: &mut Out) {
         let voters = self.voters(core);
         let turn = self.turn(core, &voters);
@@ -148,7 +149,7 @@ impl Searching {
         self.follow(core, now, step, out)
     }
 
-    /// Answers as a voter, once the vote is durable, and leaves the proposer its time.
+    /// Answers as a voter once the vote is durable, and gives the proposer time to finish.
     pub(super) fn vote(
         &mut self,
         core: &mut Core,
@@ -241,7 +242,7 @@ impl Searching {
         if foundation.gossip.lists(core.me) {
             return Some(Entry::Found(foundation));
         }
-        // Founded without this node: it joins.
+        // The cluster was founded without this node: it joins.
         self.stop_founding();
         if from != core.me {
             self.remember(core, from, InitAnswer::Member(foundation.gossip.cluster()));
@@ -251,7 +252,7 @@ impl Searching {
     }
 }
 
-/// Whether a message names a ballot whose number jumps; such a ballot is refused.
+/// Whether the message contains a ballot that violates the jump rule; such a ballot is rejected.
 fn jumps(founding: &Founding, message: &ClusterMessage) -> bool {
     use ClusterMessage as M;
     match message {
