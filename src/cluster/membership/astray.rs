@@ -184,14 +184,14 @@ mod tests {
     ];
 
     #[test]
-    fn who_was_never_taken_up_and_knows_nobody_who_could_is_lost() {
+    fn newcomer_without_living_members_is_lost() {
         for (what, text, expected) in CASES {
             assert_eq!(is_lost(id('C'), None, &state(text)), *expected, "{what}");
         }
     }
 
     #[test]
-    fn who_is_in_the_configuration_is_not_lost_before_it_is_up() {
+    fn newcomer_in_the_configuration_is_not_lost() {
         let first = EpochId { generation: 1, number: 1 };
         let epoch = |members: &str| {
             Epoch::founding(first, members.chars().map(id).collect(), EpochSettings::default())

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_again_and_again_forgets_nothing_else() {
+    fn repeated_digests_do_not_displace_others() {
         let mut former = Former::new(Arc::new(state()));
         for digest in 1..=KNOWN_MAX as u64 - 3 {
             former.contains(digest);

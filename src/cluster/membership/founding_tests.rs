@@ -264,28 +264,28 @@ fn must_found_one(bounds: Bounds) {
 }
 
 #[test]
-fn two_proposers_among_two_seeds_found_one_cluster_whatever_is_lost_or_crashes() {
+fn two_proposers_of_two_seeds_found_one_cluster() {
     must_found_one(bounds(2, 1, 1));
 }
 
 #[test]
-fn proposers_that_try_again_found_one_cluster() {
+fn repeated_proposals_found_one_cluster() {
     must_found_one(bounds(2, 2, 0));
 }
 
 #[test]
-fn two_proposers_among_three_seeds_found_one_cluster_whatever_is_lost() {
+fn two_proposers_of_three_seeds_found_one_cluster() {
     must_found_one(bounds(3, 1, 0));
 }
 
 #[test]
-fn a_seed_that_accepts_below_its_promise_is_caught() {
+fn fault_founding_below_promise_is_detected() {
     let canary = Canary::with(Bug::FoundingBelowPromise);
     assert!(explore(Bounds { canary, ..bounds(2, 1, 0) }).1);
 }
 
 #[test]
-fn a_founder_that_ignores_what_was_accepted_is_caught() {
+fn fault_founding_ignores_accepted_is_detected() {
     let canary = Canary::with(Bug::FoundingIgnoresAccepted);
     assert!(explore(Bounds { canary, ..bounds(2, 2, 0) }).1);
 }
@@ -293,7 +293,7 @@ fn a_founder_that_ignores_what_was_accepted_is_caught() {
 /// The reason for a data directory on seeds: a seed that restarts without memory during the
 /// founding can help to found a second cluster (docs/protocol/membership.md#founding-promise).
 #[test]
-fn a_seed_that_forgets_its_vote_may_found_twice() {
+fn seed_without_durable_votes_may_found_twice() {
     let seeds = || Founding::new(node(1, 1), 3, FoundingMemory::default(), Canary::none());
     let (mut forgetful, first) =
         (seeds(), FoundingBallot { number: 1, proposer: node(0, 1).incarnation });
@@ -325,7 +325,7 @@ fn a_majority_counts_each_seat_once() {
 }
 
 #[test]
-fn a_ballot_that_nobody_could_follow_is_refused() {
+fn ballot_with_the_maximum_number_is_refused() {
     let mut founding = Founding::new(node(0, 1), 1, FoundingMemory::default(), Canary::none());
     let ballot = FoundingBallot { number: u64::MAX, proposer: ReplicaId::new(7) };
     let answer = founding.prepare(ballot, member(node(0, 1)));

@@ -117,7 +117,7 @@ fn is_told_that_it_is_out(out: &[Output], number: u64) -> bool {
 
 /// T_q is 5 s: by then, every voter that could grant a lease would have done so.
 #[test]
-fn who_reaches_a_quorum_is_refused_until_nobody_has_granted_it_anything_for_5_s() {
+fn recovery_with_quorum_needs_5_s_without_grants() {
     let mut bench = Bench::new([2, 3]);
     let quorum = Err(NotRecovered::Quorum { reached: 3, voters: 5 });
     let ids = |numbers: std::ops::RangeInclusive<u64>| numbers.map(ReplicaId::new).collect();
@@ -139,14 +139,14 @@ fn who_reaches_a_quorum_is_refused_until_nobody_has_granted_it_anything_for_5_s(
 
 /// If no member is missing, no proposal can be stuck for good.
 #[test]
-fn who_misses_nobody_is_refused_however_long_it_was_granted_nothing() {
+fn recovery_is_refused_while_all_members_are_connected() {
     let bench = Bench::new([2, 3, 4, 5]);
     let quorum = Err(NotRecovered::Quorum { reached: 5, voters: 5 });
     assert_eq!(bench.recovery(DAY), quorum);
 }
 
 #[test]
-fn who_reaches_no_quorum_need_not_wait_for_its_lease_to_be_over_for_long() {
+fn recovery_without_quorum_does_not_wait_for_the_lease() {
     let bench = Bench::new([2]);
     let planned = bench.recovery(0).expect("two of five are no quorum");
     assert_eq!(planned.kept, [1, 2].map(ReplicaId::new));
@@ -155,7 +155,7 @@ fn who_reaches_no_quorum_need_not_wait_for_its_lease_to_be_over_for_long() {
 /// The new member at the address is not a given-up one; the given-up process may be paused and
 /// connects when it resumes.
 #[test]
-fn who_was_given_up_is_called_unless_somebody_has_its_address_and_told_also_then() {
+fn given_up_members_are_dialled_and_informed() {
     let mut bench = Bench::new([2]);
     bench.tell(0, forced());
     bench.tell(0, Input::Tick);
@@ -176,7 +176,7 @@ fn who_was_given_up_is_called_unless_somebody_has_its_address_and_told_also_then
 /// By gossip alone they were removed as usual, and would be refused soon after they were informed,
 /// possibly while they are paused and consider themselves a quorum.
 #[test]
-fn who_was_given_up_is_not_refused_for_a_day_though_the_state_came_before_the_configuration() {
+fn given_up_members_are_not_refused_for_a_day() {
     for state_first in [false, true] {
         let mut bench = Bench::new([2, 3, 4, 5]);
         let mut news = bench.state();

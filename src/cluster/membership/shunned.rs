@@ -77,7 +77,7 @@ mod tests {
     ];
 
     #[test]
-    fn one_peer_ends_nobody_who_serves() {
+    fn one_refusal_does_not_stop_a_serving_node() {
         let id_of_first = EpochId { generation: 1, number: 1 };
         let members = "ABCDE".chars().map(id).collect();
         let epoch = Epoch::founding(id_of_first, members, EpochSettings::default());

@@ -89,7 +89,7 @@ fn joins(said: &[ClusterMessage]) -> bool {
 }
 
 #[test]
-fn only_who_was_up_once_can_tell_a_searching_node_that_it_was_removed() {
+fn refusal_of_an_unproven_peer_is_ignored() {
     let mut bench = Bench::new(Memory::default());
     let mut stopped = |input| {
         bench.tell(input, 2);
@@ -105,7 +105,7 @@ fn only_who_was_up_once_can_tell_a_searching_node_that_it_was_removed() {
 }
 
 #[test]
-fn a_member_that_calls_is_joined_if_it_is_there_and_its_settings_agree() {
+fn invitation_of_a_compatible_member_is_accepted() {
     let mut bench = Bench::new(Memory::default());
     assert!(bench.calls(4, Settings::default()).is_empty(), "it is not connected");
     bench.up(4);
@@ -121,7 +121,7 @@ fn a_member_that_calls_is_joined_if_it_is_there_and_its_settings_agree() {
 }
 
 #[test]
-fn a_member_of_another_cluster_calls_in_vain() {
+fn invitation_of_another_cluster_is_ignored() {
     let memory = Memory { cluster: Some(ClusterId(8)), ..Memory::default() };
     let mut bench = Bench::new(memory);
     bench.up(4);
@@ -133,7 +133,7 @@ fn a_member_of_another_cluster_calls_in_vain() {
 
 /// Node 4 has admitted node 1, which has not learned of it.
 #[test]
-fn whoever_gossips_with_a_searching_node_is_asked() {
+fn gossiping_node_is_asked_by_a_searching_node() {
     let mut bench = Bench::new(Memory::default());
     bench.up(4);
     let state = || ClusterMessage::Gossip(foundation(CLUSTER, &[4]).gossip);
@@ -143,7 +143,7 @@ fn whoever_gossips_with_a_searching_node_is_asked() {
 }
 
 #[test]
-fn those_that_call_keep_no_seed_from_being_heard() {
+fn inviting_nodes_do_not_displace_seeds() {
     let mut bench = Bench::new(Memory::default());
     for number in 10..250 {
         let (node, addresses) = (node(number), vec![address(number)]);
@@ -158,7 +158,7 @@ fn those_that_call_keep_no_seed_from_being_heard() {
 }
 
 #[test]
-fn a_founder_believes_seeds_of_its_own_cluster_that_it_is_founded() {
+fn founded_is_accepted_from_seeds_of_the_own_cluster() {
     let founded = |cluster| ClusterMessage::Founded(foundation(cluster, &[2, 1]));
     let mut bench = Bench::new(Memory::default());
     bench.up(4);
@@ -178,7 +178,7 @@ fn a_founder_believes_seeds_of_its_own_cluster_that_it_is_founded() {
 /// Node 1 has voted for the foundation and is a member now: it stores the foundation, and sends it
 /// to founders.
 #[test]
-fn how_a_cluster_began_is_remembered_and_told_to_its_founders_alone() {
+fn foundation_is_stored_and_sent_to_its_founders() {
     let voted = |cluster, founders: &[u8]| {
         let ballot = FoundingBallot { number: 1, proposer: node(2).incarnation };
         let accepted = Some((ballot, foundation(cluster, founders)));
@@ -218,7 +218,7 @@ fn how_a_cluster_began_is_remembered_and_told_to_its_founders_alone() {
 }
 
 #[test]
-fn founders_are_lost_if_later_lives_leave_no_quorum_of_them() {
+fn restarted_founders_without_quorum_are_lost() {
     let cases: [(&[u8], &[u8], bool); 7] = [
         (&[1, 2, 3], &[1, 2, 3], false),
         (&[1, 2, 3], &[1, 2, 13], false),

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_down_in_a_lost_state_only_is_granted_leases_again_listed_or_not() {
+    fn members_down_only_in_a_lost_state_are_granted_again() {
         for (lost, found, expected) in LOST {
             let (mut telling, mut out) = (Telling::default(), Outbox::new());
             let down = |output: &Output| match output {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_down_and_is_removed_is_granted_nothing_again() {
+    fn down_and_removed_member_is_not_granted_again() {
         let (mut telling, mut out) = (Telling::default(), Outbox::new());
         let mut gossip = state("A Bd C");
         telling.guard(&gossip, &mut out);
