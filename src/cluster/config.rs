@@ -65,11 +65,11 @@ pub struct Cluster {
     pub allow_weakly_up_members: Duration,
     /// Whether the process stops when this node is downed or removed.
     pub run_coordinated_shutdown_when_down: bool,
-    /// `[cluster.failure-detector]`
+    /// Settings of the section `[cluster.failure-detector]`.
     pub failure_detector: FailureDetector,
-    /// `[cluster.downing]`
+    /// Settings of the section `[cluster.downing]`.
     pub downing: Downing,
-    /// `[cluster.lease]`
+    /// Settings of the section `[cluster.lease]`.
     pub lease: HostingLease,
 }
 
@@ -224,25 +224,25 @@ pub struct Downing {
     /// independently**. Not implemented in this release, which removes no node without a quorum.
     /// Strategies that may keep a side without a quorum are therefore rejected.
     pub trust_downing: bool,
-    /// `[cluster.downing.static-quorum]`
+    /// Settings of the section `[cluster.downing.static-quorum]`.
     pub static_quorum: StaticQuorum,
-    /// `[cluster.downing.keep-majority]`
+    /// Settings of the section `[cluster.downing.keep-majority]`.
     pub keep_majority: KeepMajority,
-    /// `[cluster.downing.keep-oldest]`
+    /// Settings of the section `[cluster.downing.keep-oldest]`.
     pub keep_oldest: KeepOldest,
-    /// `[cluster.downing.lease-majority]`
+    /// Settings of the section `[cluster.downing.lease-majority]`.
     pub lease_majority: LeaseMajority,
-    /// `[cluster.downing.oldest]`
+    /// Settings of the section `[cluster.downing.oldest]`.
     pub oldest: Oldest,
-    /// `[cluster.downing.quorum-leader]`
+    /// Settings of the section `[cluster.downing.quorum-leader]`.
     pub quorum_leader: QuorumLeader,
-    /// `[cluster.downing.majority-leader]`
+    /// Settings of the section `[cluster.downing.majority-leader]`.
     pub majority_leader: MajorityLeader,
-    /// `[cluster.downing.leader-roles]`
+    /// Settings of the section `[cluster.downing.leader-roles]`.
     pub leader_roles: LeaderRoles,
-    /// `[cluster.downing.role-leader-roles]`
+    /// Settings of the section `[cluster.downing.role-leader-roles]`.
     pub role_leader_roles: RoleLeaderRoles,
-    /// `[cluster.downing.auto-down]`
+    /// Settings of the section `[cluster.downing.auto-down]`.
     pub auto_down: AutoDown,
 }
 
@@ -258,7 +258,7 @@ pub enum StrategyName {
     KeepMajority,
     /// The side with the oldest member survives.
     KeepOldest,
-    /// No side survives.
+    /// Every side is downed; no side survives.
     DownAll,
     /// The side that acquires the lease survives.
     LeaseMajority,
@@ -385,7 +385,7 @@ pub enum ConfigError {
     /// A setting that the strategy requires is missing.
     #[error("downing strategy {strategy} needs cluster.downing.{strategy}.{setting}: set it")]
     Unset {
-        /// The chosen strategy.
+        /// Name of the chosen strategy.
         strategy: StrategyName,
         /// Name of the missing setting in the section of the strategy.
         setting: &'static str,
@@ -409,7 +409,7 @@ pub enum ConfigError {
         setting: &'static str,
         /// Value of the setting.
         value: String,
-        /// The valid range.
+        /// The valid range, as text.
         must: &'static str,
     },
 }

@@ -257,7 +257,7 @@ pub struct Member {
     /// Where other nodes dial it. Constant within an incarnation.
     #[serde(rename = "a")]
     pub address: Address,
-    /// Life cycle state.
+    /// Life cycle state of the member.
     #[serde(rename = "s")]
     pub status: Status,
     /// Roles of the node. Constant within an incarnation.

@@ -24,9 +24,9 @@ pub enum Verdict {
 pub struct Record {
     /// The member that monitors.
     pub observer: ReplicaId,
-    /// The monitored member.
+    /// The member that is monitored.
     pub subject: ReplicaId,
-    /// The verdict.
+    /// Verdict of the observer.
     pub verdict: Verdict,
 }
 

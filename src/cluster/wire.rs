@@ -49,7 +49,7 @@ pub struct Foundation {
     /// First gossip state; all of its members are Up.
     #[serde(rename = "g")]
     pub gossip: Arc<Gossip>,
-    /// First configuration.
+    /// First configuration of the cluster.
     #[serde(rename = "e")]
     pub epoch: Arc<Epoch>,
 }
@@ -85,7 +85,7 @@ pub enum ClusterMessage {
         #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
         cluster: Option<ClusterId>,
     },
-    /// Answer to `InitJoin`.
+    /// Member or searching node → newcomer: answer to `InitJoin`.
     #[serde(rename = "k")]
     InitJoinAnswer {
         /// What the answering node can do for the newcomer.
@@ -158,7 +158,7 @@ pub enum ClusterMessage {
         /// Ballot of the request.
         #[serde(rename = "b")]
         ballot: FoundingBallot,
-        /// The promised ballot.
+        /// The ballot that is promised.
         #[serde(rename = "p")]
         promised: FoundingBallot,
     },
@@ -199,7 +199,7 @@ pub enum ClusterMessage {
     /// The subject answered the indirect probe.
     #[serde(rename = "q")]
     Probed {
-        /// The probed node.
+        /// The node that was probed.
         #[serde(rename = "w")]
         subject: NodeId,
         /// Number of the request.

@@ -49,7 +49,7 @@ pub use self::view::{Electorate, Record, View};
 /// The decision of a strategy about a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// No action.
+    /// The strategy takes no action.
     Nothing,
     /// This side survives: the unreachable members are downed.
     DownUnreachable,
@@ -71,7 +71,7 @@ pub enum Decision {
     AcquireLeaseAndDownIndirectlyConnected,
     /// The unreachable members that the strategy selects are downed.
     DownTargets,
-    /// This node stops.
+    /// This node stops its process.
     ShutDownSelf,
     /// This node leaves the cluster but its process continues.
     LeaveCluster,
@@ -102,7 +102,7 @@ pub enum Strategy {
     KeepMajority(KeepMajority),
     /// The side with the oldest member survives.
     KeepOldest(KeepOldest),
-    /// No side survives.
+    /// Every side is downed; no side survives.
     DownAll,
     /// The side that acquires the lease survives.
     LeaseMajority(LeaseMajority),
@@ -257,7 +257,7 @@ impl Strategy {
         )
     }
 
-    /// Value of [`Resolution::turn`].
+    /// Computes the value of [`Resolution::turn`].
     fn turn(&self, trust: Trust, view: &View, decision: Decision) -> Option<usize> {
         let may = trust == Trust::Configuration
             && self.weighs_sides()

@@ -39,7 +39,7 @@ pub enum Order {
     Withdraw,
     /// Request the lease and report the answer to [`Resolver::lease_answered`].
     AcquireLease,
-    /// Release the lease.
+    /// Release the lease at its provider.
     ReleaseLease,
 }
 

@@ -26,7 +26,7 @@ pub struct Record {
 /// The voters of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Electorate {
-    /// All voters.
+    /// All voters of the configuration.
     pub voters: Vec<NodeId>, // ≤ the voter limit of the configuration
     /// A half of the voters that contains this voter is a quorum
     /// (docs/protocol/configurations.md#quorum-by-the-tie-rule).

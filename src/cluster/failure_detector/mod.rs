@@ -55,7 +55,7 @@ pub enum Why {
 pub enum Order {
     /// Send a heartbeat to `to`, which echoes the sequence number ([`Monitor::answered`]).
     Heartbeat {
-        /// The monitored member.
+        /// The member that is monitored.
         to: NodeId,
         /// Sequence number; increases with every heartbeat of this node.
         sequence: u64,
@@ -73,14 +73,14 @@ pub enum Order {
     TellProbed {
         /// The member that requested the probe.
         to: NodeId,
-        /// The probed member.
+        /// The member that was probed.
         subject: NodeId,
         /// Number of the probe request.
         probe: u64,
     },
     /// Accuse `subject`: neither this node nor any member that it asked can reach it.
     Unreachable {
-        /// The accused member.
+        /// The member that is accused.
         subject: NodeId,
         /// Reason of the accusation.
         why: Why,
@@ -111,11 +111,11 @@ pub struct Stats {
     pub heartbeats: u64,
     /// Answers that match no heartbeat, or one that was answered already.
     pub strange_answers: u64,
-    /// Suspected members.
+    /// Number of suspicions of members.
     pub suspicions: u64,
     /// Suspicions that another member refuted.
     pub vouched: u64,
-    /// Accused members.
+    /// Number of accusations of members.
     pub accusations: u64,
     /// Pauses of this node.
     pub pauses: u64,
@@ -339,7 +339,7 @@ impl Monitor {
         self.subjects.get(&peer).map(|subject| subject.phi.phi(now, self.pause()))
     }
 
-    /// The monitored members.
+    /// The members that are monitored now.
     pub fn monitored(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.subjects.keys().copied()
     }

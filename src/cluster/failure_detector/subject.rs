@@ -21,7 +21,7 @@ pub(super) enum Standing {
     Unreachable { probe: u64 },
 }
 
-/// Evidence from connections.
+/// Evidence from connections with a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Link {
     pub(super) is_closed: bool,

@@ -113,7 +113,7 @@ pub enum GossipRefused {
     Jump {
         /// Counter of the sender.
         number: u64,
-        /// Highest accepted value.
+        /// Highest value that is accepted.
         limit: u64,
     },
 }

@@ -117,9 +117,9 @@ pub enum StatusRefused {
     /// The transition is not permitted.
     #[error("a member that is {from} does not become {to}")]
     Step {
-        /// Present status.
+        /// Present status of the member.
         from: Status,
-        /// Requested status.
+        /// Status that was requested.
         to: Status,
     },
 }
@@ -166,7 +166,7 @@ impl Gossip {
         self.content.members.get(&id)
     }
 
-    /// Number of members.
+    /// Number of members of the cluster.
     #[must_use]
     pub fn len(&self) -> usize {
         self.content.members.len()
@@ -223,7 +223,7 @@ impl Gossip {
         waiting
     }
 
-    /// The reachability table.
+    /// The table of reachability records.
     #[must_use]
     pub fn reachability(&self) -> &Reachability {
         &self.content.reachability

@@ -62,7 +62,7 @@ pub enum InvalidGossip {
     /// A list exceeds its limit.
     #[error("{len} entries where at most {limit} are allowed")]
     TooLarge {
-        /// Number of entries.
+        /// Number of entries in the list.
         len: usize,
         /// Maximum number of entries.
         limit: usize,

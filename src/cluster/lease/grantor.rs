@@ -26,7 +26,7 @@ enum Silenced {
 /// Counters of a grantor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrantorStats {
-    /// Granted heartbeats.
+    /// Number of granted heartbeats.
     pub granted: u64,
     /// Heartbeats that were not granted, for any reason.
     pub refused: u64,

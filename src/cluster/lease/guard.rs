@@ -33,7 +33,7 @@ pub enum GuardInput {
     Lease {
         /// The sending incarnation, as authenticated by the transport.
         from: ReplicaId,
-        /// The lease message.
+        /// The message of the sender.
         message: LeaseMessage,
     },
     /// Gossip marks this incarnation Down: it is granted nothing; its promise still has to expire.
@@ -51,9 +51,9 @@ pub enum GuardOutput {
     Data(port::Output),
     /// A grant: send it to the holder, which may be on this node.
     Lease {
-        /// The receiver.
+        /// Incarnation of the receiver.
         to: ReplicaId,
-        /// The message.
+        /// The message to send.
         message: LeaseMessage,
     },
 }

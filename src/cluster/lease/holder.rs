@@ -34,7 +34,7 @@ pub enum HolderInput {
     Excluded,
     /// A grantor, possibly this node's own, granted a heartbeat.
     Granted {
-        /// The granting voter.
+        /// Incarnation of the granting voter.
         from: ReplicaId,
         /// The heartbeat that it answers.
         beat: Beat,
@@ -48,9 +48,9 @@ pub enum HolderInput {
 pub enum HolderOutput {
     /// Send to a voter. Messages to this node go to its own grantor.
     Send {
-        /// The receiver.
+        /// Incarnation of the receiving voter.
         to: ReplicaId,
-        /// The message.
+        /// The message to send.
         message: LeaseMessage,
     },
     /// The node may serve from now until this time of its own clock.

@@ -46,7 +46,7 @@ impl Probe {
         self.out.extend(out.drain());
     }
 
-    /// The newest heartbeat.
+    /// The newest heartbeat of the holder.
     fn beat(&self) -> Beat {
         let beat = |output: &HolderOutput| match output {
             HolderOutput::Send { message: LeaseMessage::Beat(beat), .. } => Some(*beat),

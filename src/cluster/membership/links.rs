@@ -13,7 +13,7 @@ const LINKS_MAX: usize = 20_000;
 /// Maximum number of addresses per node.
 const ADDRESSES_MAX: usize = 16;
 
-/// The connected nodes.
+/// The nodes that are connected now.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     up: BTreeMap<NodeId, BTreeSet<Address>>, // ≤ LINKS_MAX

@@ -125,7 +125,7 @@ enum Stage {
     New,
     /// Not in a cluster.
     Searching(Box<Searching>),
-    /// In a cluster.
+    /// Member of a cluster.
     Inside(Box<Inside>),
     /// Told to stop; sends nothing any longer.
     Over(StopReason),
@@ -167,7 +167,7 @@ impl Membership {
         Self { core, stage: Stage::New, holder: Holder::new(me.incarnation, lease, canary) }
     }
 
-    /// This incarnation.
+    /// Identity of this incarnation.
     #[must_use]
     pub const fn me(&self) -> NodeId {
         self.core.me
@@ -537,7 +537,7 @@ impl Core {
         }
     }
 
-    /// Sends an `InitJoinAnswer`.
+    /// Sends an `InitJoinAnswer` to a node.
     fn answer(&mut self, to: NodeId, what: InitAnswer, out: &mut Out) {
         let settings = self.settings.clone();
         self.send(to, ClusterMessage::InitJoinAnswer { what, settings }, out);

@@ -20,11 +20,11 @@ use crate::cluster::wire::{ClusterMessage, Settings};
 /// Initial values of a membership machine.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// This incarnation.
+    /// Identity of this incarnation.
     pub me: NodeId,
     /// Address at which other nodes dial this node; it is a seed if `config.seeds` contains it.
     pub address: Address,
-    /// Settings of `[cluster]`.
+    /// Settings of the section `[cluster]`.
     pub config: Cluster,
     /// Settings that must or should agree between the nodes of a cluster.
     pub settings: Settings,
@@ -68,7 +68,7 @@ pub struct Memory {
 /// (docs/protocol/membership.md#sole-evidence).
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Sole {
-    /// The configuration.
+    /// The configuration of this node alone.
     #[serde(rename = "e")]
     pub epoch: Arc<Epoch>,
     /// The directory that the evidence was written to, as in [`Setup::directory`]. In a copy of the
@@ -84,7 +84,7 @@ pub enum Input {
     Tick,
     /// The transport admitted a node: it can receive messages from now on.
     Up {
-        /// The admitted node.
+        /// The node that was admitted.
         node: NodeId,
         /// Addresses that the node announced, and the one at which this node dialled it.
         addresses: Vec<Address>,
@@ -95,7 +95,7 @@ pub enum Input {
     Closed(NodeId),
     /// A dial failed. This is evidence of a failure, not proof.
     DialRefused {
-        /// The dialled address.
+        /// The address that was dialled.
         address: Address,
         /// The node that was expected at the address, if known.
         node: Option<NodeId>,
@@ -105,9 +105,9 @@ pub enum Input {
     Quarantined(PeerKey),
     /// A peer has returned with another incarnation.
     NewIncarnation {
-        /// The former incarnation.
+        /// The former incarnation of the peer.
         old: NodeId,
-        /// The present incarnation.
+        /// The present incarnation of the peer.
         node: NodeId,
         /// Whether it holds the lock of the former incarnation within the same boot, so that the
         /// former one is dead.
@@ -117,14 +117,14 @@ pub enum Input {
     Message {
         /// The sending incarnation, authenticated by the transport.
         from: NodeId,
-        /// The message.
+        /// The message of the peer.
         message: ClusterMessage,
         /// How long it waited in the inbox of this node.
         waited: Duration,
     },
     /// A grantor, possibly this node's own, granted a heartbeat.
     Granted {
-        /// The granting voter.
+        /// Incarnation of the granting voter.
         from: ReplicaId,
         /// The heartbeat that it answers.
         beat: Beat,
@@ -149,7 +149,7 @@ pub enum Input {
     Command(Command),
 }
 
-/// Commands for membership.
+/// Commands of users and of the shutdown for membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Join the cluster of the node at this address. Only without seeds.
@@ -183,23 +183,23 @@ pub enum Output {
     Send {
         /// The receiver. The message is dropped if the transport has not admitted it.
         to: NodeId,
-        /// The message.
+        /// The message to send.
         message: ClusterMessage,
     },
     /// Send to the guard of a node, possibly this one.
     SendLease {
-        /// The receiver.
+        /// Incarnation of the receiver.
         to: ReplicaId,
-        /// The message.
+        /// The message to send.
         message: LeaseMessage,
     },
     /// Dial an address once, without an expected node. Answered by `Up` or `DialRefused`.
     Dial(Address),
     /// Keep a connection to a member.
     Keep {
-        /// The member.
+        /// The member to connect with.
         node: NodeId,
-        /// Its address.
+        /// Address of the member.
         address: Address,
     },
     /// No longer dial this node; it may still connect.
@@ -335,7 +335,7 @@ pub enum Notice {
     /// A cluster refuses this node, or this node refuses another one.
     #[error("{node} may not join: {why}")]
     JoinRefused {
-        /// The other node.
+        /// The node that may not join.
         node: NodeId,
         /// The reason, with the names of settings that differ.
         why: String,
@@ -346,7 +346,7 @@ pub enum Notice {
     /// Another node has a different list of seeds. A node founds only with nodes of equal lists.
     #[error("{node} has other seeds: list the same ones on every node")]
     OtherSeeds {
-        /// The other node.
+        /// The node with the different list.
         node: NodeId,
     },
     /// The data directory contains a cluster, and no member of it answers.
@@ -385,7 +385,7 @@ pub enum Notice {
          held are gone"
     )]
     Resumed {
-        /// The resumed cluster.
+        /// The cluster that was resumed.
         cluster: ClusterId,
         /// The last configuration of the former process.
         before: EpochId,
@@ -402,7 +402,7 @@ pub enum Notice {
     NotResumed {
         /// The cluster in the data directory.
         cluster: ClusterId,
-        /// The reason.
+        /// The reason not to resume.
         because: Doubt,
     },
     /// Seeds agreed on a cluster, but a majority of its first members failed before it began.
@@ -412,7 +412,7 @@ pub enum Notice {
          goes on with it; if none does, start the seeds with empty data directories"
     )]
     FoundersLost {
-        /// The cluster.
+        /// The cluster that was founded.
         cluster: ClusterId,
     },
     /// The member that admitted this node has failed, and no other member knows this node.
@@ -432,7 +432,7 @@ pub enum Notice {
     /// Settings that should agree differ.
     #[error("{node} has other settings: {which:?}")]
     SettingsDiffer {
-        /// The other node.
+        /// The node with the different settings.
         node: NodeId,
         /// Names of the settings.
         which: Vec<String>,
@@ -443,7 +443,7 @@ pub enum Notice {
          merge; stop one of them"
     )]
     ForeignCluster {
-        /// The other node.
+        /// The node of the other cluster.
         node: NodeId,
         /// The cluster of this node.
         ours: ClusterId,
@@ -485,7 +485,7 @@ pub enum Notice {
     /// Another peer answers at the address of a member.
     #[error("{address} of member {member} is answered by another peer, {by}")]
     AddressTaken {
-        /// The address.
+        /// The address that was dialled.
         address: Address,
         /// The member with that address.
         member: NodeId,

@@ -5,7 +5,7 @@ use crate::cluster::gossip::exchange::GossipRefused;
 /// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Messages sent.
+    /// Number of messages sent.
     pub sent: u64,
     /// Dropped messages that a correct peer does not send to a node in this stage.
     pub nonsense: u64,
@@ -15,9 +15,9 @@ pub struct Stats {
     pub strangers: u64,
     /// Dropped gossip of other clusters.
     pub foreign: u64,
-    /// Whole states sent.
+    /// Number of whole gossip states sent.
     pub states_sent: u64,
-    /// Deltas sent.
+    /// Number of gossip deltas sent.
     pub deltas_sent: u64,
     /// Received states and deltas that changed this node's state.
     pub states_merged: u64,
@@ -27,7 +27,7 @@ pub struct Stats {
     pub join_refused: u64,
     /// Proposed changes of the configuration.
     pub proposed: u64,
-    /// Founding ballots started.
+    /// Number of founding ballots started.
     pub founding_ballots: u64,
     /// Founding ballots refused because their numbers exceed all known ones by too much.
     pub ballot_jumps: u64,

@@ -83,7 +83,7 @@ pub enum Standing {
 /// still counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its incarnation.
+    /// Incarnation of the member.
     pub id: ReplicaId,
     /// Whether it is a candidate.
     pub standing: Standing,
@@ -98,9 +98,9 @@ pub enum SingletonInput {
     Members(Vec<Peer>),
     /// A message of a peer.
     Message {
-        /// The sending incarnation.
+        /// Incarnation of the sender.
         from: ReplicaId,
-        /// The message.
+        /// The message of the sender.
         message: SingletonMessage,
     },
     /// The hosting lease is held.
@@ -118,12 +118,12 @@ pub enum SingletonInput {
 pub enum SingletonOutput {
     /// Send to a peer.
     Send {
-        /// The receiver.
+        /// Incarnation of the receiver.
         to: ReplicaId,
-        /// The message.
+        /// The message to send.
         message: SingletonMessage,
     },
-    /// Start the instance.
+    /// Start the instance on this node.
     Start,
     /// Stop the instance, and report [`SingletonInput::Stopped`] when it has stopped.
     Stop,
@@ -134,7 +134,7 @@ pub enum SingletonOutput {
 pub enum Running {
     /// It does not run here.
     No,
-    /// It runs here.
+    /// It runs on this node.
     Yes,
     /// It was told to stop and has not stopped yet.
     Stopping,
@@ -146,7 +146,7 @@ pub enum Running {
 /// Counters of a [`Singleton`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SingletonStats {
-    /// Instances started here.
+    /// Number of instances started here.
     pub started: u64,
     /// Requests sent, including repetitions.
     pub asked: u64,
@@ -405,7 +405,7 @@ impl Singleton {
     }
 }
 
-/// The oldest candidate.
+/// The oldest candidate, if there is one.
 fn oldest(members: &[Peer]) -> Option<ReplicaId> {
     members.iter().find(|peer| peer.standing == Standing::Candidate).map(|peer| peer.id)
 }

@@ -22,24 +22,24 @@ pub enum ProxyInput {
     Send(Bytes),
     /// A message about the location of the instance; other messages are for the machine.
     Message {
-        /// The sending incarnation.
+        /// Incarnation of the sender.
         from: ReplicaId,
-        /// `Here` or `Gone`.
+        /// Either `Here` or `Gone`.
         message: SingletonMessage,
     },
     /// A node that the proxy considered the instance's node denies it: a `Gone`, or a `Here` of
     /// another node, was lost. If it is the oldest candidate, the instance is just starting or
     /// stopping there.
     Denied {
-        /// The denying incarnation.
+        /// Incarnation of the denying node.
         from: ReplicaId,
     },
     /// A delivered message was returned: the instance is not there. Returned messages keep their
     /// order.
     Returned {
-        /// The returning incarnation.
+        /// Incarnation of the returning node.
         from: ReplicaId,
-        /// The message.
+        /// The message that was returned.
         payload: Bytes,
     },
 }
@@ -47,21 +47,21 @@ pub enum ProxyInput {
 /// Output of a [`Proxy`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProxyOutput {
-    /// Send [`SingletonMessage::Identify`].
+    /// Send [`SingletonMessage::Identify`] to a node.
     Identify {
-        /// The receiver.
+        /// Incarnation of the receiver.
         to: ReplicaId,
     },
     /// Deliver a message to the instance on this node.
     Deliver {
         /// The node of the instance.
         to: ReplicaId,
-        /// The message.
+        /// The message to deliver.
         payload: Bytes,
     },
     /// The buffer was full and the oldest message was dropped. It is counted.
     Dropped {
-        /// The message.
+        /// The message that was dropped.
         payload: Bytes,
     },
 }
@@ -73,7 +73,7 @@ pub struct ProxyStats {
     pub delivered: u64,
     /// Messages dropped because the buffer was full.
     pub dropped: u64,
-    /// Returned messages.
+    /// Number of returned messages.
     pub returned: u64,
 }
 
