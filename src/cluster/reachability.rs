@@ -21,7 +21,7 @@ pub enum Verdict {
 
 /// The verdict of one observer about one subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Record {
+pub struct ReachabilityRecord {
     /// The member that monitors.
     pub observer: ReplicaId,
     /// The member that is monitored.
@@ -108,9 +108,10 @@ impl Reachability {
     }
 
     /// All records, ordered by observer, then by subject.
-    pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
+    pub fn records(&self) -> impl Iterator<Item = ReachabilityRecord> + '_ {
         self.rows.iter().flat_map(|(&observer, row)| {
-            let record = move |(&subject, &verdict)| Record { observer, subject, verdict };
+            let record =
+                move |(&subject, &verdict)| ReachabilityRecord { observer, subject, verdict };
             row.verdicts.iter().map(record)
         })
     }
@@ -253,7 +254,10 @@ mod tests {
         let mut table = table(&[(A, B), (B, C), (C, A)]);
         table.retain(|node| node != B);
         let left: Vec<_> = table.records().collect();
-        assert_eq!(left, [Record { observer: C, subject: A, verdict: Verdict::Unreachable }]);
+        assert_eq!(
+            left,
+            [ReachabilityRecord { observer: C, subject: A, verdict: Verdict::Unreachable }]
+        );
         assert_eq!(table.version_of(A), 1, "A's row is empty now, and still its newest");
         assert_eq!(table.accused_by(C).collect::<Vec<_>>(), [A]);
     }

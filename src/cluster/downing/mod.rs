@@ -40,7 +40,7 @@ pub use self::lease_majority::LeaseMajority;
 pub use self::majority_leader::MajorityLeader;
 pub use self::oldest::Oldest;
 pub use self::quorum_leader::QuorumLeader;
-pub use self::resolver::{LeaseAnswer, Order, Resolver, Timing};
+pub use self::resolver::{LeaseAnswer, Resolver, ResolverOrder, Timing};
 pub use self::role_leader_roles::RoleLeaderRoles;
 use self::side::Side;
 pub use self::static_quorum::StaticQuorum;

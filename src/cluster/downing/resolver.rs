@@ -2,7 +2,7 @@
 //! enough, or unstable for too long (docs/protocol/membership.md#stable-view). Also handles the
 //! request for an external lease.
 //!
-//! [`Resolver`] is a pure state machine: it gets views and times, and emits [`Order`]s.
+//! [`Resolver`] is a pure state machine: it gets views and times, and emits [`ResolverOrder`]s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub struct Timing {
 
 /// Output of a [`Resolver`]: an order to the membership machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum ResolverOrder {
     /// Propose to remove the members to be downed; stop if this node is among them. The order is
     /// repeated after another `stable_after` while they are still members.
     Resolve(Resolution),
@@ -144,10 +144,10 @@ impl Resolver {
 
     /// Returns the next order, if any. Must be called until it returns `None`, after every
     /// [`observe`](Self::observe) and at [`next_deadline`](Self::next_deadline).
-    pub fn poll(&mut self, now: Instant) -> Option<Order> {
+    pub fn poll(&mut self, now: Instant) -> Option<ResolverOrder> {
         if self.is_to_release(now) {
             self.lease = Lease::Absent;
-            return Some(Order::ReleaseLease);
+            return Some(ResolverOrder::ReleaseLease);
         }
         if self.down_all_at().is_some_and(|at| now >= at) {
             return self.down_all(now);
@@ -177,9 +177,9 @@ impl Resolver {
         [of_lease, self.down_all_at()].into_iter().flatten().min()
     }
 
-    /// Handles the answer to [`Order::AcquireLease`]. The present view decides, not the one that
-    /// led to the request. A lease that is granted too late is released.
-    pub fn lease_answered(&mut self, now: Instant, answer: LeaseAnswer) -> Option<Order> {
+    /// Handles the answer to [`ResolverOrder::AcquireLease`]. The present view decides, not the
+    /// one that led to the request. A lease that is granted too late is released.
+    pub fn lease_answered(&mut self, now: Instant, answer: LeaseAnswer) -> Option<ResolverOrder> {
         match (&self.lease, answer) {
             (Lease::Asked { .. }, LeaseAnswer::Granted) => {
                 let release_at = Some(now + self.lease_settings().release_after);
@@ -188,7 +188,7 @@ impl Resolver {
             }
             (Lease::Asked { .. }, LeaseAnswer::Denied) => self.refused(now),
             (Lease::Held { .. }, _) | (_, LeaseAnswer::Denied) => None,
-            (_, LeaseAnswer::Granted) => Some(Order::ReleaseLease),
+            (_, LeaseAnswer::Granted) => Some(ResolverOrder::ReleaseLease),
         }
     }
 
@@ -224,7 +224,7 @@ impl Resolver {
 
     // ── what ──
 
-    fn decide(&mut self, now: Instant) -> Option<Order> {
+    fn decide(&mut self, now: Instant) -> Option<ResolverOrder> {
         let view = self.dated(now)?;
         if !has_work(&view) {
             return None;
@@ -247,7 +247,12 @@ impl Resolver {
         }
     }
 
-    fn act(&mut self, now: Instant, view: &View, mut resolution: Resolution) -> Option<Order> {
+    fn act(
+        &mut self,
+        now: Instant,
+        view: &View,
+        mut resolution: Resolution,
+    ) -> Option<ResolverOrder> {
         // A decision that ends a whole side applies to each of its nodes, and each node applies it
         // to itself: without a configuration the leader cannot tell the others.
         let goes = matches!(resolution.decision, Decision::DownReachable | Decision::DownAll)
@@ -273,27 +278,33 @@ impl Resolver {
             // Members other than those may be due as well; all of them are evaluated again.
             self.since.values_mut().for_each(|since| *since = now);
         }
-        Some(Order::Resolve(resolution))
+        Some(ResolverOrder::Resolve(resolution))
     }
 
     /// The present view leads to no action.
-    fn leave_it(&mut self, now: Instant) -> Option<Order> {
+    fn leave_it(&mut self, now: Instant) -> Option<ResolverOrder> {
         (self.decided, self.turn_at, self.unquiet_since) = (true, None, None);
         if let (Lease::Held { release_at, .. }, Strategy::LeaseMajority(settings)) =
             (&mut self.lease, &self.strategy)
         {
             release_at.get_or_insert(now + settings.release_after);
         }
-        std::mem::take(&mut self.ordered).then_some(Order::Withdraw)
+        std::mem::take(&mut self.ordered).then_some(ResolverOrder::Withdraw)
     }
 
-    fn down_all(&mut self, now: Instant) -> Option<Order> {
+    fn down_all(&mut self, now: Instant) -> Option<ResolverOrder> {
         let view = self.view.as_ref()?;
         let down: BTreeSet<NodeId> = view.downable().collect();
         self.restart(now, &down);
         let decision = Decision::DownAll;
         let (overruled, turn) = (None, None);
-        Some(Order::Resolve(Resolution { decision, overruled, down, responsible: true, turn }))
+        Some(ResolverOrder::Resolve(Resolution {
+            decision,
+            overruled,
+            down,
+            responsible: true,
+            turn,
+        }))
     }
 
     /// Gives the order time to take effect; otherwise it is repeated.
@@ -307,12 +318,12 @@ impl Resolver {
         }
     }
 
-    fn ask(&mut self, now: Instant) -> Order {
+    fn ask(&mut self, now: Instant) -> ResolverOrder {
         self.lease = Lease::Asked { until: now + self.lease_settings().acquire_within };
-        Order::AcquireLease
+        ResolverOrder::AcquireLease
     }
 
-    fn refused(&mut self, now: Instant) -> Option<Order> {
+    fn refused(&mut self, now: Instant) -> Option<ResolverOrder> {
         self.lease = Lease::Absent;
         let view = self.dated(now).filter(has_work)?;
         if self.trust == Trust::Configuration && view.may_not_end_itself() {

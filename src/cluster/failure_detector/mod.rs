@@ -2,8 +2,9 @@
 //! indirect probes, and evidence from closed connections
 //! (docs/protocol/membership.md#phi-accrual-suspicion).
 //!
-//! [`Monitor`] is a pure state machine: its owner passes times and facts, and it emits [`Order`]s.
-//! The owner determines the monitored members from the ring and spreads the verdicts by gossip.
+//! [`Monitor`] is a pure state machine: its owner passes times and facts, and it emits
+//! [`MonitorOrder`]s. The owner determines the monitored members from the ring and spreads the
+//! verdicts by gossip.
 
 mod local_health;
 mod phi;
@@ -25,7 +26,7 @@ use rand::{RngExt, SeedableRng};
 pub use self::local_health::{LocalHealth, OwnTimer};
 pub use self::phi::{PhiAccrual, phi};
 use self::relay::Relays;
-use self::subject::{Standing, Subject};
+use self::subject::{Subject, Suspicion};
 use crate::cluster::config::FailureDetector;
 
 /// Number of heartbeats per interval to a member that has not answered in the current round, so
@@ -43,7 +44,7 @@ const HEARSAY: Duration = Duration::from_millis(100);
 
 /// Reason of a suspicion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum SuspicionReason {
     /// The member has not answered for too long.
     Silence,
     /// Its connection was closed and a new one was refused.
@@ -52,7 +53,7 @@ pub enum Why {
 
 /// Output of a [`Monitor`]: an order to the membership machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum MonitorOrder {
     /// Send a heartbeat to `to`, which echoes the sequence number ([`Monitor::answered`]).
     Heartbeat {
         /// The member that is monitored.
@@ -83,7 +84,7 @@ pub enum Order {
         /// The member that is accused.
         subject: NodeId,
         /// Reason of the accusation.
-        why: Why,
+        why: SuspicionReason,
     },
     /// Withdraw the accusation of `subject`: it is reachable again.
     Reachable {
@@ -106,7 +107,7 @@ pub enum Order {
 
 /// Counters of a [`Monitor`] since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct MonitorStats {
     /// Heartbeats sent, including those for indirect probes.
     pub heartbeats: u64,
     /// Answers that match no heartbeat, or one that was answered already.
@@ -135,7 +136,7 @@ pub struct Monitor {
     repeat_at: Instant,
     numbers: u64,
     rng: SmallRng,
-    stats: Stats,
+    stats: MonitorStats,
 }
 
 impl Monitor {
@@ -154,7 +155,7 @@ impl Monitor {
             health: LocalHealth::default(),
             numbers: 0,
             rng: SmallRng::seed_from_u64(seed),
-            stats: Stats::default(),
+            stats: MonitorStats::default(),
         }
     }
 
@@ -168,7 +169,7 @@ impl Monitor {
         now: Instant,
         members: BTreeSet<NodeId>,
         ring: &BTreeSet<NodeId>,
-        out: &mut Outbox<Order>,
+        out: &mut Outbox<MonitorOrder>,
     ) {
         self.wake(now, out);
         self.members = members;
@@ -195,14 +196,14 @@ impl Monitor {
         let Self { accused, subjects, .. } = self;
         subjects.retain(|node, subject| {
             let speaks =
-                subject.on_ring || matches!(subject.standing, Standing::Unreachable { .. });
+                subject.on_ring || matches!(subject.suspicion, Suspicion::Unreachable { .. });
             speaks || !accused.contains(node)
         });
     }
 
     /// Handles elapsed time. Must be called at [`next_deadline`](Self::next_deadline) at the
     /// latest.
-    pub fn tick(&mut self, now: Instant, out: &mut Outbox<Order>) {
+    pub fn tick(&mut self, now: Instant, out: &mut Outbox<MonitorOrder>) {
         self.wake(now, out);
         if self.timer.is_due(now) {
             self.begin_round(now, out);
@@ -217,11 +218,17 @@ impl Monitor {
     }
 
     /// `from` has echoed a heartbeat of this node.
-    pub fn answered(&mut self, now: Instant, from: NodeId, sequence: u64, out: &mut Outbox<Order>) {
+    pub fn answered(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        sequence: u64,
+        out: &mut Outbox<MonitorOrder>,
+    ) {
         self.wake(now, out);
         let settled = self.relays.answered(from, sequence);
         let was_asked = !settled.is_empty();
-        out.extend(settled.into_iter().map(|(to, probe)| Order::TellProbed {
+        out.extend(settled.into_iter().map(|(to, probe)| MonitorOrder::TellProbed {
             to,
             subject: from,
             probe,
@@ -243,28 +250,28 @@ impl Monitor {
             // tells nothing about the regularity of answers.
             subject.phi.heartbeat(now, pause);
         }
-        let before = std::mem::replace(&mut subject.standing, Standing::Trusted);
+        let before = std::mem::replace(&mut subject.suspicion, Suspicion::Trusted);
         if !subject.on_ring {
             self.subjects.remove(&from);
         }
-        if matches!(before, Standing::Unreachable { .. }) {
-            out.push(Order::Reachable { subject: from });
+        if matches!(before, Suspicion::Unreachable { .. }) {
+            out.push(MonitorOrder::Reachable { subject: from });
         }
     }
 
     /// The last connection with `peer` was closed.
-    pub fn closed(&mut self, now: Instant, peer: NodeId, out: &mut Outbox<Order>) {
+    pub fn closed(&mut self, now: Instant, peer: NodeId, out: &mut Outbox<MonitorOrder>) {
         self.evidence(now, peer, out, |link| link.is_closed = true);
     }
 
     /// A new connection with `peer` was refused: no process listens at its address.
-    pub fn refused(&mut self, now: Instant, peer: NodeId, out: &mut Outbox<Order>) {
+    pub fn refused(&mut self, now: Instant, peer: NodeId, out: &mut Outbox<MonitorOrder>) {
         self.evidence(now, peer, out, |link| link.is_refused = true);
     }
 
     /// A connection with `peer` was established. It is not an answer, but it invalidates earlier
     /// evidence from connections.
-    pub fn connected(&mut self, now: Instant, peer: NodeId, out: &mut Outbox<Order>) {
+    pub fn connected(&mut self, now: Instant, peer: NodeId, out: &mut Outbox<MonitorOrder>) {
         self.wake(now, out);
         if let Some(subject) = self.subjects.get_mut(&peer) {
             subject.link = subject::Link::default();
@@ -279,11 +286,11 @@ impl Monitor {
         asker: NodeId,
         subject: NodeId,
         probe: u64,
-        out: &mut Outbox<Order>,
+        out: &mut Outbox<MonitorOrder>,
     ) {
         self.wake(now, out);
         if subject == self.own {
-            out.push(Order::TellProbed { to: asker, subject, probe });
+            out.push(MonitorOrder::TellProbed { to: asker, subject, probe });
             return;
         }
         let known = self.members.contains(&asker) && self.members.contains(&subject);
@@ -300,26 +307,26 @@ impl Monitor {
         via: NodeId,
         subject: NodeId,
         probe: u64,
-        out: &mut Outbox<Order>,
+        out: &mut Outbox<MonitorOrder>,
     ) {
         self.wake(now, out);
         if !self.members.contains(&via) {
             return;
         }
         let Some(held) = self.subjects.get_mut(&subject) else { return };
-        let (was_unreachable, asked) = match held.standing {
-            Standing::Suspected { probe, .. } => (false, probe),
-            Standing::Unreachable { probe } => (true, probe),
-            Standing::Trusted | Standing::Vouched { .. } => return,
+        let (was_unreachable, asked) = match held.suspicion {
+            Suspicion::Suspected { probe, .. } => (false, probe),
+            Suspicion::Unreachable { probe } => (true, probe),
+            Suspicion::Trusted | Suspicion::Vouched { .. } => return,
         };
         if probe != asked {
             return;
         }
-        held.standing = Standing::Vouched { until: now + self.config.heartbeat_interval };
+        held.suspicion = Suspicion::Vouched { until: now + self.config.heartbeat_interval };
         self.stats.vouched += 1;
-        out.push(Order::BadLink { subject, via });
+        out.push(MonitorOrder::BadLink { subject, via });
         if was_unreachable {
-            out.push(Order::Reachable { subject });
+            out.push(MonitorOrder::Reachable { subject });
         }
     }
 
@@ -353,20 +360,20 @@ impl Monitor {
     /// The counters, the number of open probe requests of other members, and the number of rejected
     /// ones.
     #[must_use]
-    pub fn stats(&self) -> (Stats, usize, u64) {
+    pub fn stats(&self) -> (MonitorStats, usize, u64) {
         (self.stats, self.relays.len(), self.relays.refused())
     }
 
     // ── own pauses ──
 
     /// Called before every input: detects a pause of this node, about which it cannot judge others.
-    fn wake(&mut self, now: Instant, out: &mut Outbox<Order>) {
+    fn wake(&mut self, now: Instant, out: &mut Outbox<MonitorOrder>) {
         let Some(gap) = self.timer.gap(now) else { return };
         self.health.worse();
         self.stats.pauses += 1;
         self.subjects.values_mut().for_each(|subject| subject.excuse(gap));
         self.repeat_at = now;
-        out.push(Order::Paused { gap });
+        out.push(MonitorOrder::Paused { gap });
     }
 
     fn pause(&self) -> Duration {
@@ -375,11 +382,11 @@ impl Monitor {
 
     // ── heartbeats ──
 
-    fn begin_round(&mut self, now: Instant, out: &mut Outbox<Order>) {
+    fn begin_round(&mut self, now: Instant, out: &mut Outbox<MonitorOrder>) {
         let half = self.config.heartbeat_interval / 2;
         let awaited = self.subjects.values().filter(|subject| {
             subject.asked_at.is_some_and(|at| now - at >= half)
-                && !matches!(subject.standing, Standing::Unreachable { .. })
+                && !matches!(subject.suspicion, Suspicion::Unreachable { .. })
         });
         let answers: Vec<bool> = awaited.map(|subject| subject.answered_round).collect();
         let missed = answers.iter().filter(|answered| !**answered).count();
@@ -393,16 +400,16 @@ impl Monitor {
     }
 
     /// Repeats the heartbeat to members that have not answered in this round.
-    fn repeat(&mut self, now: Instant, out: &mut Outbox<Order>) {
+    fn repeat(&mut self, now: Instant, out: &mut Outbox<MonitorOrder>) {
         self.repeat_at = now + self.config.heartbeat_interval / REPEATS;
         let silent = self.subjects.iter().filter(|(_, subject)| {
-            !subject.answered_round && !matches!(subject.standing, Standing::Unreachable { .. })
+            !subject.answered_round && !matches!(subject.suspicion, Suspicion::Unreachable { .. })
         });
         let silent: Vec<NodeId> = silent.map(|(node, _)| *node).collect();
         silent.into_iter().for_each(|node| self.heartbeat(node, out));
     }
 
-    fn ask(&mut self, now: Instant, node: NodeId, out: &mut Outbox<Order>) {
+    fn ask(&mut self, now: Instant, node: NodeId, out: &mut Outbox<MonitorOrder>) {
         if let Some(subject) = self.subjects.get_mut(&node) {
             subject.asked_at.get_or_insert(now);
             subject.answered_round = false;
@@ -410,10 +417,10 @@ impl Monitor {
         self.heartbeat(node, out);
     }
 
-    fn heartbeat(&mut self, to: NodeId, out: &mut Outbox<Order>) {
+    fn heartbeat(&mut self, to: NodeId, out: &mut Outbox<MonitorOrder>) {
         self.stats.heartbeats += 1;
         let sequence = self.number();
-        out.push(Order::Heartbeat { to, sequence });
+        out.push(MonitorOrder::Heartbeat { to, sequence });
     }
 
     fn number(&mut self) -> u64 {
@@ -427,7 +434,7 @@ impl Monitor {
         &mut self,
         now: Instant,
         peer: NodeId,
-        out: &mut Outbox<Order>,
+        out: &mut Outbox<MonitorOrder>,
         note: impl FnOnce(&mut subject::Link),
     ) {
         self.wake(now, out);
@@ -450,7 +457,7 @@ impl Monitor {
     }
 
     /// Suspects, trusts again or accuses a member, depending on time and evidence.
-    fn consider(&mut self, now: Instant, node: NodeId, out: &mut Outbox<Order>) {
+    fn consider(&mut self, now: Instant, node: NodeId, out: &mut Outbox<MonitorOrder>) {
         let (pause, expected) = (self.pause(), self.config.expected_response_after);
         let Some(subject) = self.subjects.get_mut(&node) else { return };
         if !subject.phi.has_begun() && subject.asked_at.is_some_and(|at| now >= at + expected) {
@@ -458,8 +465,8 @@ impl Monitor {
             subject.phi.heartbeat(now, pause);
         }
         let charge = subject.charge(now, pause);
-        match &subject.standing {
-            Standing::Trusted => match charge {
+        match &subject.suspicion {
+            Suspicion::Trusted => match charge {
                 None => subject.speaks_at = None,
                 Some(why) => {
                     if self.speaks(now, node) {
@@ -467,17 +474,17 @@ impl Monitor {
                     }
                 }
             },
-            Standing::Vouched { until } if now >= *until => match charge {
+            Suspicion::Vouched { until } if now >= *until => match charge {
                 Some(why) => self.suspect(now, node, why, out),
-                None => subject.standing = Standing::Trusted,
+                None => subject.suspicion = Suspicion::Trusted,
             },
-            Standing::Suspected { why, until, .. } if now >= *until => {
+            Suspicion::Suspected { why, until, .. } if now >= *until => {
                 let why = *why;
                 self.accuse(node, why, out);
             }
-            Standing::Vouched { .. }
-            | Standing::Suspected { .. }
-            | Standing::Unreachable { .. } => {}
+            Suspicion::Vouched { .. }
+            | Suspicion::Suspected { .. }
+            | Suspicion::Unreachable { .. } => {}
         }
     }
 
@@ -502,7 +509,13 @@ impl Monitor {
     }
 
     /// Requests indirect probes; accuses at once only if there is no member to ask.
-    fn suspect(&mut self, now: Instant, node: NodeId, why: Why, out: &mut Outbox<Order>) {
+    fn suspect(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        why: SuspicionReason,
+        out: &mut Outbox<MonitorOrder>,
+    ) {
         self.stats.suspicions += 1;
         let probe = self.number();
         let asked = self.witnesses(node);
@@ -510,37 +523,45 @@ impl Monitor {
             self.accuse(node, why, out);
             return;
         }
-        out.extend(asked.into_iter().map(|via| Order::AskProbe { via, subject: node, probe }));
+        out.extend(asked.into_iter().map(|via| MonitorOrder::AskProbe {
+            via,
+            subject: node,
+            probe,
+        }));
         let until = now + self.config.indirect_probe_timeout;
         if let Some(subject) = self.subjects.get_mut(&node) {
-            subject.standing = Standing::Suspected { why, probe, until };
+            subject.suspicion = Suspicion::Suspected { why, probe, until };
         }
     }
 
-    fn accuse(&mut self, node: NodeId, why: Why, out: &mut Outbox<Order>) {
+    fn accuse(&mut self, node: NodeId, why: SuspicionReason, out: &mut Outbox<MonitorOrder>) {
         self.stats.accusations += 1;
         let probe = self.number();
         if let Some(subject) = self.subjects.get_mut(&node) {
-            subject.standing = Standing::Unreachable { probe };
+            subject.suspicion = Suspicion::Unreachable { probe };
         }
-        out.push(Order::Unreachable { subject: node, why });
+        out.push(MonitorOrder::Unreachable { subject: node, why });
     }
 
     /// Requests new indirect probes about an accused member, because earlier answers may be lost.
-    fn ask_again(&mut self, node: NodeId, out: &mut Outbox<Order>) {
-        let Some(Standing::Unreachable { probe }) = self.subjects.get(&node).map(|s| &s.standing)
+    fn ask_again(&mut self, node: NodeId, out: &mut Outbox<MonitorOrder>) {
+        let Some(Suspicion::Unreachable { probe }) = self.subjects.get(&node).map(|s| &s.suspicion)
         else {
             return;
         };
         let probe = *probe;
         let asked = self.witnesses(node);
-        out.extend(asked.into_iter().map(|via| Order::AskProbe { via, subject: node, probe }));
+        out.extend(asked.into_iter().map(|via| MonitorOrder::AskProbe {
+            via,
+            subject: node,
+            probe,
+        }));
     }
 
     /// Random members that this node trusts, at most `indirect-probes`.
     fn witnesses(&mut self, about: NodeId) -> Vec<NodeId> {
         let doubtful = |node: &NodeId| {
-            self.subjects.get(node).is_some_and(|subject| subject.standing != Standing::Trusted)
+            self.subjects.get(node).is_some_and(|subject| subject.suspicion != Suspicion::Trusted)
         };
         let able = self
             .members

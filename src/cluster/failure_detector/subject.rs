@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use ostraca_ddata::clock::Instant;
 
-use super::Why;
+use super::SuspicionReason;
 use super::phi::PhiAccrual;
 
 /// Suspicion of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum Suspicion {
     /// It answers, or its silence is still tolerable.
     Trusted,
     /// Indirect probes were requested.
-    Suspected { why: Why, probe: u64, until: Instant },
+    Suspected { why: SuspicionReason, probe: u64, until: Instant },
     /// It does not answer this node, but another member reached it: the link is bad, not the
     /// member.
     Vouched { until: Instant },
@@ -38,7 +38,7 @@ impl Link {
 #[derive(Clone, Debug)]
 pub(super) struct Subject {
     pub(super) phi: PhiAccrual,
-    pub(super) standing: Standing,
+    pub(super) suspicion: Suspicion,
     pub(super) link: Link,
     /// It is a successor on the ring. Other members are dropped when they answer.
     pub(super) on_ring: bool,
@@ -57,7 +57,7 @@ impl Subject {
     pub(super) const fn new(phi: PhiAccrual, on_ring: bool) -> Self {
         Self {
             phi,
-            standing: Standing::Trusted,
+            suspicion: Suspicion::Trusted,
             link: Link { is_closed: false, is_refused: false },
             on_ring,
             speaks_at: None,
@@ -68,11 +68,11 @@ impl Subject {
     }
 
     /// The present evidence against the member, if any.
-    pub(super) fn charge(&self, now: Instant, pause: Duration) -> Option<Why> {
+    pub(super) fn charge(&self, now: Instant, pause: Duration) -> Option<SuspicionReason> {
         if self.link.is_gone() {
-            Some(Why::Refused)
+            Some(SuspicionReason::Refused)
         } else if !self.phi.is_available(now, pause) {
-            Some(Why::Silence)
+            Some(SuspicionReason::Silence)
         } else {
             None
         }
@@ -80,17 +80,17 @@ impl Subject {
 
     /// Whether this node has no reason to monitor the member any longer.
     pub(super) fn is_idle(&self) -> bool {
-        !self.on_ring && self.standing == Standing::Trusted && self.speaks_at.is_none()
+        !self.on_ring && self.suspicion == Suspicion::Trusted && self.speaks_at.is_none()
     }
 
     /// Next time at which the suspicion may change without an input.
     pub(super) fn next_deadline(&self, pause: Duration, expected: Duration) -> Option<Instant> {
-        match self.standing {
-            Standing::Trusted if self.speaks_at.is_some() => self.speaks_at,
-            Standing::Trusted if self.phi.has_begun() => self.phi.unavailable_at(pause),
-            Standing::Trusted => self.asked_at.map(|at| at + expected),
-            Standing::Suspected { until, .. } | Standing::Vouched { until } => Some(until),
-            Standing::Unreachable { .. } => None,
+        match self.suspicion {
+            Suspicion::Trusted if self.speaks_at.is_some() => self.speaks_at,
+            Suspicion::Trusted if self.phi.has_begun() => self.phi.unavailable_at(pause),
+            Suspicion::Trusted => self.asked_at.map(|at| at + expected),
+            Suspicion::Suspected { until, .. } | Suspicion::Vouched { until } => Some(until),
+            Suspicion::Unreachable { .. } => None,
         }
     }
 
@@ -101,8 +101,8 @@ impl Subject {
         self.link = Link::default();
         self.speaks_at = None;
         self.answered_round = true;
-        if matches!(self.standing, Standing::Suspected { .. } | Standing::Vouched { .. }) {
-            self.standing = Standing::Trusted;
+        if matches!(self.suspicion, Suspicion::Suspected { .. } | Suspicion::Vouched { .. }) {
+            self.suspicion = Suspicion::Trusted;
         }
     }
 }

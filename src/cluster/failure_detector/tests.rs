@@ -15,7 +15,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::relay::RELAYS_MAX;
-use super::{Monitor, Order, Why};
+use super::{Monitor, MonitorOrder, SuspicionReason};
 use crate::cluster::config::FailureDetector;
 
 fn node(number: u8) -> NodeId {
@@ -50,7 +50,7 @@ enum Next {
     Tick(usize),
 }
 
-type Fact = fn(&mut Monitor, Instant, NodeId, &mut Outbox<Order>);
+type Fact = fn(&mut Monitor, Instant, NodeId, &mut Outbox<MonitorOrder>);
 
 /// Nodes 0, 1, … that all monitor each other.
 struct Net {
@@ -61,7 +61,7 @@ struct Net {
     loss: f64,
     cut: BTreeSet<(usize, usize)>,
     stopped: BTreeMap<usize, Instant>,
-    log: Vec<(Instant, usize, Order)>,
+    log: Vec<(Instant, usize, MonitorOrder)>,
     rng: SmallRng,
 }
 
@@ -92,18 +92,22 @@ impl Net {
     }
 
     /// Calls a node's monitor and performs the resulting orders.
-    fn does(&mut self, number: usize, act: impl FnOnce(&mut Monitor, Instant, &mut Outbox<Order>)) {
+    fn does(
+        &mut self,
+        number: usize,
+        act: impl FnOnce(&mut Monitor, Instant, &mut Outbox<MonitorOrder>),
+    ) {
         let mut out = Outbox::new();
         act(&mut self.monitors[number], self.now, &mut out);
         for order in out.drain() {
             match order {
-                Order::Heartbeat { to, sequence } => {
+                MonitorOrder::Heartbeat { to, sequence } => {
                     self.post(number, to, Message::Ping { sequence });
                 }
-                Order::AskProbe { via, subject, probe } => {
+                MonitorOrder::AskProbe { via, subject, probe } => {
                     self.post(number, via, Message::Ask { subject, probe });
                 }
-                Order::TellProbed { to, subject, probe } => {
+                MonitorOrder::TellProbed { to, subject, probe } => {
                     self.post(number, to, Message::Tell { subject, probe });
                 }
                 found => self.log.push((self.now, number, found)),
@@ -182,15 +186,15 @@ impl Net {
     }
 
     /// All accusations: time, observer, subject and reason.
-    fn accusations(&self) -> Vec<(Instant, usize, NodeId, Why)> {
+    fn accusations(&self) -> Vec<(Instant, usize, NodeId, SuspicionReason)> {
         let accused = self.log.iter().filter_map(|(when, by, order)| match order {
-            Order::Unreachable { subject, why } => Some((*when, *by, *subject, *why)),
+            MonitorOrder::Unreachable { subject, why } => Some((*when, *by, *subject, *why)),
             _ => None,
         });
         accused.collect()
     }
 
-    fn found(&self, wanted: impl Fn(&Order) -> bool) -> Vec<usize> {
+    fn found(&self, wanted: impl Fn(&MonitorOrder) -> bool) -> Vec<usize> {
         self.log.iter().filter(|(_, _, order)| wanted(order)).map(|(_, by, _)| *by).collect()
     }
 }
@@ -204,7 +208,7 @@ fn crashed_node_is_accused_by_all_within_five_seconds() {
     let accusations = net.accusations();
     assert_eq!(accusations.len(), 4, "{accusations:?}");
     for (when, _, subject, why) in accusations {
-        assert_eq!((subject, why), (node(2), Why::Silence));
+        assert_eq!((subject, why), (node(2), SuspicionReason::Silence));
         // Its last answer was at 60.0 s: 1 s, 3 s and 5.2 · 0.1 s of silence, then 0.3 s for the
         // probes.
         let late = when - at(60_300);
@@ -219,7 +223,7 @@ fn returning_node_is_cleared_by_all_its_accusers() {
     net.stop_for(3, ms(8_000));
     net.run_until(at(60_000));
     let accusers: BTreeSet<usize> = net.accusations().iter().map(|(_, by, ..)| *by).collect();
-    let clearers = net.found(|order| *order == Order::Reachable { subject: node(3) });
+    let clearers = net.found(|order| *order == MonitorOrder::Reachable { subject: node(3) });
     assert_eq!(accusers, BTreeSet::from([0, 1, 2]));
     assert_eq!(clearers.into_iter().collect::<BTreeSet<_>>(), accusers);
 }
@@ -232,7 +236,7 @@ fn paused_node_accuses_no_member() {
         net.stop_for(0, ms(span));
         net.run_until(at(30_000 + span + 20_000));
         assert!(net.accusations().iter().all(|(_, by, ..)| *by != 0), "stopped for {span} ms");
-        assert!(!net.found(|order| matches!(order, Order::Paused { .. })).is_empty());
+        assert!(!net.found(|order| matches!(order, MonitorOrder::Paused { .. })).is_empty());
         assert_eq!(net.monitors[0].health().doubt(), 0, "it has recovered");
     }
 }
@@ -255,7 +259,7 @@ fn bad_link_is_reported_without_accusation() {
     net.cut(0, 1);
     net.run_until(at(80_000));
     assert_eq!(net.accusations(), []);
-    let reports = net.found(|order| matches!(order, Order::BadLink { .. }));
+    let reports = net.found(|order| matches!(order, MonitorOrder::BadLink { .. }));
     assert!(reports.contains(&0) && reports.contains(&1), "{reports:?}");
     assert!(!reports.contains(&2) && !reports.contains(&3), "{reports:?}");
     net.cut.clear();
@@ -276,9 +280,9 @@ fn accused_node_is_cleared_once_any_member_reaches_it() {
     net.cut.clear();
     net.cut(0, 2);
     net.run_until(at(34_000));
-    let cleared = net.found(|order| *order == Order::Reachable { subject: node(2) });
+    let cleared = net.found(|order| *order == MonitorOrder::Reachable { subject: node(2) });
     assert_eq!(cleared.into_iter().collect::<BTreeSet<_>>(), BTreeSet::from([0, 1]));
-    let bad = net.found(|order| *order == Order::BadLink { subject: node(2), via: node(1) });
+    let bad = net.found(|order| *order == MonitorOrder::BadLink { subject: node(2), via: node(1) });
     assert!(bad.contains(&0));
 }
 
@@ -293,7 +297,7 @@ fn split_and_its_end_are_detected_by_both_sides() {
     assert_eq!(net.accusations().len(), 12, "six pairs, both ways");
     net.cut.clear();
     net.run_until(at(60_000));
-    let cleared = net.found(|order| matches!(order, Order::Reachable { .. }));
+    let cleared = net.found(|order| matches!(order, MonitorOrder::Reachable { .. }));
     assert_eq!(cleared.len(), 12);
 }
 
@@ -306,7 +310,8 @@ fn node_missing_most_answers_accuses_up_to_3_s_later() {
     net.run_until(at(60_000));
     let (alone, many): (Vec<_>, Vec<_>) =
         net.accusations().into_iter().partition(|(_, by, ..)| *by == 0);
-    let first = |of: &[(Instant, usize, NodeId, Why)]| of.iter().map(|a| a.0).min().unwrap();
+    let first =
+        |of: &[(Instant, usize, NodeId, SuspicionReason)]| of.iter().map(|a| a.0).min().unwrap();
     assert!(first(&many) < at(25_000));
     assert!(first(&alone) > at(25_300) && first(&alone) < at(28_000), "{alone:?}");
 }
@@ -321,7 +326,7 @@ fn refused_redial_accuses_within_300_ms() {
     net.run_until(at(20_799));
     assert_eq!(net.accusations(), [], "probes are still open");
     net.run_until(at(20_800));
-    assert_eq!(net.accusations(), [(at(20_800), 0, node(3), Why::Refused)]);
+    assert_eq!(net.accusations(), [(at(20_800), 0, node(3), SuspicionReason::Refused)]);
 }
 
 #[test]
@@ -332,7 +337,7 @@ fn refused_redial_is_refuted_by_a_successful_probe() {
     net.does(0, |monitor, now, out| monitor.refused(now, node(3), out));
     net.run_until(at(40_000));
     assert_eq!(net.accusations(), []);
-    assert_eq!(net.found(|order| matches!(order, Order::BadLink { .. })), [0]);
+    assert_eq!(net.found(|order| matches!(order, MonitorOrder::BadLink { .. })), [0]);
 }
 
 #[test]
@@ -377,7 +382,7 @@ fn evidence_accuses_if_no_member_can_probe() {
     net.crash(1);
     net.does(0, |monitor, now, out| monitor.closed(now, node(1), out));
     net.does(0, |monitor, now, out| monitor.refused(now, node(1), out));
-    assert_eq!(net.accusations(), [(at(20_500), 0, node(1), Why::Refused)]);
+    assert_eq!(net.accusations(), [(at(20_500), 0, node(1), SuspicionReason::Refused)]);
 }
 
 #[test]
@@ -391,7 +396,7 @@ fn observer_off_the_ring_accuses_after_a_delay() {
     net.does(0, |monitor, now, out| monitor.closed(now, node(2), out));
     net.does(0, |monitor, now, out| monitor.refused(now, node(2), out));
     net.run_until(at(21_300));
-    let [(when, 0, accused, Why::Refused)] = net.accusations()[..] else {
+    let [(when, 0, accused, SuspicionReason::Refused)] = net.accusations()[..] else {
         panic!("{:?}", net.accusations())
     };
     assert_eq!(accused, node(2));
@@ -431,7 +436,7 @@ fn observer_on_the_ring_accuses_independently() {
     net.does(0, |monitor, now, out| monitor.closed(now, node(2), out));
     net.does(0, |monitor, now, out| monitor.refused(now, node(2), out));
     net.run_until(at(21_000));
-    assert_eq!(net.accusations(), [(at(20_800), 0, node(2), Why::Refused)]);
+    assert_eq!(net.accusations(), [(at(20_800), 0, node(2), SuspicionReason::Refused)]);
 }
 
 /// Five nodes for ten minutes; one heartbeat in ten is not answered.
@@ -456,7 +461,9 @@ fn missing_first_answer_counts_after_a_second() {
     net.crash(1);
     net.run_until(at(20_000));
     // 1 s until the first answer is due, then 1 s, 3 s and 5.2 · 0.25 s of silence; no probes.
-    let [(when, 0, subject, Why::Silence)] = net.accusations()[..] else { panic!("not one, by 0") };
+    let [(when, 0, subject, SuspicionReason::Silence)] = net.accusations()[..] else {
+        panic!("not one, by 0")
+    };
     assert_eq!(subject, node(1));
     assert!(when > at(6_200) && when < at(6_400), "{when:?}");
 }
@@ -469,7 +476,7 @@ fn silent_member_gets_four_heartbeats_per_interval() {
     monitor.answered(at(10), node(1), 1, &mut out);
     (1..4).for_each(|tick| monitor.tick(at(tick * 250), &mut out));
     let asked = |number: u8| {
-        let is_to = |it: &&Order| matches!(it, Order::Heartbeat { to, .. } if *to == node(number));
+        let is_to = |it: &&MonitorOrder| matches!(it, MonitorOrder::Heartbeat { to, .. } if *to == node(number));
         out.as_slice().iter().filter(is_to).count()
     };
     assert_eq!((asked(1), asked(2)), (1, 4));
@@ -497,7 +504,7 @@ fn answer_settles_only_older_probe_requests() {
     monitor.answered(at(20), node(2), 1, &mut out);
     assert!(out.is_empty(), "the heartbeat is older than the request");
     monitor.answered(at(20), node(2), 2, &mut out);
-    let told = Order::TellProbed { to: node(1), subject: node(2), probe: 7 };
+    let told = MonitorOrder::TellProbed { to: node(1), subject: node(2), probe: 7 };
     assert_eq!(out.as_slice(), [told]);
 }
 
@@ -509,12 +516,12 @@ fn result_of_an_older_probe_refutes_nothing() {
     monitor.closed(at(10), node(2), &mut out);
     monitor.refused(at(10), node(2), &mut out);
     let asked = out.drain().find_map(|order| match order {
-        Order::AskProbe { probe, .. } => Some(probe),
+        MonitorOrder::AskProbe { probe, .. } => Some(probe),
         _ => None,
     });
     monitor.vouched(at(20), node(1), node(2), asked.unwrap() - 1, &mut out);
     monitor.tick(at(310), &mut out);
-    let accused = Order::Unreachable { subject: node(2), why: Why::Refused };
+    let accused = MonitorOrder::Unreachable { subject: node(2), why: SuspicionReason::Refused };
     assert!(out.as_slice().contains(&accused), "{:?}", out.as_slice());
 }
 
@@ -561,7 +568,7 @@ fn member_off_the_ring_is_dropped_unless_suspected() {
     net.cut.clear();
     net.run_until(at(25_000));
     assert_eq!(monitored(&net), nodes([1]));
-    let cleared = net.found(|order| *order == Order::Reachable { subject: node(2) });
+    let cleared = net.found(|order| *order == MonitorOrder::Reachable { subject: node(2) });
     assert!(cleared.contains(&0));
 }
 
@@ -602,7 +609,7 @@ fn random_changes_monitor_exactly_ring_and_suspects() {
             }
             monitor.set_members(now, members.clone(), &ring, &mut out);
             for order in out.drain() {
-                if let Order::Heartbeat { to, sequence } = order {
+                if let MonitorOrder::Heartbeat { to, sequence } = order {
                     asked.insert(to, sequence);
                 }
             }
@@ -611,7 +618,7 @@ fn random_changes_monitor_exactly_ring_and_suspects() {
             assert!(monitored.is_subset(&members) && !monitored.contains(&node(0)), "{seed}");
             let settled = |subject: &super::subject::Subject| {
                 // An observer off the ring that waits before it accuses is not settled.
-                subject.standing == super::subject::Standing::Trusted
+                subject.suspicion == super::subject::Suspicion::Trusted
                     && (subject.on_ring || subject.speaks_at.is_none())
             };
             let trusted = monitor.subjects.iter().filter(|(_, subject)| settled(subject));
@@ -646,7 +653,7 @@ fn non_members_are_neither_probed_nor_believed() {
     monitor.closed(at(0), node(9), &mut out);
     assert!(out.is_empty(), "{:?}", out.as_slice());
     monitor.probe_asked(at(0), node(1), node(0), 7, &mut out);
-    let told = Order::TellProbed { to: node(1), subject: node(0), probe: 7 };
+    let told = MonitorOrder::TellProbed { to: node(1), subject: node(0), probe: 7 };
     assert_eq!(out.as_slice(), [told], "a node answers for itself");
 }
 

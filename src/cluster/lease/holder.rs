@@ -80,7 +80,7 @@ pub struct HolderStats {
 
 /// Whether this node may hold a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum HolderState {
     /// Not in a configuration yet.
     Outside,
     /// In the installed configuration: serves while the lease is valid.
@@ -100,7 +100,7 @@ pub struct Holder {
     me: ReplicaId,
     config: LeaseConfig,
     canary: Canary,
-    standing: Standing,
+    state: HolderState,
     epoch: Option<Arc<Epoch>>,
     number: u64,
     sent: VecDeque<(u64, Instant)>, // number and sending time; ≤ BEATS_MAX
@@ -125,7 +125,7 @@ impl Holder {
             me,
             config,
             canary,
-            standing: Standing::Outside,
+            state: HolderState::Outside,
             epoch: None,
             number: 0,
             sent: VecDeque::new(),
@@ -153,7 +153,7 @@ impl Holder {
     /// it serves. `None` if it was never in a configuration or has released its lease.
     #[must_use]
     pub fn idle_since(&self) -> Option<Instant> {
-        self.until.max(self.idle_since).filter(|_| self.standing != Standing::Released)
+        self.until.max(self.idle_since).filter(|_| self.state != HolderState::Released)
     }
 
     /// Counters since the start.
@@ -174,16 +174,16 @@ impl Holder {
             self.sent.clear();
             self.acked.clear();
         }
-        match self.standing {
-            Standing::Excluded => {}
-            _ if !has_me => self.end(if self.standing == Standing::Outside {
-                Standing::Outside
+        match self.state {
+            HolderState::Excluded => {}
+            _ if !has_me => self.end(if self.state == HolderState::Outside {
+                HolderState::Outside
             } else {
-                Standing::Excluded
+                HolderState::Excluded
             }),
-            Standing::Released => self.beat(now, out),
+            HolderState::Released => self.beat(now, out),
             _ => {
-                self.standing = Standing::Member;
+                self.state = HolderState::Member;
                 self.serve_by_settings(now, out);
             }
         }
@@ -202,8 +202,8 @@ impl Holder {
     }
 
     /// Ends the lease immediately: nothing may begin from now on.
-    fn end(&mut self, standing: Standing) {
-        self.standing = standing;
+    fn end(&mut self, state: HolderState) {
+        self.state = state;
         let until = self.until.take().filter(|until| *until != FOREVER);
         self.idle_since = self.idle_since.max(until);
         self.sent.clear();
@@ -211,9 +211,9 @@ impl Holder {
     }
 
     fn release(&mut self, now: Now, out: &mut Outbox<HolderOutput>) {
-        if matches!(self.standing, Standing::Member | Standing::Stopped) {
+        if matches!(self.state, HolderState::Member | HolderState::Stopped) {
             if !self.canary.has(Bug::ReleaseGoesOn) {
-                self.end(Standing::Released);
+                self.end(HolderState::Released);
             }
             self.send_all(LeaseMessage::Release { number: self.number }, out);
             self.beat_at = Some(now.mono + self.config.heartbeat_interval);
@@ -224,14 +224,14 @@ impl Holder {
     fn beat(&mut self, now: Now, out: &mut Outbox<HolderOutput>) {
         self.beat_at = None;
         let Some(epoch) = self.epoch.clone().filter(|epoch| epoch.lease().enabled) else { return };
-        match self.standing {
-            Standing::Member => {}
-            Standing::Released => {
+        match self.state {
+            HolderState::Member => {}
+            HolderState::Released => {
                 self.send_all(LeaseMessage::Release { number: self.number }, out);
                 self.beat_at = Some(now.mono + self.config.heartbeat_interval);
                 return;
             }
-            Standing::Outside | Standing::Stopped | Standing::Excluded => return,
+            HolderState::Outside | HolderState::Stopped | HolderState::Excluded => return,
         }
         self.number += 1;
         self.stats.beats += 1;
@@ -259,7 +259,7 @@ impl Holder {
         let Some(sent) = sent.filter(|_| {
             same && epoch.is_voter(from)
                 && epoch.lease().enabled
-                && self.standing == Standing::Member
+                && self.state == HolderState::Member
         }) else {
             self.stats.stray += 1;
             return;
@@ -326,13 +326,13 @@ impl Machine for Holder {
         match input {
             HolderInput::Tick => self.tick(now, out),
             HolderInput::Installed(epoch) => self.installed(now, epoch, out),
-            HolderInput::StopServing if self.standing == Standing::Member => {
+            HolderInput::StopServing if self.state == HolderState::Member => {
                 if !self.canary.has(Bug::OwnRemovalGoesOn) {
-                    self.end(Standing::Stopped);
+                    self.end(HolderState::Stopped);
                 }
             }
             HolderInput::StopServing => {}
-            HolderInput::Excluded => self.end(Standing::Excluded),
+            HolderInput::Excluded => self.end(HolderState::Excluded),
             HolderInput::Granted { from, beat } => self.granted(now, from, beat, out),
             HolderInput::Release => self.release(now, out),
         }

@@ -26,7 +26,7 @@ use super::watching::{Watching, view};
 use super::{Core, Out};
 use crate::cluster::bug::Bug;
 use crate::cluster::config::StrategyName;
-use crate::cluster::downing::{Decision, LeaseAnswer, Order};
+use crate::cluster::downing::{Decision, LeaseAnswer, ResolverOrder};
 use crate::cluster::events::ClusterState;
 use crate::cluster::gossip::exchange::GossipRefused;
 use crate::cluster::gossip::targets::News;
@@ -335,7 +335,7 @@ impl Inside {
         out: &mut Out,
         feed: impl FnOnce(
             &mut crate::cluster::failure_detector::Monitor,
-            &mut ostraca_ddata::machine::Outbox<crate::cluster::failure_detector::Order>,
+            &mut ostraca_ddata::machine::Outbox<crate::cluster::failure_detector::MonitorOrder>,
         ),
     ) {
         if self.watching.with(core, now, &mut self.gossip, out, feed) {
@@ -704,16 +704,16 @@ impl Inside {
         &mut self,
         core: &mut Core,
         now: Now,
-        order: &Order,
+        order: &ResolverOrder,
         out: &mut Out,
     ) -> Option<StopReason> {
         let resolution = match order {
-            Order::Resolve(resolution) => resolution,
-            Order::Withdraw => {
+            ResolverOrder::Resolve(resolution) => resolution,
+            ResolverOrder::Withdraw => {
                 self.deciding.spare_all();
                 return None;
             }
-            Order::AcquireLease | Order::ReleaseLease => return None,
+            ResolverOrder::AcquireLease | ResolverOrder::ReleaseLease => return None,
         };
         let me = core.me.incarnation;
         if resolution.decision != Decision::DownTargets {

@@ -30,7 +30,7 @@ pub(super) struct Watching {
     resolver: Resolver,
     /// Whether a member was unreachable at the last evaluation of the strategy.
     was_troubled: bool,
-    orders: Outbox<failure_detector::Order>,
+    orders: Outbox<failure_detector::MonitorOrder>,
 }
 
 impl Watching {
@@ -100,7 +100,7 @@ impl Watching {
         core: &mut Core,
         now: Now,
         out: &mut Out,
-    ) -> Option<downing::Order> {
+    ) -> Option<downing::ResolverOrder> {
         let order = self.resolver.poll(now.mono)?;
         Some(Self::ordered(core, now, order, out))
     }
@@ -111,7 +111,7 @@ impl Watching {
         now: Now,
         answer: Option<LeaseAnswer>,
         out: &mut Out,
-    ) -> Option<downing::Order> {
+    ) -> Option<downing::ResolverOrder> {
         let Some(answer) = answer else {
             self.resolver.lease_lost();
             return None;
@@ -120,9 +120,14 @@ impl Watching {
         Some(Self::ordered(core, now, order, out))
     }
 
-    fn ordered(core: &mut Core, now: Now, order: downing::Order, out: &mut Out) -> downing::Order {
+    fn ordered(
+        core: &mut Core,
+        now: Now,
+        order: downing::ResolverOrder,
+        out: &mut Out,
+    ) -> downing::ResolverOrder {
         match &order {
-            downing::Order::Resolve(resolution) => {
+            downing::ResolverOrder::Resolve(resolution) => {
                 core.stats.downings += 1;
                 let says = format!("{:?}, of {} nodes", resolution.decision, resolution.down.len());
                 let says = match &resolution.overruled {
@@ -131,9 +136,13 @@ impl Watching {
                 };
                 core.say(now, Notice::Downing(says), out);
             }
-            downing::Order::AcquireLease => out.push(Output::DowningLease { acquire: true }),
-            downing::Order::ReleaseLease => out.push(Output::DowningLease { acquire: false }),
-            downing::Order::Withdraw => {}
+            downing::ResolverOrder::AcquireLease => {
+                out.push(Output::DowningLease { acquire: true });
+            }
+            downing::ResolverOrder::ReleaseLease => {
+                out.push(Output::DowningLease { acquire: false });
+            }
+            downing::ResolverOrder::Withdraw => {}
         }
         order
     }
@@ -145,30 +154,34 @@ impl Watching {
         now: Now,
         gossip: &mut Gossip,
         out: &mut Out,
-        feed: impl FnOnce(&mut Monitor, &mut Outbox<failure_detector::Order>),
+        feed: impl FnOnce(&mut Monitor, &mut Outbox<failure_detector::MonitorOrder>),
     ) -> bool {
-        use failure_detector::Order;
+        use failure_detector::MonitorOrder;
         feed(&mut self.monitor, &mut self.orders);
         let me = core.me.incarnation;
         let mut changed = false;
         for order in self.orders.drain() {
             match order {
-                Order::Heartbeat { to, sequence } => {
+                MonitorOrder::Heartbeat { to, sequence } => {
                     core.send(to, ClusterMessage::Heartbeat(sequence), out);
                 }
-                Order::AskProbe { via, subject, probe } => {
+                MonitorOrder::AskProbe { via, subject, probe } => {
                     core.send(via, ClusterMessage::ProbeAsk { subject, probe }, out);
                 }
-                Order::TellProbed { to, subject, probe } => {
+                MonitorOrder::TellProbed { to, subject, probe } => {
                     core.send(to, ClusterMessage::Probed { subject, probe }, out);
                 }
-                Order::Unreachable { subject, .. } => {
+                MonitorOrder::Unreachable { subject, .. } => {
                     core.stats.accusations += 1;
                     changed |= gossip.accuse(me, subject.incarnation, Verdict::Unreachable);
                 }
-                Order::Reachable { subject } => changed |= gossip.acquit(me, subject.incarnation),
-                Order::BadLink { subject, .. } => core.say(now, Notice::BadLink(subject), out),
-                Order::Paused { gap } => core.say(now, Notice::Paused(gap), out),
+                MonitorOrder::Reachable { subject } => {
+                    changed |= gossip.acquit(me, subject.incarnation);
+                }
+                MonitorOrder::BadLink { subject, .. } => {
+                    core.say(now, Notice::BadLink(subject), out);
+                }
+                MonitorOrder::Paused { gap } => core.say(now, Notice::Paused(gap), out),
             }
         }
         changed

@@ -7,8 +7,8 @@ use ostraca_ddata::clock::Instant;
 
 use super::{names, node, split};
 use crate::cluster::downing::{
-    AutoDown, KeepMajority, LeaderRoles, LeaseAnswer, LeaseMajority, Order, QuorumLeader,
-    Resolution, Resolver, StaticQuorum, Strategy, Timing, Trust, View,
+    AutoDown, KeepMajority, LeaderRoles, LeaseAnswer, LeaseMajority, QuorumLeader, Resolution,
+    Resolver, ResolverOrder, StaticQuorum, Strategy, Timing, Trust, View,
 };
 
 const STABLE: Timing = Timing {
@@ -60,15 +60,15 @@ fn run(resolver: &mut Resolver, from: u64, end: u64) -> Vec<String> {
     }
 }
 
-fn text(order: &Order) -> String {
+fn text(order: &ResolverOrder) -> String {
     match order {
-        Order::Resolve(Resolution { decision, down, responsible, .. }) => {
+        ResolverOrder::Resolve(Resolution { decision, down, responsible, .. }) => {
             let suffix = if *responsible { "" } else { ", not responsible" };
             format!("{decision:?} of {}{suffix}", names(down))
         }
-        Order::Withdraw => "Withdraw".to_owned(),
-        Order::AcquireLease => "AcquireLease".to_owned(),
-        Order::ReleaseLease => "ReleaseLease".to_owned(),
+        ResolverOrder::Withdraw => "Withdraw".to_owned(),
+        ResolverOrder::AcquireLease => "AcquireLease".to_owned(),
+        ResolverOrder::ReleaseLease => "ReleaseLease".to_owned(),
     }
 }
 
@@ -347,7 +347,7 @@ fn missing_lease_answer_is_a_refusal() {
     resolver.observe(at(0), seen("A C | B"));
     assert_eq!(run(&mut resolver, 0, 7_000), ["2000: AcquireLease", "7000: DownReachable of A C"]);
     let late = resolver.lease_answered(at(7_100), LeaseAnswer::Granted);
-    assert_eq!(late, Some(Order::ReleaseLease), "a late grant is released");
+    assert_eq!(late, Some(ResolverOrder::ReleaseLease), "a late grant is released");
 }
 
 #[test]
@@ -402,5 +402,5 @@ fn no_decision_before_the_first_view() {
     assert_eq!((resolver.poll(at(9_000)), resolver.next_deadline()), (None, None));
     assert_eq!(resolver.lease_answered(at(9_000), LeaseAnswer::Denied), None);
     let order = resolver.lease_answered(at(9_000), LeaseAnswer::Granted);
-    assert_eq!(order, Some(Order::ReleaseLease));
+    assert_eq!(order, Some(ResolverOrder::ReleaseLease));
 }
