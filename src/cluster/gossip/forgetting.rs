@@ -14,11 +14,11 @@ use super::Gossip;
 
 /// Time since which this node has held each tombstone.
 #[derive(Clone, Debug, Default)]
-pub struct Forgetting {
+pub struct Tombstones {
     held: BTreeMap<ReplicaId, Instant>, // one per tombstone of the state; ≤ TOMBSTONES_MAX
 }
 
-impl Forgetting {
+impl Tombstones {
     /// A tracker without tombstones.
     #[must_use]
     pub fn new() -> Self {

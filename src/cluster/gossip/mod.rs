@@ -501,7 +501,7 @@ impl Gossip {
     }
 
     /// Drops all tombstones up to `stamp`. Called by the leader at convergence, with a stamp that
-    /// [`Forgetting`](forgetting::Forgetting) has found old enough.
+    /// [`Tombstones`](forgetting::Tombstones) has found old enough.
     ///
     /// From now on, a join up to that stamp which this state does not contain is refused.
     pub fn forget_up_to(&mut self, by: ReplicaId, stamp: u64) -> bool {

@@ -44,7 +44,7 @@ const STRANDED_AFTER: Duration = Duration::from_secs(60);
 
 /// Whether this node is lost, and its search.
 #[derive(Debug, Default)]
-pub(super) struct Astray {
+pub(super) struct OrphanRecovery {
     since: Option<Instant>,
     search: Option<Box<Searching>>,
 }
@@ -86,7 +86,7 @@ fn is_lost(me: ReplicaId, epoch: Option<&Epoch>, gossip: &Gossip) -> bool {
     !gossip.members().any(|member| there(member))
 }
 
-impl Astray {
+impl OrphanRecovery {
     /// The gossip state has changed.
     pub(super) fn observe(&mut self, core: &Core, now: Now, gossip: &Gossip) {
         if is_lost(core.me.incarnation, core.installed.as_deref(), gossip) {
@@ -121,7 +121,7 @@ impl Astray {
             return None;
         }
         if self.search.is_none() {
-            core.say(now, Notice::Astray, out);
+            core.say(now, Notice::OrphanRecovery, out);
         }
         let search = self.search.get_or_insert_with(|| {
             let known: BTreeSet<Address> = gossip.members().map(|m| m.address.clone()).collect();

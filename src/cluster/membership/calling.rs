@@ -38,7 +38,7 @@ const OWN_FOR: usize = 12;
 
 /// Schedule of the invitations.
 #[derive(Debug)]
-pub(super) struct Calling {
+pub(super) struct SeedInviter {
     seeds: BTreeSet<Address>, // without this node's own address; ≤ SEEDS_MAX
     own: BTreeSet<Address>,   // other addresses of this node among them
     is_seed: bool,
@@ -50,7 +50,7 @@ pub(super) struct Calling {
     called_all: bool, // in the last round, no seed was a member
 }
 
-impl Calling {
+impl SeedInviter {
     pub(super) fn new(core: &Core, now: Now) -> Self {
         let mut seeds = core.seeds();
         let is_seed = seeds.remove(&core.address);

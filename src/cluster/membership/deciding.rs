@@ -75,7 +75,7 @@ pub(super) fn ages(epoch: &Epoch) -> Vec<(ReplicaId, u64)> {
 
 /// The changes that this node wants in the next configuration, and their progress.
 #[derive(Debug, Default)]
-pub(super) struct Deciding {
+pub(super) struct Proposer {
     /// Members whose removal the downing strategy has ordered and not withdrawn; ≤ members.
     pub(super) victims: BTreeSet<ReplicaId>,
     /// Victims that can reach this node: their first answer to the voters saves them once.
@@ -106,7 +106,7 @@ pub(super) struct Deciding {
     steady_at: Option<Instant>,
 }
 
-impl Deciding {
+impl Proposer {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let all =
             [self.weakly_up_at, self.unlisted_at, self.turn_at, self.press_at, self.steady_at];

@@ -15,12 +15,12 @@ const HELD_MAX: usize = BASES_MAX + 1;
 
 /// The history of the gossip state.
 #[derive(Debug)]
-pub(super) struct Former {
+pub(super) struct StateHistory {
     known: VecDeque<u64>,               // ≤ KNOWN_MAX, oldest first
     held: VecDeque<(u64, Arc<Gossip>)>, // ≤ HELD_MAX, oldest first; the last is the present one
 }
 
-impl Former {
+impl StateHistory {
     pub(super) fn new(state: Arc<Gossip>) -> Self {
         let digest = state.digest();
         Self { known: VecDeque::from([digest]), held: VecDeque::from([(digest, state)]) }
@@ -90,20 +90,20 @@ mod tests {
 
     #[test]
     fn repeated_digests_do_not_displace_others() {
-        let mut former = Former::new(Arc::new(state()));
+        let mut history = StateHistory::new(Arc::new(state()));
         for digest in 1..=KNOWN_MAX as u64 - 3 {
-            former.contains(digest);
+            history.contains(digest);
         }
         for _ in 0..KNOWN_MAX {
-            former.contains(1_001);
-            former.contains(1_002);
+            history.contains(1_001);
+            history.contains(1_002);
         }
-        assert!((1..KNOWN_MAX as u64 - 3).all(|digest| former.knows(digest)));
+        assert!((1..KNOWN_MAX as u64 - 3).all(|digest| history.knows(digest)));
         for digest in 2_001..2_001 + KNOWN_MAX as u64 {
-            former.contains(digest);
+            history.contains(digest);
         }
-        assert!(!former.knows(1), "the number of digests is bounded");
+        assert!(!history.knows(1), "the number of digests is bounded");
         let present = state().digest();
-        assert!(former.knows(present), "the present state is always known");
+        assert!(history.knows(present), "the present state is always known");
     }
 }

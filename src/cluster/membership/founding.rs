@@ -30,15 +30,15 @@ const NUMBER_MAX: u64 = u64::MAX / 2;
 /// Maximum distance of a ballot number from the highest known number.
 const JUMP_MAX: u64 = 1 << 32;
 
-/// Identifies a voting seat: the address in the seed list, or the peer key if the seeds are found
+/// Identifies a voter: its address in the seed list, or its peer key if the seeds are found
 /// by one DNS name.
-pub(super) type Seat = String;
+pub(super) type VoterKey = String;
 
 /// Acceptor and proposer of one seed.
 #[derive(Clone, Debug)]
 pub(super) struct Founding {
     me: NodeId,
-    /// Votes needed for a decision: a majority of the seats.
+    /// Votes needed for a decision: a majority of the voters.
     majority: usize,
     canary: Canary,
     pub(super) memory: FoundingMemory,
@@ -49,15 +49,15 @@ pub(super) struct Founding {
 #[derive(Clone, Debug)]
 struct Attempt {
     ballot: FoundingBallot,
-    promised: BTreeMap<Seat, Box<Member>>, // ≤ seats
+    promised: BTreeMap<VoterKey, Box<Member>>, // ≤ voters
     adopted: Option<(FoundingBallot, Foundation)>,
     proposed: Option<Foundation>,
-    accepted: BTreeSet<Seat>, // ≤ seats
+    accepted: BTreeSet<VoterKey>, // ≤ voters
 }
 
 /// Consequence of an answer for the proposer.
 #[derive(Debug, PartialEq)]
-pub(super) enum Step {
+pub(super) enum FoundingStep {
     /// Wait for more answers.
     Wait,
     /// A majority has promised, and this accepted foundation must be proposed.
@@ -71,20 +71,25 @@ pub(super) enum Step {
 }
 
 impl Founding {
-    pub(super) fn new(me: NodeId, seats: usize, memory: FoundingMemory, canary: Canary) -> Self {
+    pub(super) fn new(
+        me: NodeId,
+        voter_count: usize,
+        memory: FoundingMemory,
+        canary: Canary,
+    ) -> Self {
         let heard = memory.promised.number;
-        Self { me, majority: seats / 2 + 1, canary, memory, heard, attempt: None }
+        Self { me, majority: voter_count / 2 + 1, canary, memory, heard, attempt: None }
     }
 
     pub(super) const fn majority(&self) -> usize {
         self.majority
     }
 
-    /// Reduces the number of seats, because some seats turned out to be this node's own. Other
-    /// nodes count more seats of the same nodes and need at least as many votes, so any two
+    /// Reduces the number of voters, because some seeds turned out to be this node itself. Other
+    /// nodes count more voters among the same nodes and need at least as many votes, so any two
     /// majorities still share a node.
-    pub(super) fn has_fewer_seats(&mut self, seats: usize) {
-        self.majority = self.majority.min(seats / 2 + 1);
+    pub(super) fn set_fewer_voters(&mut self, voter_count: usize) {
+        self.majority = self.majority.min(voter_count / 2 + 1);
     }
 
     // ── the acceptor ──
@@ -171,7 +176,7 @@ impl Founding {
         })
     }
 
-    /// The members that have promised, in the order of their seats.
+    /// The members that have promised, in the order of their keys.
     pub(super) fn promisers(&self) -> Vec<Member> {
         let promised = self.attempt.iter().flat_map(|attempt| attempt.promised.values());
         promised.map(|member| Member::clone(member)).collect()
@@ -179,27 +184,27 @@ impl Founding {
 
     pub(super) fn promise(
         &mut self,
-        seat: Seat,
+        key: VoterKey,
         ballot: FoundingBallot,
         member: Box<Member>,
         accepted: Option<(FoundingBallot, Foundation)>,
-    ) -> Step {
+    ) -> FoundingStep {
         let majority = self.majority;
         let ignores = self.canary.has(Bug::FoundingIgnoresAccepted);
         let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.ballot == ballot) else {
-            return Step::Wait;
+            return FoundingStep::Wait;
         };
         if attempt.proposed.is_some() {
-            return Step::Wait;
+            return FoundingStep::Wait;
         }
         if accepted.as_ref().map(|(of, _)| of) > attempt.adopted.as_ref().map(|(of, _)| of) {
             attempt.adopted = accepted;
         }
-        attempt.promised.insert(seat, member);
+        attempt.promised.insert(key, member);
         match &attempt.adopted {
-            _ if attempt.promised.len() < majority => Step::Wait,
-            Some((_, foundation)) if !ignores => Step::Adopted(foundation.clone()),
-            _ => Step::Free,
+            _ if attempt.promised.len() < majority => FoundingStep::Wait,
+            Some((_, foundation)) if !ignores => FoundingStep::Adopted(foundation.clone()),
+            _ => FoundingStep::Free,
         }
     }
 
@@ -210,27 +215,31 @@ impl Founding {
         self.question()
     }
 
-    pub(super) fn accepted(&mut self, seat: Seat, ballot: FoundingBallot) -> Step {
+    pub(super) fn accepted(&mut self, key: VoterKey, ballot: FoundingBallot) -> FoundingStep {
         let majority = self.majority;
         let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.ballot == ballot) else {
-            return Step::Wait;
+            return FoundingStep::Wait;
         };
-        let Some(foundation) = &attempt.proposed else { return Step::Wait };
-        attempt.accepted.insert(seat);
+        let Some(foundation) = &attempt.proposed else { return FoundingStep::Wait };
+        attempt.accepted.insert(key);
         if attempt.accepted.len() < majority {
-            return Step::Wait;
+            return FoundingStep::Wait;
         }
-        Step::Founded(foundation.clone())
+        FoundingStep::Founded(foundation.clone())
     }
 
-    pub(super) fn refused(&mut self, ballot: FoundingBallot, promised: FoundingBallot) -> Step {
+    pub(super) fn refused(
+        &mut self,
+        ballot: FoundingBallot,
+        promised: FoundingBallot,
+    ) -> FoundingStep {
         let is_near = self.hear(promised);
         let mine = self.attempt.as_ref().is_some_and(|attempt| attempt.ballot == ballot);
         if !mine || !is_near || promised <= ballot {
-            return Step::Wait;
+            return FoundingStep::Wait;
         }
         self.attempt = None;
-        Step::Overtaken
+        FoundingStep::Overtaken
     }
 }
 
@@ -277,9 +286,9 @@ mod jump_tests {
     fn refusal_that_names_a_jump_is_ignored() {
         let (mut founding, _) = seed();
         let ClusterMessage::FoundingPrepare(own) = founding.begin() else { panic!("a prepare") };
-        assert_eq!(founding.refused(own, ballot(NUMBER_MAX)), Step::Wait);
+        assert_eq!(founding.refused(own, ballot(NUMBER_MAX)), FoundingStep::Wait);
         assert!(founding.is_trying());
-        assert_eq!(founding.refused(own, ballot(9)), Step::Overtaken);
+        assert_eq!(founding.refused(own, ballot(9)), FoundingStep::Overtaken);
         let ClusterMessage::FoundingPrepare(next) = founding.begin() else { panic!("a prepare") };
         assert_eq!(next.number, 10);
     }

@@ -33,7 +33,7 @@ struct Seed {
     begun: u32,
 }
 
-struct Letter {
+struct Packet {
     from: NodeId,
     to: NodeId,
     message: ClusterMessage,
@@ -42,9 +42,9 @@ struct Letter {
 #[derive(Clone)]
 struct World {
     seeds: Vec<Rc<(Seed, u128)>>, // each with a hash of its relevant state
-    sent: BTreeMap<u128, Rc<Letter>>, // all messages; delivered any number of times
+    sent: BTreeMap<u128, Rc<Packet>>, // all messages; delivered any number of times
     /// Messages of seeds to themselves, which are delivered at once.
-    own: Vec<Rc<Letter>>,
+    own: Vec<Rc<Packet>>,
     founded: BTreeSet<ClusterId>,
     crashes: u32,
 }
@@ -86,7 +86,7 @@ impl Seed {
         let memory = (memory.promised, accepted(&memory.accepted), heard);
         let attempt = attempt.as_ref().map(|attempt| {
             let proposed = attempt.proposed.as_ref().map(|f| f.gossip.cluster());
-            let promised: Vec<&Seat> = attempt.promised.keys().collect();
+            let promised: Vec<&VoterKey> = attempt.promised.keys().collect();
             let adopted = accepted(&attempt.adopted);
             format!("{:?}", (attempt.ballot, promised, adopted, proposed, &attempt.accepted))
         });
@@ -133,11 +133,11 @@ impl World {
             other => unreachable!("not a founding message: {other:?}"),
         };
         let key = hash(&format!("{}>{}{what}", from.incarnation, to.incarnation));
-        let letter = Rc::new(Letter { from, to, message });
+        let packet = Rc::new(Packet { from, to, message });
         if from == to {
-            self.own.push(letter);
+            self.own.push(packet);
         } else {
-            self.sent.insert(key, letter);
+            self.sent.insert(key, packet);
         }
     }
 
@@ -156,23 +156,23 @@ impl World {
         (world, result)
     }
 
-    fn deliver(&self, letter: &Letter) -> Self {
+    fn deliver(&self, packet: &Packet) -> Self {
         use ClusterMessage as M;
-        let Letter { from, to, message } = letter;
+        let Packet { from, to, message } = packet;
         let (mut world, step) = self.with(place_of(*to), |seed| {
-            let (seed, seat) = (&mut seed.founding, format!("{}", place_of(*from)));
+            let (seed, key) = (&mut seed.founding, format!("{}", place_of(*from)));
             match message.clone() {
                 M::FoundingPrepare(ballot) => Err(seed.prepare(ballot, member(*to))),
                 M::FoundingAccept { ballot, foundation } => Err(seed.accept(ballot, foundation)),
                 M::FoundingPromise { ballot, member, accepted } => {
-                    Ok(match seed.promise(seat, ballot, member, accepted) {
-                        Step::Adopted(foundation) => Some((true, foundation)),
-                        Step::Free => Some((true, cluster_of(ballot))),
+                    Ok(match seed.promise(key, ballot, member, accepted) {
+                        FoundingStep::Adopted(foundation) => Some((true, foundation)),
+                        FoundingStep::Free => Some((true, cluster_of(ballot))),
                         _ => None,
                     })
                 }
-                M::FoundingAccepted(ballot) => Ok(match seed.accepted(seat, ballot) {
-                    Step::Founded(foundation) => Some((false, foundation)),
+                M::FoundingAccepted(ballot) => Ok(match seed.accepted(key, ballot) {
+                    FoundingStep::Founded(foundation) => Some((false, foundation)),
                     _ => None,
                 }),
                 other => unreachable!("not a founding message: {other:?}"),
@@ -198,8 +198,8 @@ impl World {
 
     /// The world after all messages of seeds to themselves were delivered.
     fn settled(mut self) -> Self {
-        while let Some(letter) = self.own.pop() {
-            self = self.deliver(&letter);
+        while let Some(packet) = self.own.pop() {
+            self = self.deliver(&packet);
         }
         self
     }
@@ -217,8 +217,8 @@ impl World {
             }
         }
         let alive = |node: &NodeId| self.seeds[place_of(*node)].0.node == *node;
-        let letters = self.sent.values().filter(|letter| alive(&letter.to));
-        next.extend(letters.map(|letter| self.deliver(letter)));
+        let packets = self.sent.values().filter(|packet| alive(&packet.to));
+        next.extend(packets.map(|packet| self.deliver(packet)));
         if self.crashes < bounds.crashes {
             for place in 0..bounds.seeds {
                 let (mut world, dead) = self.with(place, |seed| {
@@ -229,7 +229,7 @@ impl World {
                     dead
                 });
                 world.crashes += 1;
-                world.sent.retain(|_, letter| letter.to != dead);
+                world.sent.retain(|_, packet| packet.to != dead);
                 next.push(world);
             }
         }
@@ -316,12 +316,12 @@ fn a_majority_counts_each_seat_once() {
     let me = node(0, 1);
     let mut founding = Founding::new(me, 3, FoundingMemory::default(), Canary::none());
     let ClusterMessage::FoundingPrepare(ballot) = founding.begin() else { panic!() };
-    let promise = |founding: &mut Founding, seat: &str| {
-        founding.promise(seat.to_owned(), ballot, Box::new(member(me)), None)
+    let promise = |founding: &mut Founding, key: &str| {
+        founding.promise(key.to_owned(), ballot, Box::new(member(me)), None)
     };
-    assert_eq!(promise(&mut founding, "a"), Step::Wait);
-    assert_eq!(promise(&mut founding, "a"), Step::Wait);
-    assert_eq!(promise(&mut founding, "b"), Step::Free);
+    assert_eq!(promise(&mut founding, "a"), FoundingStep::Wait);
+    assert_eq!(promise(&mut founding, "a"), FoundingStep::Wait);
+    assert_eq!(promise(&mut founding, "b"), FoundingStep::Free);
 }
 
 #[test]

@@ -13,16 +13,16 @@ use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
 use ostraca_ddata::replicator::epoch::{Epoch, Outcome};
 
 use super::admitting::{self, Done};
-use super::astray::{self, Astray};
-use super::calling::{self, Calling};
-use super::deciding::Deciding;
+use super::astray::{self, OrphanRecovery};
+use super::calling::{self, SeedInviter};
+use super::deciding::Proposer;
 use super::port::{Command, Notice, StopReason};
 use super::recovering::{GivenUp, reached};
 use super::searching::Entry;
-use super::shunned::Shunned;
-use super::spreading::Spreading;
-use super::telling::Telling;
-use super::watching::{Watching, view};
+use super::shunned::Quarantine;
+use super::spreading::Dissemination;
+use super::telling::Notifier;
+use super::watching::{FailureHandler, view};
 use super::{Core, Out};
 use crate::cluster::bug::Bug;
 use crate::cluster::config::StrategyName;
@@ -50,17 +50,17 @@ const SIGNS_EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Inside {
     gossip: Gossip,
-    spreading: Spreading,
-    watching: Watching,
-    deciding: Deciding,
-    telling: Telling,
-    shunned: Shunned,
+    dissemination: Dissemination,
+    failures: FailureHandler,
+    proposer: Proposer,
+    notifier: Notifier,
+    quarantine: Quarantine,
     /// Search for a cluster, in case no remaining member knows this node.
-    astray: Astray,
-    calling: Calling,
+    orphan_recovery: OrphanRecovery,
+    seed_inviter: SeedInviter,
     /// Set while this node, removed after an orderly leave, waits for a remaining member to confirm
     /// it.
-    parting: Option<Parting>,
+    exit_confirmation: Option<ExitConfirmation>,
     /// An input changed something: its consequences are computed after this batch.
     is_unsettled: bool,
     /// Next time to check whether a proposal is needed.
@@ -74,7 +74,7 @@ pub(super) struct Inside {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Parting {
+struct ExitConfirmation {
     ask_at: Instant,
     until: Instant,
 }
@@ -82,15 +82,15 @@ struct Parting {
 impl Inside {
     pub(super) fn new(core: &mut Core, now: Now, gossip: Gossip) -> Self {
         let mut inside = Self {
-            spreading: Spreading::new(core, now, &gossip),
+            dissemination: Dissemination::new(core, now, &gossip),
             gossip,
-            watching: Watching::new(core, now),
-            deciding: Deciding::default(),
-            telling: Telling::default(),
-            shunned: Shunned::default(),
-            astray: Astray::default(),
-            calling: Calling::new(core, now),
-            parting: None,
+            failures: FailureHandler::new(core, now),
+            proposer: Proposer::default(),
+            notifier: Notifier::default(),
+            quarantine: Quarantine::default(),
+            orphan_recovery: OrphanRecovery::default(),
+            seed_inviter: SeedInviter::new(core, now),
+            exit_confirmation: None,
             is_unsettled: true,
             look_at: None,
             signs_at: None,
@@ -98,7 +98,7 @@ impl Inside {
             ends_at: None,
         };
         inside.gossip.see(core.me.incarnation);
-        inside.spreading.changed(News::Heard);
+        inside.dissemination.changed(News::Heard);
         inside.host(core);
         inside
     }
@@ -107,12 +107,12 @@ impl Inside {
         &self.gossip
     }
 
-    pub(super) const fn is_astray(&self) -> bool {
-        self.astray.is_searching()
+    pub(super) const fn is_recovering(&self) -> bool {
+        self.orphan_recovery.is_searching()
     }
 
     pub(super) const fn told(&self) -> &Arc<ClusterState> {
-        self.telling.told()
+        self.notifier.told()
     }
 
     pub(super) fn next_deadline(&self) -> Instant {
@@ -120,49 +120,49 @@ impl Inside {
             return Instant::default();
         }
         let others = [
-            self.deciding.next_deadline(),
-            self.telling.next_deadline(),
-            self.astray.next_deadline(),
-            self.calling.next_deadline(),
+            self.proposer.next_deadline(),
+            self.notifier.next_deadline(),
+            self.orphan_recovery.next_deadline(),
+            self.seed_inviter.next_deadline(),
             self.given_up.next_deadline(),
             self.look_at,
             self.signs_at,
-            self.parting.map(|parting| parting.ask_at.min(parting.until)),
-            Some(self.watching.next_deadline()),
+            self.exit_confirmation.map(|confirmation| confirmation.ask_at.min(confirmation.until)),
+            Some(self.failures.next_deadline()),
         ];
-        others.into_iter().flatten().fold(self.spreading.next_deadline(), Instant::min)
+        others.into_iter().flatten().fold(self.dissemination.next_deadline(), Instant::min)
     }
 
     fn changed_by_me(&mut self) {
-        self.spreading.changed(News::Own);
+        self.dissemination.changed(News::Own);
         self.is_unsettled = true;
     }
 
     // ── time ──
 
     pub(super) fn tick(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<StopReason> {
-        if let Some(why) = self.part(core, now, out).or_else(|| self.seek(core, now, out)) {
+        if let Some(why) = self.confirm_exit(core, now, out).or_else(|| self.seek(core, now, out)) {
             return Some(why);
         }
-        self.telling.tick(now, out);
+        self.notifier.tick(now, out);
         if self.given_up.tick(core, now, &self.gossip, out) {
-            self.telling.spared = self.given_up.nodes();
+            self.notifier.spared = self.given_up.nodes();
         }
-        if self.calling.is_due(now) && self.has_quorum(core) {
+        if self.seed_inviter.is_due(now) && self.has_quorum(core) {
             let leads = self.told().leader == Some(core.me);
-            self.calling.call(core, now, &self.gossip, leads, out);
+            self.seed_inviter.call(core, now, &self.gossip, leads, out);
         }
-        if self.watching.tick(core, now, &mut self.gossip, out) {
+        if self.failures.tick(core, now, &mut self.gossip, out) {
             self.changed_by_me();
         }
-        if let Some(order) = self.watching.resolve(core, now, out)
+        if let Some(order) = self.failures.resolve(core, now, out)
             && let Some(why) = self.resolved(core, now, &order, out)
         {
             return Some(why);
         }
         let why = self.settle(core, now, out);
         if why.is_none() {
-            self.spreading.tick(core, now, &self.gossip, out);
+            self.dissemination.tick(core, now, &self.gossip, out);
         }
         why
     }
@@ -174,9 +174,9 @@ impl Inside {
         if core.pending.take_if(|pending| now.mono >= pending.until).is_some() {
             self.is_unsettled = true;
         }
-        let mut news = self.is_unsettled || self.spreading.has_news();
-        if news && Deciding::follow(core, &mut self.gossip) {
-            self.spreading.changed(News::Heard);
+        let mut news = self.is_unsettled || self.dissemination.has_news();
+        if news && Proposer::follow(core, &mut self.gossip) {
+            self.dissemination.changed(News::Heard);
         }
         if self.gossip.member(me).is_some_and(|own| own.status == Status::Down) {
             return Some(StopReason::Downed);
@@ -187,25 +187,25 @@ impl Inside {
         if self.ends_at.is_some() && self.has_quorum(core) {
             self.ends_at = None; // enough members have returned
         }
-        self.spreading.forget(core, now, &mut self.gossip);
-        news |= self.spreading.has_news();
+        self.dissemination.forget(core, now, &mut self.gossip);
+        news |= self.dissemination.has_news();
         if news {
             self.signs_at = None;
-            self.astray.observe(core, now, &self.gossip);
-            self.calling.observe(now, &self.gossip);
-            self.watching.observe(core, now, &mut self.gossip, out);
+            self.orphan_recovery.observe(core, now, &self.gossip);
+            self.seed_inviter.observe(now, &self.gossip);
+            self.failures.observe(core, now, &mut self.gossip, out);
         }
-        let dues = [self.deciding.next_deadline(), self.look_at];
+        let dues = [self.proposer.next_deadline(), self.look_at];
         let is_due = dues.into_iter().flatten().any(|at| now.mono >= at);
         if news || is_due {
             self.look_at = None;
         }
-        if (news || is_due) && self.deciding.consider(core, now, &mut self.gossip, out) {
-            self.spreading.changed(News::Own);
+        if (news || is_due) && self.proposer.consider(core, now, &mut self.gossip, out) {
+            self.dissemination.changed(News::Own);
         }
-        if news || self.spreading.has_news() {
-            self.telling.tell(core, now, &self.gossip, out);
-            self.spreading.flush(core, now, &self.gossip, out);
+        if news || self.dissemination.has_news() {
+            self.notifier.tell(core, now, &self.gossip, out);
+            self.dissemination.flush(core, now, &self.gossip, out);
             core.remember_members(&self.gossip, out);
         }
         self.is_unsettled = false;
@@ -229,18 +229,18 @@ impl Inside {
         if !self.gossip.contains(node.incarnation)
             && self.gossip.is_removed(node.incarnation, u64::MAX)
         {
-            return self.telling.dismiss(core, now, node, out);
+            return self.notifier.dismiss(core, now, node, out);
         }
-        self.shunned.not_by(node.peer);
-        self.astray.up(core, node, out);
-        if self.calling.is_called(core, node, &self.gossip) && self.has_quorum(core) {
+        self.quarantine.not_by(node.peer);
+        self.orphan_recovery.up(core, node, out);
+        if self.seed_inviter.is_called(core, node, &self.gossip) && self.has_quorum(core) {
             calling::invite(core, node, &self.gossip, out);
         }
         self.at_a_members_address(core, now, node, out);
         self.watched(core, now, out, |monitor, orders| monitor.connected(now.mono, node, orders));
         self.relinked(now, node);
         let waits = |status| matches!(status, Status::Joining | Status::WeaklyUp);
-        let is_missed = |status| waits(status) || self.deciding.has_newcomers();
+        let is_missed = |status| waits(status) || self.proposer.has_newcomers();
         if self.gossip.member(node.incarnation).is_some_and(|member| is_missed(member.status)) {
             // A connected newcomer may be added, or was omitted from an earlier proposal. Followers
             // wait, because in a mass join every newcomer connects with all other nodes.
@@ -252,7 +252,7 @@ impl Inside {
 
     /// These addresses belong to this node.
     pub(super) fn is_own(&mut self, addresses: &[Address]) {
-        self.calling.is_own(addresses);
+        self.seed_inviter.is_own(addresses);
     }
 
     /// Another peer answers at the address of a member. This is evidence against that member, but
@@ -266,7 +266,7 @@ impl Inside {
         let mut taken = Vec::new();
         for address in addresses.into_iter().filter(|address| Some(address) != own.as_ref()) {
             let own_one = (address == core.address).then_some(core.me);
-            let members = self.telling.at(&address).chain(own_one);
+            let members = self.notifier.at(&address).chain(own_one);
             let others: Vec<_> = members.filter(|member| member.peer != node.peer).collect();
             taken.extend(others.into_iter().map(|member| (member, address.clone())));
         }
@@ -277,8 +277,8 @@ impl Inside {
     }
 
     pub(super) fn closed(&mut self, core: &mut Core, now: Now, node: NodeId, out: &mut Out) {
-        self.telling.closed(node, out);
-        self.astray.closed(node);
+        self.notifier.closed(node, out);
+        self.orphan_recovery.closed(node);
         self.watched(core, now, out, |monitor, orders| monitor.closed(now.mono, node, orders));
         self.relinked(now, node);
     }
@@ -292,11 +292,11 @@ impl Inside {
 
     /// A peer refuses this node as removed.
     pub(super) fn quarantined(&mut self, core: &mut Core, by: PeerKey) -> Option<StopReason> {
-        if !self.shunned.by(&self.gossip, by) {
+        if !self.quarantine.by(&self.gossip, by) {
             core.stats.nonsense += 1;
         }
         let (me, epoch) = (core.me.incarnation, core.installed.as_deref());
-        self.shunned.is_out(me, epoch, &self.gossip).then(|| self.out_for_good(core))
+        self.quarantine.is_out(me, epoch, &self.gossip).then(|| self.out_for_good(core))
     }
 
     pub(super) fn refused(&mut self, core: &mut Core, now: Now, node: NodeId, out: &mut Out) {
@@ -338,7 +338,7 @@ impl Inside {
             &mut ostraca_ddata::machine::Outbox<crate::cluster::failure_detector::MonitorOrder>,
         ),
     ) {
-        if self.watching.with(core, now, &mut self.gossip, out, feed) {
+        if self.failures.with(core, now, &mut self.gossip, out, feed) {
             self.changed_by_me();
         }
     }
@@ -386,9 +386,9 @@ impl Inside {
             M::Down(id) if self.gossip.lists(from) => self.down(core, id, out),
             M::YouAreOut { removed } => return self.is_out(core, from, removed),
             M::InitJoinAnswer { .. } | M::Welcome { .. } | M::JoinRefused { .. }
-                if self.astray.is_searching() =>
+                if self.orphan_recovery.is_searching() =>
             {
-                let entry = self.astray.answered(core, now, from, message, out)?;
+                let entry = self.orphan_recovery.answered(core, now, from, message, out)?;
                 return self.found(core, now, (from, entry), out);
             }
             // Late answers to requests sent before this node was in the cluster.
@@ -420,13 +420,13 @@ impl Inside {
             return None;
         }
         let (me, seen) = (core.me.incarnation, self.gossip.seen().len());
-        match self.spreading.receive(core, now, &mut self.gossip, from, message, out) {
+        match self.dissemination.receive(core, now, &mut self.gossip, from, message, out) {
             Ok(()) => {
                 // A change of the seen set matters once all members have seen the state, or while a
                 // member is unreachable.
                 let is_seen = self.gossip.seen().len() != seen;
                 self.is_unsettled |=
-                    self.spreading.has_news() || is_seen && self.gossip.converged(me);
+                    self.dissemination.has_news() || is_seen && self.gossip.converged(me);
                 if is_seen && !self.gossip.reachability().is_all_reachable() {
                     self.signs_at.get_or_insert(now.mono + SIGNS_EVERY);
                 }
@@ -440,11 +440,11 @@ impl Inside {
                         core.say(now, Notice::ForeignCluster { node: from, ours, theirs }, out);
                     }
                     GossipRefused::SenderRemoved(_) => {
-                        self.telling.dismiss(core, now, from, out);
+                        self.notifier.dismiss(core, now, from, out);
                     }
                     // A node that searches for its cluster got that gossip from members that are
                     // gone.
-                    GossipRefused::Stranger(_) if self.astray.is_searching() => {}
+                    GossipRefused::Stranger(_) if self.orphan_recovery.is_searching() => {}
                     GossipRefused::Stranger(id) if self.gossip.contains(id) => {
                         core.send(from, ClusterMessage::YouAreOut { removed: false }, out);
                     }
@@ -495,10 +495,10 @@ impl Inside {
     /// needs no cluster.
     fn seek(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<StopReason> {
         let own = self.gossip.member(core.me.incarnation).map(|own| own.status);
-        if own == Some(Status::Exiting) && self.astray.is_over(now) {
+        if own == Some(Status::Exiting) && self.orphan_recovery.is_over(now) {
             return Some(StopReason::Left);
         }
-        let entry = self.astray.tick(core, now, &self.gossip, out)?;
+        let entry = self.orphan_recovery.tick(core, now, &self.gossip, out)?;
         self.found(core, now, (core.me, entry), out)
     }
 
@@ -529,11 +529,11 @@ impl Inside {
     fn begin_anew(&mut self, core: &mut Core, now: Now, state: &Gossip, out: &mut Out) {
         let mut gossip = state.clone();
         gossip.resume(core.me.incarnation, &self.gossip);
-        self.spreading = Spreading::new(core, now, &gossip);
+        self.dissemination = Dissemination::new(core, now, &gossip);
         self.gossip = gossip;
-        self.telling.let_go(&self.gossip, out);
-        (self.deciding, self.shunned) = (Deciding::default(), Shunned::default());
-        self.astray = Astray::default();
+        self.notifier.let_go(&self.gossip, out);
+        (self.proposer, self.quarantine) = (Proposer::default(), Quarantine::default());
+        self.orphan_recovery = OrphanRecovery::default();
         self.changed_by_me();
         self.host(core);
     }
@@ -607,17 +607,19 @@ impl Inside {
         }
         // If no remaining member has this configuration, the others could not continue: they must
         // confirm it first.
-        self.parting = Some(Parting { ask_at: now.mono, until: now.mono + ASK_OUT_FOR });
+        self.exit_confirmation =
+            Some(ExitConfirmation { ask_at: now.mono, until: now.mono + ASK_OUT_FOR });
         None
     }
 
-    fn part(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<StopReason> {
-        let parting = self.parting?;
-        if now.mono >= parting.until {
+    fn confirm_exit(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<StopReason> {
+        let confirmation = self.exit_confirmation?;
+        if now.mono >= confirmation.until {
             return Some(StopReason::Left);
         }
-        if now.mono >= parting.ask_at {
-            self.parting = Some(Parting { ask_at: now.mono + ASK_OUT_EVERY, ..parting });
+        if now.mono >= confirmation.ask_at {
+            self.exit_confirmation =
+                Some(ExitConfirmation { ask_at: now.mono + ASK_OUT_EVERY, ..confirmation });
             let stays = |id: ReplicaId| core.installed.as_ref().is_some_and(|e| e.is_member(id));
             let staying = self.gossip.members().filter(|member| stays(member.incarnation()));
             for node in staying.map(|member| member.node).collect::<Vec<_>>() {
@@ -638,12 +640,12 @@ impl Inside {
             let mut gone = before.removed_by(epoch);
             gone.retain(|id| epoch.is_forced_after(before) || epoch.kept().contains(id));
             self.given_up.add(core, now, &self.gossip, &gone);
-            self.given_up.spare(core, now, self.telling.departed(), &gone);
-            self.telling.spared = self.given_up.nodes();
+            self.given_up.spare(core, now, self.notifier.departed(), &gone);
+            self.notifier.spared = self.given_up.nodes();
         }
         let has_same =
             previous.map(Epoch::members) == core.installed.as_deref().map(Epoch::members);
-        self.deciding.installed(now, has_same);
+        self.proposer.installed(now, has_same);
         self.ends_at = None;
         self.is_unsettled = true;
     }
@@ -654,7 +656,7 @@ impl Inside {
     }
 
     pub(super) fn outcome(&mut self, now: Now, outcome: &Outcome) {
-        self.deciding.outcome(now, outcome);
+        self.proposer.outcome(now, outcome);
         self.is_unsettled = true;
     }
 
@@ -665,7 +667,7 @@ impl Inside {
         answer: Option<LeaseAnswer>,
         out: &mut Out,
     ) -> Option<StopReason> {
-        let order = self.watching.lease(core, now, answer, out)?;
+        let order = self.failures.lease(core, now, answer, out)?;
         self.resolved(core, now, &order, out)
     }
 
@@ -710,14 +712,14 @@ impl Inside {
         let resolution = match order {
             ResolverOrder::Resolve(resolution) => resolution,
             ResolverOrder::Withdraw => {
-                self.deciding.spare_all();
+                self.proposer.spare_all();
                 return None;
             }
             ResolverOrder::AcquireLease | ResolverOrder::ReleaseLease => return None,
         };
         let me = core.me.incarnation;
         if resolution.decision != Decision::DownTargets {
-            self.deciding.spare_all(); // DownTargets only adds members
+            self.proposer.spare_all(); // DownTargets only adds members
         }
         if resolution.down.contains(&core.me) {
             let me = core.me.incarnation;
@@ -735,21 +737,21 @@ impl Inside {
             let (inside, outside): (Vec<_>, Vec<_>) =
                 victims.partition(|id| epoch.is_some_and(|epoch| epoch.is_member(*id)));
             if core.canary.has(Bug::RemovedByVerdict) && self.gossip.remove(me, &inside) {
-                self.spreading.changed(News::Own);
+                self.dissemination.changed(News::Own);
             }
-            self.deciding.victims.extend(inside);
+            self.proposer.victims.extend(inside);
             if resolution.sets_aside() {
                 let is_heard = |node: &&NodeId| {
                     core.links.is_up(**node)
                         && self.gossip.reachability().verdict(me, node.incarnation).is_none()
                 };
                 let heard = resolution.down.iter().filter(is_heard);
-                self.deciding.heard.extend(heard.map(|node| node.incarnation));
+                self.proposer.heard.extend(heard.map(|node| node.incarnation));
             }
             for id in outside {
                 // It is in no configuration, so none can remove it.
                 if self.gossip.move_to(me, id, Status::Down).unwrap_or(false) {
-                    self.spreading.changed(News::Own);
+                    self.dissemination.changed(News::Own);
                 }
             }
             self.is_unsettled = true;

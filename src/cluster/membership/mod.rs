@@ -215,7 +215,7 @@ impl Membership {
     pub fn waits_for(&self) -> Option<Notice> {
         match &self.stage {
             Stage::Searching(searching) => searching.waits_for(&self.core),
-            Stage::Inside(inside) => inside.is_astray().then_some(Notice::Astray),
+            Stage::Inside(inside) => inside.is_recovering().then_some(Notice::OrphanRecovery),
             Stage::New | Stage::Over(_) => None,
         }
     }

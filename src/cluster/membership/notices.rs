@@ -35,7 +35,7 @@ const fn kind(notice: &Notice) -> &'static str {
         Notice::Resumed { .. } => "resumed",
         Notice::NotResumed { .. } => "doubt",
         Notice::FoundersLost { .. } => "founders",
-        Notice::Astray => "astray",
+        Notice::OrphanRecovery => "orphan",
         Notice::NoSeedInside => "inside",
         Notice::JoinRefused { .. } => "refused",
         Notice::SettingsDiffer { .. } => "settings",

@@ -421,7 +421,7 @@ pub enum Notice {
          seeds and the members' addresses to be let in anew. Without a data directory it ends itself \
          once it knows that no member is left, or after a minute: have a supervisor start it again"
     )]
-    Astray,
+    OrphanRecovery,
     /// No seed is a member, and no invited seed joins.
     #[error(
         "no seed of this node's list is a member, and none joins when it is invited: a node that \

@@ -90,10 +90,10 @@ impl Searching {
         let known = core.memory.known.clone();
         let is_seed = seeds.contains(&core.address) || core.config.expected_nodes.is_some();
         let founds = if seeds.is_empty() { !core.config.wait_for_join } else { is_seed };
-        let seats = core.config.expected_nodes.unwrap_or(seeds.len()).max(1);
+        let voter_count = core.config.expected_nodes.unwrap_or(seeds.len()).max(1);
         let founding = (founds && core.memory.cluster.is_none()).then(|| {
             let memory = core.memory.founding.clone().unwrap_or_default();
-            Founding::new(core.me, seats, memory, core.canary)
+            Founding::new(core.me, voter_count, memory, core.canary)
         });
         let longest = core.config.retry_unsuccessful_join_after;
         let mut search = Self::of(core, now, (seeds, known), founding, longest);
@@ -165,7 +165,7 @@ impl Searching {
         self.join = self.join.filter(|(via, _)| *via != node);
     }
 
-    /// Another name of a seed resolves to this node, so no other node has that seat. A DNS name may
+    /// Another name of a seed resolves to this node, so no other node votes for it. A DNS name may
     /// also resolve to other nodes, and is asked as well.
     pub(super) fn is_own(&mut self, core: &Core, addresses: &[Address]) {
         let before = self.asked.len();
@@ -181,7 +181,7 @@ impl Searching {
         if let Some(founding) = self.founding.as_mut().filter(|_| twice > 0)
             && core.config.expected_nodes.is_none()
         {
-            founding.has_fewer_seats(self.asked.len() + 1);
+            founding.set_fewer_voters(self.asked.len() + 1);
         }
     }
 

@@ -18,11 +18,11 @@ use crate::cluster::member::Status;
 
 /// Peers that refuse this node.
 #[derive(Debug, Default)]
-pub(super) struct Shunned {
+pub(super) struct Quarantine {
     by: BTreeSet<PeerKey>, // ≤ members
 }
 
-impl Shunned {
+impl Quarantine {
     /// Records that a peer refuses this node. Returns whether the peer is a member.
     pub(super) fn by(&mut self, gossip: &Gossip, peer: PeerKey) -> bool {
         let is_member = gossip.incarnations_of(peer).next().is_some();
@@ -83,16 +83,16 @@ mod tests {
         let epoch = Epoch::founding(id_of_first, members, EpochSettings::default());
         let epoch = epoch.expect("five");
         for (what, text, by, expected) in CASES {
-            let (gossip, mut shunned) = (state(text), Shunned::default());
+            let (gossip, mut quarantine) = (state(text), Quarantine::default());
             for name in by.split_whitespace() {
                 let peer = node(id(name.chars().next().expect("a name")).get()).peer;
-                assert_eq!(shunned.by(&gossip, peer), name != "F");
+                assert_eq!(quarantine.by(&gossip, peer), name != "F");
             }
-            assert_eq!(shunned.is_out(id('E'), Some(&epoch), &gossip), *expected, "{what}");
+            assert_eq!(quarantine.is_out(id('E'), Some(&epoch), &gossip), *expected, "{what}");
             for name in 'A'..='D' {
-                shunned.not_by(node(id(name).get()).peer);
+                quarantine.not_by(node(id(name).get()).peer);
             }
-            assert!(!shunned.is_out(id('E'), Some(&epoch), &gossip), "{what}");
+            assert!(!quarantine.is_out(id('E'), Some(&epoch), &gossip), "{what}");
         }
     }
 }

@@ -15,11 +15,11 @@ use std::time::Duration;
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::{NodeId, ReplicaId};
 
-use super::former::Former;
+use super::former::StateHistory;
 use super::{Core, Out};
 use crate::cluster::gossip::Gossip;
 use crate::cluster::gossip::exchange::{Answer, GossipDigest, GossipRefused, Received};
-use crate::cluster::gossip::forgetting::Forgetting;
+use crate::cluster::gossip::forgetting::Tombstones;
 use crate::cluster::gossip::merge::Merged;
 use crate::cluster::gossip::targets::{News, Targeting, fanout, pace};
 use crate::cluster::leader;
@@ -36,7 +36,7 @@ const AT_ONCE: u32 = 4;
 
 /// Schedules gossip and selects its receivers.
 #[derive(Debug)]
-pub(super) struct Spreading {
+pub(super) struct Dissemination {
     targeting: Targeting,
     /// The state has changed since its consequences were computed.
     is_fresh: bool,
@@ -47,7 +47,7 @@ pub(super) struct Spreading {
     merged_at: Option<Instant>,
     /// Time until which the sent messages have used the budget of one per [`PACE`].
     paid_until: Instant,
-    former: Former,
+    history: StateHistory,
     /// The state and its digest; `None` after a change.
     shared: Option<(u64, Arc<Gossip>)>,
     whole_at: BTreeMap<ReplicaId, Instant>, // recent receivers of the whole state; ≤ members
@@ -55,10 +55,10 @@ pub(super) struct Spreading {
     repair_at: Option<Instant>,
     repair_until: Instant,
     was_converged: bool,
-    forgetting: Forgetting,
+    tombstones: Tombstones,
 }
 
-impl Spreading {
+impl Dissemination {
     pub(super) fn new(core: &mut Core, now: Now, gossip: &Gossip) -> Self {
         let config = &core.config;
         let targeting = Targeting {
@@ -73,14 +73,14 @@ impl Spreading {
             news: None,
             merged_at: None,
             paid_until: now.mono,
-            former: Former::new(Arc::new(gossip.clone())),
+            history: StateHistory::new(Arc::new(gossip.clone())),
             shared: None,
             whole_at: BTreeMap::new(),
             gossip_at: now.mono + first,
             repair_at: None,
             repair_until: now.mono,
             was_converged: false,
-            forgetting: Forgetting::new(),
+            tombstones: Tombstones::new(),
         }
     }
 
@@ -126,7 +126,7 @@ impl Spreading {
     pub(super) fn flush(&mut self, core: &mut Core, now: Now, gossip: &Gossip, out: &mut Out) {
         if std::mem::take(&mut self.is_fresh) {
             let (digest, state) = self.shared(gossip).clone();
-            self.former.is_now(digest, state);
+            self.history.is_now(digest, state);
             self.repair_until = now.mono + REPAIR_FOR;
             self.repair_at.get_or_insert(now.mono + REPAIR_EVERY);
             self.whole_at.retain(|_, at| now.mono < *at + PACE);
@@ -164,7 +164,7 @@ impl Spreading {
 
     /// The delta of the change, or the whole state if that is not much longer.
     fn news_of(&mut self, core: &mut Core, gossip: &Gossip, targets: usize) -> ClusterMessage {
-        if let Some(delta) = self.former.news(gossip) {
+        if let Some(delta) = self.history.news(gossip) {
             core.stats.deltas_sent += targets as u64;
             ClusterMessage::GossipDelta(Arc::new(delta))
         } else {
@@ -181,7 +181,7 @@ impl Spreading {
             return;
         }
         let digest = self.digest(gossip);
-        self.former.all_have(digest);
+        self.history.all_have(digest);
         if leader::leader(gossip, me) == Some(me) {
             let limit = self.targeting.direct_limit.max(fanout(gossip.len()));
             let seen = gossip.who_has_seen();
@@ -238,31 +238,31 @@ impl Spreading {
             ClusterMessage::Gossip(state) => {
                 let (content, own) = (state.digest(), self.digest(gossip));
                 theirs = Some(content);
-                let received = if content != own && self.former.knows(content) {
+                let received = if content != own && self.history.knows(content) {
                     // Many peers send the same state: a contained one is not merged again.
                     let digest = GossipDigest { cluster: state.cluster(), content, seen: None };
                     gossip.receive_digest(peer, &digest, own, |_| true)?
                 } else {
                     gossip.receive(me, peer, state)?
                 };
-                self.former.contains(content);
+                self.history.contains(content);
                 self.has_it_too(me, peer, content == own);
                 self.received(core, now, received)
             }
             ClusterMessage::GossipDelta(delta) => {
                 let own = self.digest(gossip);
                 self.has_it_too(me, peer, delta.content() == own);
-                let knows = |digest| self.former.knows(digest);
+                let knows = |digest| self.history.knows(digest);
                 let received = gossip.receive_delta((me, peer), delta, own, knows)?;
                 if received.answer != Answer::Status {
-                    self.former.contains(delta.content());
+                    self.history.contains(delta.content());
                 }
                 self.received(core, now, received)
             }
             ClusterMessage::GossipDigest(digest) => {
                 let own = self.digest(gossip);
                 theirs = Some(digest.content);
-                let knows = |digest| self.former.knows(digest);
+                let knows = |digest| self.history.knows(digest);
                 let received = gossip.receive_digest(peer, digest, own, knows)?;
                 self.received(core, now, received)
             }
@@ -301,7 +301,7 @@ impl Spreading {
             Answer::Nothing => return,
             Answer::Status => ClusterMessage::GossipStatus(gossip.status()),
             Answer::State => {
-                if let Some(delta) = theirs.and_then(|base| self.former.news_since(gossip, base)) {
+                if let Some(delta) = theirs.and_then(|base| self.history.news_since(gossip, base)) {
                     core.stats.deltas_sent += 1;
                     ClusterMessage::GossipDelta(Arc::new(delta))
                 } else if self.may_send_whole(now, gossip, to) {
@@ -351,7 +351,7 @@ impl Spreading {
         if gossip.tombstones().len() == 0 {
             return;
         }
-        let due = self.forgetting.due(now.mono, gossip, age);
+        let due = self.tombstones.due(now.mono, gossip, age);
         let leads = |gossip: &Gossip| leader::leader(gossip, me) == Some(me);
         if let Some(stamp) = due.filter(|_| leads(gossip) && gossip.converged(me))
             && gossip.forget_up_to(me, stamp)

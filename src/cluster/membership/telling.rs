@@ -24,7 +24,7 @@ const DEPARTED_MAX: usize = 1_024;
 
 /// The last notifications to each part.
 #[derive(Debug, Default)]
-pub(super) struct Telling {
+pub(super) struct Notifier {
     publisher: Publisher,
     kept: BTreeMap<NodeId, Address>,         // ≤ members
     at: BTreeMap<Address, BTreeSet<NodeId>>, // nodes of `kept` by address; ≤ members
@@ -36,7 +36,7 @@ pub(super) struct Telling {
     pub(super) spared: BTreeSet<NodeId>, // ≤ members of a configuration
 }
 
-impl Telling {
+impl Notifier {
     pub(super) const fn told(&self) -> &Arc<ClusterState> {
         self.publisher.told()
     }
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn members_down_only_in_a_lost_state_are_granted_again() {
         for (lost, found, expected) in LOST {
-            let (mut telling, mut out) = (Telling::default(), Outbox::new());
+            let (mut notifier, mut out) = (Notifier::default(), Outbox::new());
             let down = |output: &Output| match output {
                 Output::GuardDown(id) => Some(*id),
                 _ => None,
@@ -213,11 +213,11 @@ mod tests {
                 Output::GuardNotDown(id) => Some(*id),
                 _ => None,
             };
-            telling.guard(&state(lost), &mut out);
+            notifier.guard(&state(lost), &mut out);
             let first = told(&mut out, down);
-            telling.let_go(&state(found), &mut out);
+            notifier.let_go(&state(found), &mut out);
             assert_eq!(told(&mut out, not_down), *expected, "{lost}; {found}");
-            telling.guard(&state(found), &mut out);
+            notifier.guard(&state(found), &mut out);
             let still: String = first.chars().filter(|name| !expected.contains(*name)).collect();
             assert_eq!(told(&mut out, down), still, "{lost}; {found}");
         }
@@ -225,11 +225,11 @@ mod tests {
 
     #[test]
     fn down_and_removed_member_is_not_granted_again() {
-        let (mut telling, mut out) = (Telling::default(), Outbox::new());
+        let (mut notifier, mut out) = (Notifier::default(), Outbox::new());
         let mut gossip = state("A Bd C");
-        telling.guard(&gossip, &mut out);
+        notifier.guard(&gossip, &mut out);
         gossip.remove(id('A'), &[id('B')]);
-        telling.let_go(&gossip, &mut out);
+        notifier.let_go(&gossip, &mut out);
         let risen = |output: &Output| matches!(output, Output::GuardNotDown(_));
         assert!(!out.drain().any(|output| risen(&output)));
     }

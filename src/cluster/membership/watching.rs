@@ -25,7 +25,7 @@ use crate::cluster::wire::ClusterMessage;
 
 /// The failure detector and the downing strategy of one node.
 #[derive(Debug)]
-pub(super) struct Watching {
+pub(super) struct FailureHandler {
     pub(super) monitor: Monitor,
     resolver: Resolver,
     /// Whether a member was unreachable at the last evaluation of the strategy.
@@ -33,7 +33,7 @@ pub(super) struct Watching {
     orders: Outbox<failure_detector::MonitorOrder>,
 }
 
-impl Watching {
+impl FailureHandler {
     pub(super) fn new(core: &mut Core, now: Now) -> Self {
         let config = &core.config;
         let leases = if config.lease.enabled { Leases::On } else { Leases::Off };

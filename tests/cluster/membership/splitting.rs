@@ -252,7 +252,7 @@ fn who_was_let_in_by_a_side_that_held_all_others_down_looks_for_the_cluster_anew
         sim.heal();
         until(&mut sim, 20, |sim| agree(sim, &[stays, 2]));
         let notices = &at(&sim, 2).notices;
-        assert!(notices.contains(&Notice::Astray), "seed {seed}: {notices:?}");
+        assert!(notices.contains(&Notice::OrphanRecovery), "seed {seed}: {notices:?}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tables of convergence, and the effect of each change on a state.
 
-use super::super::forgetting::Forgetting;
+use super::super::forgetting::Tombstones;
 use super::super::{JoinRefused, Joined, StatusRefused, TOMBSTONES_MAX};
 use super::*;
 
@@ -161,7 +161,7 @@ fn next_stamp_exceeds_all_stamps_of_the_state() {
 fn reference_5_1_06_tombstone_is_dropped_at_its_age() {
     let at = |secs: u64| Instant::from_nanos(secs * 1_000_000_000);
     let day = Duration::from_secs(86_400);
-    let (mut tracker, mut gossip) = (Forgetting::new(), state("A B C D"));
+    let (mut tracker, mut gossip) = (Tombstones::new(), state("A B C D"));
     gossip.remove(id('A'), &[id('B')]);
     assert_eq!(tracker.due(at(100), &gossip, day), None);
     gossip.remove(id('A'), &[id('C')]);
@@ -178,7 +178,7 @@ fn reference_5_1_06_tombstone_is_dropped_at_its_age() {
 #[test]
 fn young_tombstone_keeps_those_with_higher_stamps() {
     let at = |secs: u64| Instant::from_nanos(secs * 1_000_000_000);
-    let (mut tracker, mut one, mut other) = (Forgetting::new(), state("A B C"), state("A B C D"));
+    let (mut tracker, mut one, mut other) = (Tombstones::new(), state("A B C"), state("A B C D"));
     one.remove(id('A'), &[id('C')]);
     other.remove(id('B'), &[id('D')]);
     let age = Duration::from_secs(10);

@@ -12,16 +12,16 @@ use super::{
     Entry, LATECOMERS, PATIENCE, RESEND, Searching, TURN, UNHEARD, foundation, is_lost, is_sound,
 };
 use crate::cluster::member::Address;
-use crate::cluster::membership::founding::{Founding, Seat, Step};
+use crate::cluster::membership::founding::{Founding, FoundingStep, VoterKey};
 use crate::cluster::membership::port::Notice;
 use crate::cluster::membership::{Core, Out, SEEDS_MAX};
 use crate::cluster::wire::{ClusterMessage, Foundation, FoundingBallot, InitAnswer};
 
 impl Searching {
-    /// The seeds that can vote with this one, including itself, keyed by their seats.
-    pub(super) fn voters(&self, core: &Core) -> BTreeMap<Seat, NodeId> {
+    /// The seeds that can vote with this one, including itself, by their keys.
+    pub(super) fn voters(&self, core: &Core) -> BTreeMap<VoterKey, NodeId> {
         let by_key = core.config.expected_nodes.is_some();
-        let seat = |node: NodeId, address: &Address| {
+        let key = |node: NodeId, address: &Address| {
             if by_key {
                 format!("{:?}", node.peer.as_bytes()) // two incarnations of a peer have one vote
             } else {
@@ -30,14 +30,14 @@ impl Searching {
         };
         let agreeing = core.links.at(&self.asked).into_iter();
         let agreeing = agreeing.filter(|(node, _)| self.equal.contains(node));
-        let mut voters: BTreeMap<Seat, NodeId> =
-            agreeing.map(|(node, address)| (seat(node, &address), node)).collect();
-        voters.insert(seat(core.me, &core.address), core.me);
+        let mut voters: BTreeMap<VoterKey, NodeId> =
+            agreeing.map(|(node, address)| (key(node, &address), node)).collect();
+        voters.insert(key(core.me, &core.address), core.me);
         voters
     }
 
-    pub(super) fn seat_of(&self, core: &Core, node: NodeId) -> Option<Seat> {
-        self.voters(core).into_iter().find(|(_, voter)| *voter == node).map(|(seat, _)| seat)
+    pub(super) fn voter_key_of(&self, core: &Core, node: NodeId) -> Option<VoterKey> {
+        self.voters(core).into_iter().find(|(_, voter)| *voter == node).map(|(key, _)| key)
     }
 
     pub(super) fn stop_founding(&mut self) {
@@ -49,7 +49,7 @@ impl Searching {
 
     /// Delay before this node proposes: none if it is the first in the list. It waits for earlier
     /// seeds that agree, and briefly for earlier seeds that have not answered yet.
-    pub(super) fn turn(&self, core: &mut Core, voters: &BTreeMap<Seat, NodeId>) -> Duration {
+    pub(super) fn turn(&self, core: &mut Core, voters: &BTreeMap<VoterKey, NodeId>) -> Duration {
         let before = voters.values().take_while(|voter| **voter != core.me).count();
         let listed = self.seeds.range(..core.address.clone());
         let unheard = listed.filter(|seed| !voters.contains_key(seed.as_str())).count();
@@ -114,8 +114,8 @@ impl Searching {
         out: &mut Out,
     ) -> Option<Entry> {
         use ClusterMessage as M;
-        let seat = self.seat_of(core, from);
-        let (Some(seat), Some(founding)) = (seat, &mut self.founding) else {
+        let key = self.voter_key_of(core, from);
+        let (Some(key), Some(founding)) = (key, &mut self.founding) else {
             core.stats.nonsense += 1;
             return None;
         };
@@ -137,9 +137,9 @@ impl Searching {
                     core.stats.nonsense += 1;
                     return None;
                 }
-                founding.promise(seat, ballot, member, accepted)
+                founding.promise(key, ballot, member, accepted)
             }
-            M::FoundingAccepted(ballot) => founding.accepted(seat, ballot),
+            M::FoundingAccepted(ballot) => founding.accepted(key, ballot),
             M::FoundingRefused { ballot, promised } => founding.refused(ballot, promised),
             _ => {
                 core.stats.nonsense += 1;
@@ -176,12 +176,12 @@ impl Searching {
         &mut self,
         core: &mut Core,
         now: Now,
-        step: Step,
+        step: FoundingStep,
         out: &mut Out,
     ) -> Option<Entry> {
         match step {
-            Step::Wait => {}
-            Step::Free => {
+            FoundingStep::Wait => {}
+            FoundingStep::Free => {
                 let promised = self.founding.as_ref().map_or(0, |f| f.promisers().len());
                 if promised >= self.voters(core).len() {
                     self.latecomers_until = None;
@@ -190,7 +190,7 @@ impl Searching {
                     self.latecomers_until.get_or_insert(now.mono + LATECOMERS);
                 }
             }
-            Step::Adopted(foundation) => {
+            FoundingStep::Adopted(foundation) => {
                 let promisers = self.founding.as_ref().map(Founding::promisers).unwrap_or_default();
                 if is_lost(&foundation, &promisers) {
                     let cluster = foundation.gossip.cluster();
@@ -198,12 +198,12 @@ impl Searching {
                 }
                 self.propose(core, foundation, out);
             }
-            Step::Overtaken => {
+            FoundingStep::Overtaken => {
                 self.stop_founding();
                 let turn = self.turn(core, &self.voters(core));
                 self.propose_at = Some(now.mono + TURN + turn);
             }
-            Step::Founded(foundation) => {
+            FoundingStep::Founded(foundation) => {
                 let mut voters = self.voters(core);
                 voters.retain(|_, voter| *voter != core.me);
                 for voter in voters.into_values() {
