@@ -232,8 +232,8 @@ impl fmt::Debug for Address {
     }
 }
 
-/// What a member hosts, as announced by itself. A merge keeps the announcement with the higher
-/// revision.
+/// Hosted entity types of a member, as announced by itself. A merge keeps the announcement with the
+/// higher revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Hosting {
     /// The member increments it with each change. It is the first field because the derived order

@@ -88,7 +88,7 @@ pub enum ClusterMessage {
     /// Member or searching node → newcomer: answer to `InitJoin`.
     #[serde(rename = "k")]
     InitJoinAnswer {
-        /// What the answering node can do for the newcomer.
+        /// The help that the answering node can give.
         #[serde(rename = "w")]
         what: InitAnswer,
         /// Settings of the answering node.
@@ -115,7 +115,7 @@ pub enum ClusterMessage {
     /// Member → newcomer: refusal.
     #[serde(rename = "n")]
     JoinRefused {
-        /// What an operator should do.
+        /// Reason, and the action of an operator that resolves it.
         #[serde(rename = "y")]
         why: String,
         /// Whether the reason may disappear without an operator, for example once an old
@@ -221,7 +221,7 @@ pub enum ClusterMessage {
     },
 }
 
-/// What the answering node can do for a newcomer.
+/// Answer of a node to a newcomer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InitAnswer {
     /// It is a member: send `Join`.

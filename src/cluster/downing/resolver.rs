@@ -34,7 +34,7 @@ pub enum ResolverOrder {
     /// Propose to remove the members to be downed; stop if this node is among them. The order is
     /// repeated after another `stable_after` while they are still members.
     Resolve(Resolution),
-    /// Earlier orders no longer apply: by the present view no member is to be downed, or another
+    /// Earlier orders no longer apply: by the present view no member must be downed, or another
     /// node acts. Do not propose them again; a proposal in progress may still be decided.
     Withdraw,
     /// Request the lease and report the answer to [`Resolver::lease_answered`].

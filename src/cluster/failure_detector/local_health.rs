@@ -36,7 +36,7 @@ impl LocalHealth {
     }
 
     /// Evaluates a round of heartbeats: the number of expected and of missing answers. Rounds with
-    /// fewer than two expected answers are ignored, because one peer says nothing about this node.
+    /// fewer than two expected answers are ignored, because one peer is no evidence about this node.
     pub fn judge(&mut self, asked: usize, missed: usize) {
         match asked {
             0 | 1 => {}

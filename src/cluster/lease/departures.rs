@@ -12,7 +12,7 @@ use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::Epoch;
 
-/// What is known about a node that is not in the next configuration.
+/// Knowledge about a node that is not in the next configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
     /// It announced that nothing runs on it any longer, or its process is proven dead.

@@ -210,7 +210,7 @@ impl Membership {
         &self.core.stats
     }
 
-    /// What a node that is not in a cluster waits for, as it appears in the log.
+    /// The notice about the cluster that a searching node waits for, as it appears in the log.
     #[must_use]
     pub fn waits_for(&self) -> Option<Notice> {
         match &self.stage {

@@ -424,7 +424,7 @@ impl Searching {
         }
     }
 
-    /// What this node waits for, as far as it knows.
+    /// The notice about the nodes that this node waits for, as far as it knows them.
     pub(super) fn waits_for(&self, core: &Core) -> Option<Notice> {
         let linked = core.links.at(&self.asked);
         let answering = linked.iter().filter(|(node, _)| self.answers.contains_key(node));

@@ -1,4 +1,4 @@
-//! Contradictory records: the removed members, and that no more are removed than necessary.
+//! Contradictory records: the removed members, of which there must be as few as possible.
 
 use super::{name, names, node, split};
 use crate::cluster::downing::{KeepMajority, Resolution, Strategy, Trust, View, resolve};
