@@ -1,4 +1,4 @@
-//! Protocols of the cluster on virtual time, with faults: one module per protocol.
+//! Cluster protocols on virtual time, with injected faults: one module per protocol.
 
 mod lease;
 mod membership;

@@ -1,27 +1,28 @@
-//! The singleton under faults: never two at once, and one when the faults are over.
+//! The singleton under faults: never two instances at once, and one when the faults have ended.
 //!
-//! The world of the lease's model, with real leases and configurations, in which nodes also
-//! gossip whether they are candidates, leave, are removed and come back all the time. An instance
+//! The model is that of the lease tests, with real leases and configurations. In addition, nodes
+//! announce whether they are candidates, leave, are removed and return all the time. An instance
 //! takes up to 3 s to stop.
 //!
-//! The checklist of spec/reference/pekko-cluster.md §5.7, and what shows each. Tests without a
-//! place are in src/cluster/singleton.
-//! - Starts on the oldest of the role: `instance_starts_on_the_oldest_candidate`; exactly one at all
-//!   times: here. "Within 3 s of formation" needs whole nodes: not here.
-//! - Leave, order of termination and start, until one is left: `one_after_the_other_leaves_…`.
-//! - Crash of the oldest, of the three oldest: `after_a_crash_…`; never earlier than out of the
-//!   configuration. Self downed stops without hand-over: `removed_node_stops_without_handover`.
-//! - The second oldest leaves as well: `known_failure_08_…`. The new oldest crashes in mid
-//!   hand-over: `a_new_oldest_that_crashes_…`.
-//! - A rejoin takes nothing back: `who_joins_later_takes_nothing_away_…`. Other roles:
-//!   `members_of_another_role_…`. Data centers: there are none.
-//! - Stopped by itself: `an_instance_that_stops_by_itself_…`. Restart of a stuck manager: there
-//!   is nothing to be stuck on, requests are repeated until the other is out.
-//! - Lease: `nothing_starts_without_a_lease_…`; here the hosting lease is the only one, so there
-//!   is no acquiring, and a release that fails is waited out by whoever removes the node.
-//! - Proxy: the eight tests of `proxy.rs`. `buffer-size` above 10,000 is for the configuration to
-//!   refuse.
-//! - Preparing for shutdown: `while_the_cluster_prepares_to_stop_…`.
+//! The behaviours that Akka's tests assert for cluster singletons, and the tests that cover them.
+//! Tests without a file are in src/cluster/singleton.
+//! - Starts on the oldest member with the role: `instance_starts_on_the_oldest_candidate`; exactly
+//!   one at all times: here. "Within 3 s of formation" needs whole nodes and is not covered.
+//! - Leave, order of termination and start, until one is left:
+//!   `instance_moves_as_members_leave_one_by_one`.
+//! - Crash of the oldest, and of the three oldest: `successor_waits_for_removal_…`; never before
+//!   the removal. A downed node stops without handover: `removed_node_stops_without_handover`.
+//! - The second oldest leaves as well: `known_failure_08_…`. The new oldest crashes during the
+//!   handover: `crash_during_handover_passes_to_the_next_candidate`.
+//! - A rejoin takes nothing back: `rejoined_node_does_not_take_the_instance_back`. Other roles:
+//!   `members_of_another_role_…`. There are no data centres.
+//! - Stopped by itself: `finished_instance_is_not_restarted_on_its_node`. Restart of a stuck
+//!   manager: not needed, because requests are repeated until the other node is removed.
+//! - Lease: `instance_needs_a_lease`; the hosting lease is the only one, so there is no
+//!   acquisition, and if a release fails, the removal waits for the end of the lease.
+//! - Proxy: the tests in `proxy.rs`. A `buffer-size` above 10,000 must be rejected by the
+//!   configuration.
+//! - Preparing for shutdown: `full_shutdown_freezes_starts_and_handovers`.
 
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ use crate::lease::{Weakened, must_be_caught_by, world_and_shared};
 
 const CHAOS: Duration = Duration::from_secs(100);
 
-/// Some places are of another role, but two at least are candidates.
+/// Some places have another role; at least two are candidates.
 fn standings(seed: Seed, weather: &mut Weather) {
     let mut draw = Stream::split(seed.value, "singleton roles", 0);
     let mut one = |place| match place {
@@ -46,7 +47,7 @@ fn standings(seed: Seed, weather: &mut Weather) {
     weather.toggles = *draw.pick(&[0.0, 0.02, 0.1]);
 }
 
-/// Chaos, then peace: a minute after which one runs, if a quorum lives.
+/// Runs faults, then one minute without faults. Afterwards one instance runs, if a quorum is alive.
 fn run(seed: Seed, weakened: Weakened, crashes: bool) -> Result<Totals, Box<Failure>> {
     let (mut sim, shared) = world_and_shared(seed, weakened, |weather, faults| {
         standings(seed, weather);
@@ -63,7 +64,7 @@ fn run(seed: Seed, weakened: Weakened, crashes: bool) -> Result<Totals, Box<Fail
             let view = sim.view();
             let story = |(index, node): (_, &Node)| node.story(view.clock(index).mono);
             let stories: String = view.processes().map(story).collect();
-            let what = format!("nobody runs it a minute after all is well\n{stories}");
+            let what = format!("no instance runs a minute after the last fault\n{stories}");
             return Err(Box::new(sim.failure(what)));
         }
     }
@@ -106,7 +107,7 @@ fn a_done_that_answers_nothing_is_caught() {
     let weakened = Weakened::by(Bug::AnyDone);
     must_be_caught_by("a_done_that_answers_nothing_is_caught", 400, |seed| {
         let (mut sim, _) = world_and_shared(seed, weakened, |weather, faults| {
-            // Rights that go to and fro, and messages that come late and twice.
+            // Rights that move back and forth, and messages that are late and duplicated.
             weather.standings = vec![Standing::Candidate; weather.places];
             (weather.removals, weather.toggles) = (0.0, 0.2);
             faults.kinds.clear();

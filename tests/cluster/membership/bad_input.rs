@@ -1,4 +1,4 @@
-//! What is set wrong, what peers get wrong, and what nobody could mean.
+//! Wrong settings, wrong messages of peers, and messages that no correct peer sends.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -71,8 +71,8 @@ fn a_list_with_one_node_under_two_names_founds_one_cluster_all_the_same() {
     until(&mut sim, 10, |sim| agree(sim, &[0]));
 }
 
-/// As before a headless service: every node's only seed is the name of all of them. The second and
-/// third come when the first has long looked.
+/// As with a headless service: every node's only seed is the name of all nodes. The second and
+/// third node start long after the first.
 #[test]
 fn known_failure_29_one_name_that_stands_for_all_seeds_founds_one_cluster() {
     for (seed, started) in [(1, 3), (2, 1), (3, 1)] {
@@ -206,11 +206,11 @@ fn seeds_that_remember_a_cluster_never_found_a_second_one() {
     }
 }
 
-/// A state of the cluster with a member that is removed from it by now.
+/// The gossip state of a member that has been removed since.
 fn outdated(sim: &mut Sim) -> (NodeId, Gossip) {
     sim.restart(NodeIndex::new(3));
     until(sim, 10, |sim| agree(sim, &[0, 1, 2, 3]));
-    let gossip = at(sim, 3).membership.gossip().expect("inside").clone();
+    let gossip = at(sim, 3).membership.gossip().expect("a member").clone();
     let node = at(sim, 3).me();
     sim.command(NodeIndex::new(3), Command::User(Wish::Leave(node.incarnation)));
     until(sim, 10, |sim| agree(sim, &[0, 1, 2]));
@@ -233,7 +233,7 @@ fn gossip_from_a_removed_incarnation_resurrects_nobody() {
     sim.run_for(5 * SECOND);
     assert!(agree(&sim, &[0, 1, 2]));
     assert_eq!(at(&sim, 1).membership.stats().strangers, before + 3);
-    // Nor does it if a member still carries it.
+    // A state forwarded by a member does not resurrect it either.
     let carrier = at(&sim, 0).me();
     let message = ClusterMessage::Gossip(Arc::new(gossip));
     sim.command(NodeIndex::new(1), Command::Inject(carrier, message));
@@ -254,7 +254,7 @@ fn a_removed_incarnation_that_asks_to_join_again_is_refused_for_ever() {
     assert_eq!(at(&sim, 1).membership.stats().join_refused, refused + 1);
 }
 
-/// Whatever there is to say, said by somebody who has no business saying it.
+/// Every kind of message, from a sender that must not send it.
 fn nonsense(gossip: &Gossip, stranger: NodeId) -> Vec<ClusterMessage> {
     use ClusterMessage as M;
     let member = || Box::new(Member::joining(node_at(7, 7, true), address(7), 9));
@@ -280,8 +280,8 @@ fn nonsense(gossip: &Gossip, stranger: NodeId) -> Vec<ClusterMessage> {
         M::HeartbeatAnswer(u64::MAX),
         M::ProbeAsk { subject: stranger, probe: u64::MAX },
         M::Probed { subject: stranger, probe: u64::MAX },
-        M::Leave(gossip.members().next().expect("one").incarnation()),
-        M::Down(gossip.members().next().expect("one").incarnation()),
+        M::Leave(gossip.members().next().expect("a member").incarnation()),
+        M::Down(gossip.members().next().expect("a member").incarnation()),
         M::YouAreOut { removed: true },
         M::YouAreOut { removed: false },
     ]
@@ -291,7 +291,7 @@ fn nonsense(gossip: &Gossip, stranger: NodeId) -> Vec<ClusterMessage> {
 fn nonsense_from_a_stranger_changes_nothing() {
     let mut sim = cluster_of(1, 3, World::new(3));
     let stranger = node_at(9, 1, true);
-    let gossip = at(&sim, 0).membership.gossip().expect("inside").clone();
+    let gossip = at(&sim, 0).membership.gossip().expect("a member").clone();
     for message in nonsense(&gossip, stranger) {
         for place in 0..3 {
             sim.command(NodeIndex::new(place), Command::Inject(stranger, message.clone()));
@@ -337,7 +337,7 @@ fn a_member_that_names_members_nobody_knows_does_no_harm() {
 
 #[test]
 fn two_living_incarnations_of_one_peer_are_not_both_members() {
-    // Place 3 and a copy of its data directory elsewhere: the copy asks, and is told why not.
+    // Place 3, and a copy of its data directory elsewhere: the copy is refused with the reason.
     let mut sim = cluster_of(1, 4, World::new(3));
     let mut copy = node_at(3, 1, true);
     copy.incarnation = ReplicaId::new(0xc0b1_0004);

@@ -1,5 +1,5 @@
-//! Links that work in one direction only, or not at all: few go, and as long as a quorum is left whose
-//! members all hear each other the cluster goes on.
+//! Links that work in one direction only, or not at all: few members are removed, and the cluster
+//! continues as long as a quorum is left whose members all reach each other.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ fn indexes(places: &[usize]) -> Vec<NodeIndex> {
     places.iter().copied().map(NodeIndex::new).collect()
 }
 
-/// Loses what these send to those.
+/// Drops all messages from the nodes `from` to the nodes `to`.
 fn cut(sim: &mut Sim, from: &[usize], to: &[usize]) {
     let links = vec![Links { from: indexes(from), to: indexes(to) }];
     sim.fault(&Fault::Cut { links, span: None });
 }
 
-/// Cuts links between one node and all others, and runs until those are a cluster of their own; none
-/// of them ends meanwhile. In clusters of many sizes.
+/// Cuts links between one node and all others, in clusters of many sizes. Runs until the others are
+/// a cluster without it; none of them may stop meanwhile.
 #[track_caller]
 fn one_goes_alone(cut: impl Fn(&mut Sim, usize, &[usize])) {
     for places in SIZES {
@@ -53,7 +53,7 @@ fn who_is_heard_by_nobody_goes_alone() {
     one_goes_alone(|sim, mute, others| cut(sim, &[mute], others));
 }
 
-/// Each hears only one of the others, and no two hear each other: none has a quorum.
+/// Each node hears only one of the others, and no two hear each other: no side has a quorum.
 #[test]
 fn of_three_none_of_whom_is_answered_by_another_all_go() {
     for seed in 0..10 {
@@ -63,11 +63,12 @@ fn of_three_none_of_whom_is_answered_by_another_all_go() {
     }
 }
 
-/// Configurations in a minute, at most, once all links have been as they are for four.
+/// Maximum number of configurations per minute, after the links have been unchanged for four
+/// minutes.
 const VAIN_MAX: usize = 8;
 
-/// Some hear each other and form a quorum. Of all other links each direction is cut or not, and one of
-/// the other nodes may crash.
+/// Some nodes reach each other and form a quorum. Each direction of all other links is cut or not,
+/// and one of the other nodes may crash.
 fn maze(seed: Seed) -> Result<Totals, Box<Failure>> {
     let mut draw = Stream::split(seed.value, "bad links", 0);
     let places = draw.between(3, 9) as usize;
@@ -104,7 +105,7 @@ fn maze(seed: Seed) -> Result<Totals, Box<Failure>> {
     };
     if !can_go_on(&sim) || vain > VAIN_MAX {
         let stories: String = sim.processes().map(|(_, node)| node.story()).collect();
-        let what = format!("{core:?} could go on, {vain} configurations in a minute\n{stories}");
+        let what = format!("{core:?} could continue, {vain} configurations in a minute\n{stories}");
         return Err(Box::new(sim.failure(what)));
     }
     let is_done = core.iter().filter(|place| at(&sim, **place).over.is_none()).all(finds_all);
@@ -127,7 +128,7 @@ fn a_quorum_whose_members_hear_each_other_goes_on_whatever_other_links_are_cut()
         on_all_cores(name, 100, |seed| maze(seed).unwrap_or_else(|failure| panic!("{failure}")));
     let [stays, core, waits] = ["stays", "hears all", "waits"].map(|mark| totals.marks.count(mark));
     eprintln!(
-        "{} seeds, {stays} nodes left where {core} heard each other; in {waits} somebody stays \
+        "{} seeds, {stays} nodes left where {core} heard each other; in {waits} a member stays \
          unreachable",
         totals.runs
     );

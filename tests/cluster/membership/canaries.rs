@@ -1,4 +1,4 @@
-//! Rules of membership that are left out on purpose: the watch must notice.
+//! Fault injections of membership: the watch must detect each of them.
 
 use ostraca::cluster::bug::{Bug, Canary};
 use ostraca::cluster::membership::port::Command as Wish;
@@ -7,7 +7,8 @@ use ostraca_ddata::sim::NodeIndex;
 use super::super::whole::{Command, World};
 use super::{SECOND, calm};
 
-/// Two seeds and three more nodes, the younger of the seeds crashes. Why the run failed.
+/// Starts two seeds and three more nodes, and crashes the younger seed. Returns the reason of the
+/// failure.
 fn run(bug: Bug) -> Option<String> {
     let world = World { canary: Canary::with(bug), ..World::new(3) };
     let mut sim = calm(1, 5, 5, world);
@@ -19,7 +20,8 @@ fn run(bug: Bug) -> Option<String> {
     failed.err().map(|failure| failure.reason.clone())
 }
 
-/// Four of seven die, and three go on by force: the watch looks at what follows there as ever.
+/// Four of seven nodes fail, and three continue by force: the watch also checks the following
+/// changes.
 #[test]
 fn after_a_recovery_by_force_a_verdict_that_removes_members_without_a_configuration_is_caught() {
     let canary = Canary::with(Bug::RemovedByVerdict);

@@ -1,18 +1,19 @@
-//! Whole nodes under faults: safety at every step, and one view of the cluster after every heal.
+//! Whole nodes under random faults: safety at every step, and one view of the cluster after every
+//! heal.
 //!
-//! What is real: membership, the Replicator with its configurations, the guard with the lease.
-//! What is a stand-in: the transport (handshakes over links that break), entities (a node drains
-//! after a while). At every step [`Watch`](super::super::whole::Watch) looks on: no two
-//! configurations of one number and no second foundation (so at most one side of a split goes
-//! on), nobody Up or removed but by a configuration, and nobody with a lease once one without it
-//! is installed anywhere.
+//! Real are membership, the Replicator with its configurations, and the guard with the lease.
+//! Simulated are the transport (handshakes over links that break) and entities (a node drains after
+//! some time). At every step [`Watch`](super::super::whole::Watch) checks: no two configurations
+//! with one number and no second foundation (so at most one side of a split continues); no member
+//! is Up or removed without a configuration; and no node holds a lease once a configuration without
+//! it is installed anywhere.
 //!
-//! After each heal a supervisor starts what has stopped, and all must agree within two minutes:
-//! the same members, Up in every view, the same configuration, convergence, one leader. If no
-//! quorum of the newest configuration lives, nothing can (spec/safety.md §1), and that is counted,
-//! apart where sides without a quorum have ended themselves, as they do by default; so is a cluster
-//! whose founders died when it was to begin, and one too few of whose seeds are left, which nobody
-//! outside can find.
+//! After each heal a supervisor restarts the stopped nodes, and all must agree within two minutes:
+//! the same members, Up in every view, the same configuration, convergence, one leader. Three cases
+//! cannot end so, and are counted: no quorum of the newest configuration is alive (counted
+//! separately if sides without a quorum have stopped themselves, which is the default); the
+//! founders failed before the cluster began; or too few seeds are left, so that other nodes cannot
+//! find the cluster.
 //!
 //! `OSTRACA_SIM_SECONDS=600 cargo test -p ostraca --test cluster chaos:: -- --nocapture`
 
@@ -30,13 +31,14 @@ use super::super::whole::{WholeNode, World};
 use super::weather::{Weather, living, world};
 use super::{SECOND, Sim, agree, at, calm};
 
-/// How long the nodes have to agree after a heal.
+/// Time in which the nodes must agree after a heal.
 const SETTLE: Duration = Duration::from_secs(120);
-/// Who decides something at the heal has decided it by then.
+/// Time in which changes that were in progress at the heal are decided.
 const UNDER_WAY: Duration = Duration::from_secs(10);
 
-/// Whether the cluster can go on: a quorum of the newest configuration lives, and one of the newest
-/// that the living know, which is an older one if all have died who had installed the next.
+/// Whether the cluster can continue: a quorum of the newest configuration is alive, and a quorum of
+/// the newest one known to living nodes. The latter is older if all nodes that had installed the
+/// next one have failed.
 pub(super) fn can_go_on(sim: &Sim) -> bool {
     let places = living(sim);
     let views = || places.iter().map(|place| at(sim, *place));
@@ -47,7 +49,7 @@ pub(super) fn can_go_on(sim: &Sim) -> bool {
         && known.is_none_or(|epoch| may_choose_who_lives(sim, epoch, &living))
 }
 
-/// Whether it could go on if nobody had ended itself.
+/// Whether the cluster could continue if no node had stopped itself.
 fn has_ended_itself(sim: &Sim) -> bool {
     let mut there: BTreeSet<ReplicaId> =
         living(sim).iter().map(|place| at(sim, *place).me().incarnation).collect();
@@ -59,8 +61,9 @@ fn lives(epoch: &Epoch, living: &BTreeSet<ReplicaId>) -> bool {
     epoch.is_quorum(living, ostraca_ddata::bug::Canary::none())
 }
 
-/// Whether what the next ballot of `known` adopts can go on: from the first Accept on the proposal
-/// needs a live quorum, too, unless a quorum can do without those that accepted it.
+/// Whether the proposal that the next ballot of `known` adopts can succeed. From the first Accept
+/// on, the proposal needs a living quorum, too, unless a quorum exists without the voters that
+/// accepted it.
 fn may_choose_who_lives(sim: &Sim, known: &Epoch, living: &BTreeSet<ReplicaId>) -> bool {
     let places = super::weather::living(sim);
     let voters = places.into_iter().map(|place| at(sim, place));
@@ -77,8 +80,8 @@ fn may_choose_who_lives(sim: &Sim, known: &Epoch, living: &BTreeSet<ReplicaId>) 
     lives(&highest.1, living) || lives(known, &others)
 }
 
-/// Whether the seeds agreed on a cluster that too few of its first members lived to begin with: nobody
-/// may found another. They say so, if all of them have come back.
+/// Whether the seeds agreed on a cluster, but too few founders survived to begin it, so that no
+/// other cluster may be founded. The seeds report that, if all of them have restarted.
 fn founders_are_lost(sim: &Sim, weather: &Weather) -> bool {
     let places = living(sim);
     let nodes = || places.iter().map(|place| at(sim, *place));
@@ -93,7 +96,7 @@ fn founders_are_lost(sim: &Sim, weather: &Weather) -> bool {
     is_lost && knows && nodes().all(|node| node.membership.gossip().is_none())
 }
 
-/// Whether all that live are Up in every view, with one configuration and one leader.
+/// Whether all living nodes are Up in every view, with one configuration and one leader.
 fn is_one(sim: &Sim) -> bool {
     let living = living(sim);
     let views = || living.iter().map(|place| at(sim, *place));
@@ -103,7 +106,7 @@ fn is_one(sim: &Sim) -> bool {
     !living.is_empty() && epochs.len() == 1 && leaders.len() == 1 && agree(sim, &living)
 }
 
-/// How a peace ends; its name is the mark.
+/// Result of a phase without faults; its name is the mark.
 type Ending = &'static str;
 const AGREED: Ending = "agreed";
 const QUORUM_LOST: Ending = "quorum lost";
@@ -111,8 +114,8 @@ const ENDED: Ending = "quorum ended itself";
 const FOUNDERS_LOST: Ending = "founders lost";
 const NO_SEED: Ending = "too few seeds";
 
-/// Whether whoever is outside could find the cluster: a seed is there or will be, inside or to be
-/// called. As long as there is none, a majority of the seeds is needed to found one.
+/// Whether a node outside of the cluster can find it: a seed is running or will start, as a member
+/// or as an invited node. Before the cluster exists, a majority of the seeds is needed to found it.
 fn has_seeds(sim: &Sim, weather: &Weather) -> bool {
     let living = living(sim);
     let is_begun = !sim.observer().installed.is_empty()
@@ -122,7 +125,7 @@ fn has_seeds(sim: &Sim, weather: &Weather) -> bool {
     (0..weather.seeds).filter(comes).count() >= needed
 }
 
-/// Everything ends well, or nothing can. Says which.
+/// Runs until all nodes agree or agreement is impossible. Returns the result.
 fn settle(sim: &mut Sim, weather: &Weather) -> Result<Ending, Box<Failure>> {
     weather.heal(sim);
     let begun = sim.now();
@@ -157,7 +160,7 @@ fn settle(sim: &mut Sim, weather: &Weather) -> Result<Ending, Box<Failure>> {
     }
 }
 
-/// Chaos and peace by turns.
+/// Alternates between faults and phases without faults.
 fn run(seed: Seed, sizes: (u64, u64), strategies: &[StrategyName]) -> Result<Totals, Box<Failure>> {
     let mut draw = Stream::split(seed.value, "membership size", 0);
     let places = draw.between(sizes.0, sizes.1) as usize;
@@ -196,7 +199,7 @@ fn all(name: &'static str, seeds: u64, sizes: (u64, u64), strategies: &[Strategy
     let Totals { runs, simulated, sent, crashes, marks, .. } = &totals;
     eprintln!(
         "{runs} seeds, {:.1} h simulated, {sent} messages, {crashes} crashes, {} takeovers, {} \
-         heals that all agreed after, {} clusters that lost their quorum, {} that ended it, {} \
+         heals followed by agreement, {} clusters that lost their quorum, {} that ended it, {} \
          without their founders, {} with too few seeds",
         simulated.as_secs_f64() / 3_600.0,
         marks.count("takeover"),
@@ -209,7 +212,7 @@ fn all(name: &'static str, seeds: u64, sizes: (u64, u64), strategies: &[Strategy
     totals
 }
 
-/// Heals that all agreed after, and clusters without a quorum, for whatever reason.
+/// Number of heals followed by agreement, and of clusters without a quorum.
 fn agreed_and_lost(totals: &Totals) -> (u64, u64) {
     let count = |mark| totals.marks.count(mark);
     (count(AGREED), count(QUORUM_LOST) + count(ENDED))
@@ -254,27 +257,27 @@ fn whatever_the_strategy_no_two_sides_go_on() {
     all(name, 30, (3, 7), &STRATEGIES).must_have_hit(["takeover"]);
 }
 
-// ── runs that once failed ──
+// ── regressions ──
 
 fn holds(seed: u64, sizes: (u64, u64), strategies: &[StrategyName]) -> Totals {
     run(seed.into(), sizes, strategies).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
-/// Of eight voters three were dead, and their leases still ran; two others were leaving. The batch
-/// went on without the dead, but of the six that it left only three lived: it was abandoned for a
-/// configuration of the same members, from which all leases counted anew.
+/// Three of eight voters were dead, and their leases still ran; two others were leaving. The batch
+/// continued without the dead voters, but only three of the six remaining voters were alive. It was
+/// abandoned for a configuration with the same members, in which all leases counted anew.
 #[test]
 fn removals_that_wait_for_leases_keep_no_cluster_from_going_on() {
     holds(18_052_381_971_424, (3, 9), &[StrategyName::KeepMajority]);
 }
 
-/// A leader that had slept through a configuration buried a joiner that was in it.
+/// A paused leader removed a joiner that a configuration, decided during the pause, contained.
 #[test]
 fn nobody_is_buried_whom_a_newer_configuration_has() {
     holds(18_052_378_732_191, (3, 7), &STRATEGIES);
 }
 
-/// Five minutes at 5 % loss, with pauses just below the acceptable one.
+/// Five minutes at 5 % loss, with pauses slightly shorter than the acceptable pause.
 fn accused(seed: Seed) -> Result<Totals, Box<Failure>> {
     let mut draw = Stream::split(seed.value, "calm size", 0);
     let places = *draw.pick(&[3, 5, 10, 30]);
@@ -306,69 +309,71 @@ fn at_5_percent_loss_and_with_pauses_below_3_s_nobody_is_found_unreachable() {
     eprintln!("{} seeds, {hours:.1} h simulated, 0 false unreachables", totals.runs);
 }
 
-/// The older of two had left but for the configuration, which the other one did not live to see.
-/// Only a node that was Up or Leaving could act on its strategy's word: nobody ever removed the
-/// dead one.
+/// The older of two members was Exiting and only waited for the configuration; the other one failed
+/// before. Only an Up or Leaving node could act on its strategy's decision, so the dead member was
+/// never removed.
 #[test]
 fn who_is_about_to_leave_removes_the_last_other_member_if_that_one_is_dead() {
     holds(77_507_126_550_111, (3, 9), &[StrategyName::KeepMajority]);
 }
 
-/// A seed let a joiner in, proposed it and crashed before its gossip reached anybody. The others
-/// completed the configuration; for ever it had a member that none of their states listed.
+/// A seed admitted a joiner, proposed it and crashed before its gossip reached another node. The
+/// others completed the configuration; it contained a member that no gossip state listed.
 #[test]
 fn a_member_whose_sponsor_died_with_the_news_is_listed_all_the_same() {
     holds(137_671_003_558_429, (3, 9), &[StrategyName::KeepMajority]);
 }
 
-/// All wanted the same dead member out and waited for its lease. The first to go on was overtaken
-/// by one for whom the lease still ran on a slower clock: it was sealed, so it proposed the same
-/// members, from which the lease counted anew.
+/// Several nodes proposed to remove the same dead member and waited for its lease. The first to
+/// continue was overtaken by one whose slower clock still showed a running lease. That one was
+/// sealed, so it proposed the same members, in which the lease counted anew.
 #[test]
 fn who_waits_for_a_lease_does_not_overtake_who_need_not() {
     holds(56_333_212_298_647, (3, 9), &[StrategyName::KeepMajority]);
 }
 
-/// Two called each other unreachable, and the one without the quorum ended itself. For the other
-/// one both were indirectly connected, so it waited for a word that nobody was left to give.
+/// Two members accused each other, and the one without the quorum stopped. In the view of the other
+/// one both were indirectly connected, so it waited for a change that could not come.
 #[test]
 fn of_two_that_accuse_each_other_the_one_with_the_quorum_goes_on() {
     holds(13_954_711_207_784, (3, 9), &[StrategyName::KeepMajority]);
 }
 
-/// A joiner's sponsor held the only other member as Down, and left; that one removed the sponsor and
-/// took the joiner for a stranger, whom the joiner in turn did not listen to.
+/// The member that admitted a joiner considered the only other member Down, and left. That member
+/// removed it and did not know the joiner, which in turn ignored that member.
 #[test]
 fn who_is_known_to_nobody_that_is_left_looks_for_the_cluster_anew() {
     holds(94_721_512_669_171, (3, 9), &[StrategyName::KeepMajority]);
 }
 
-/// Half of four, the tiebreaker among them, decided the next configuration and died with the news. The
-/// other half is no quorum of the one that it knows: nothing can go on, and nothing did.
+/// A half of four members, with the tiebreaker, decided the next configuration and failed with the
+/// news. The other half is no quorum of the configuration that it knows: it cannot continue, and
+/// did not.
 #[test]
 fn half_without_the_tiebreaker_does_not_go_on_whatever_the_dead_had_decided() {
     holds(68_182_727_702_234, (3, 9), &[StrategyName::KeepMajority]);
 }
 
-/// Who was Exiting took nobody in, not even whom the configuration had: it voted with a newcomer whom
-/// it never listened to, that one never heard that it wanted to leave, and each asked for the removal
-/// of somebody else, for ever.
+/// An Exiting node admitted no newcomers, not even members of the configuration. It voted with a
+/// newcomer that it ignored, the newcomer never learned that it was leaving, and each proposed to
+/// remove another member, for ever.
 #[test]
 fn who_is_about_to_leave_listens_to_all_whom_the_configuration_has() {
     holds(23_373_502_397_473, (3, 9), &[StrategyName::KeepMajority]);
 }
 
-/// Two of four were dead. The other two waited for their leases, but one of these was leaving, had not
-/// judged both, and went on without the lease of the one it had judged: three would have been left, of
-/// whom one lived. The same members were decided instead, from which all leases counted anew.
+/// Two of four members were dead. The other two waited for their leases. One of them was leaving
+/// and had not evaluated both, so it continued without the lease of the one that it had evaluated:
+/// three members would have been left, of which one was alive. The same members were decided
+/// instead, and all leases counted anew.
 #[test]
 fn a_batch_that_too_few_would_survive_is_not_begun() {
     holds(122_054_726_459_027, (3, 9), &[StrategyName::KeepMajority]);
 }
 
-/// The only other voter proposed a configuration with a joiner, which the older one accepted. The two
-/// were no quorum of the installed one and ended themselves, and the third could not go on without
-/// them for ever. Now they wait.
+/// The only other voter proposed a configuration with a joiner, which the older voter accepted. The
+/// two others were no quorum of the installed configuration and stopped, and the third could never
+/// continue without them. Now they wait.
 #[test]
 fn a_side_that_an_accepted_configuration_needs_does_not_end_itself() {
     let totals = holds(11_433_649_308_674, (3, 9), &[StrategyName::KeepMajority]);
@@ -376,15 +381,16 @@ fn a_side_that_an_accepted_configuration_needs_does_not_end_itself() {
     assert!(agreed > 0 && lost == 0, "{agreed} agreed, {lost} lost their quorum");
 }
 
-/// The only member that was left was no seed, and nobody called the seeds that had started again. They
-/// waited for one of theirs that had been let in, and never taken up, by somebody who had left.
+/// The only remaining member was no seed, and no member dialled the restarted seeds. These waited
+/// for one of theirs that had been admitted, but never added to a configuration, by a member that
+/// had left.
 #[test]
 fn seeds_that_start_again_are_called_by_a_cluster_without_a_seed() {
     let totals = holds(21_582_765_724_264, (3, 9), &[StrategyName::KeepMajority]);
     assert_eq!(totals.marks.count(AGREED), 2);
 }
 
-/// The only seed was called, let in, and called no more, but the word of it was lost.
+/// The only seed was invited and admitted, and then not invited again, but the message was lost.
 #[test]
 fn who_was_let_in_and_has_not_heard_of_it_asks_again() {
     let totals = holds(128_510_586_678_087, (3, 9), &[StrategyName::KeepMajority]);
@@ -392,34 +398,35 @@ fn who_was_let_in_and_has_not_heard_of_it_asks_again() {
     holds(128_509_787_291_428, (10, 20), &[StrategyName::KeepMajority]);
 }
 
-/// Two of three founders crashed when all had accepted and none had begun.
+/// Two of three founders crashed after all had accepted and before any had begun.
 #[test]
 fn founders_that_die_before_the_cluster_begins_say_so_when_they_start_again() {
     let totals = holds(130_013_618_332_806, (3, 9), &[StrategyName::KeepMajority]);
     assert_eq!(totals.marks.count(FOUNDERS_LOST), 1);
-    // Here one has left, and says nothing any more.
+    // Here one has left, and no longer reports anything.
     let totals = holds(46_179_657_215_121, (3, 9), &[StrategyName::KeepMajority]);
     assert_eq!(totals.marks.count(FOUNDERS_LOST), 1);
 }
 
-/// Two founded with a third, who did not hear of it and was a quorum of the first configuration. They
-/// ended, and remembered the cluster when they started again, but not how it had begun.
+/// Two seeds founded with a third, which did not learn of it and was a quorum of the first
+/// configuration. They stopped, and knew the cluster after their restart, but not its foundation.
 #[test]
 fn a_founder_that_has_not_heard_of_it_is_told_by_those_that_remember() {
     let totals = holds(132_947_234_273_895, (3, 9), &[StrategyName::KeepMajority]);
     assert_eq!((totals.marks.count(AGREED), totals.marks.count(QUORUM_LOST)), (3, 0));
 }
 
-/// Three were about to leave, and the oldest of the configuration was dead. The first of the three was
-/// not in it, so that it could have nobody removed, and the other two left that to it.
+/// Three members were leaving, and the oldest of the configuration was dead. The first of the three
+/// was not in the configuration, so it could not have a member removed, and the other two left that
+/// to it.
 #[test]
 fn who_is_about_to_leave_and_has_no_vote_acts_for_nobody() {
     holds(12_155_013_743_333, (3, 9), &[StrategyName::KeepMajority]);
 }
 
-/// Of two voters the younger was dead, and had called the older one and a newcomer unreachable. The
-/// older one reached the newcomer, but took the dead one's word for it that all three were indirectly
-/// connected, and waited.
+/// The younger of two voters was dead, and had accused the older one and a newcomer. The older one
+/// reached the newcomer, but considered all three indirectly connected because of the records of
+/// the dead one, and waited.
 #[test]
 fn the_word_of_a_dead_member_keeps_nobody_from_removing_it() {
     holds(35_124_436_196_329, (3, 9), &[StrategyName::KeepMajority]);
@@ -432,23 +439,23 @@ fn without_a_majority_of_the_seeds_nothing_can_begin() {
     assert_eq!(totals.marks.count(NO_SEED), 1);
 }
 
-/// Who was about to leave was removed while it was cut off, and all others whom it knew were gone: it
-/// heard only that a later life of one of them refuses it.
+/// An Exiting node was removed while it was disconnected, and all other members that it knew were
+/// gone: it only learned that a later incarnation of one of them refuses it.
 #[test]
 fn who_is_about_to_leave_and_was_forgotten_leaves() {
     holds(44_827_469_016_819, (3, 9), &[StrategyName::KeepMajority]);
 }
 
-/// The quorum overruled `auto-down`, which was to remove one more than could be removed: that one
-/// stayed due, and was judged again at once, for ever.
+/// The quorum overruled `auto-down`, which selected one member more than could be removed: that
+/// member stayed due, and was evaluated again at once, for ever.
 #[test]
 fn who_stays_due_when_a_verdict_is_overruled_is_judged_again_later() {
     holds(97_444_414_697_868, (3, 7), &STRATEGIES);
 }
 
-/// Who had crashed had accused two others before; for a moment one of those who stayed led, and was to
-/// remove all three. When the two were heard again it went on to propose that, in vain, and each time
-/// all leases that the leader waited for began anew.
+/// A crashed member had accused two others before. For a moment one of the remaining members led,
+/// and ordered the removal of all three. When the two were reachable again, it continued to propose
+/// that in vain, and each time all leases that the leader waited for counted anew.
 #[test]
 fn a_verdict_that_no_longer_holds_is_withdrawn() {
     holds(119_499_790_938_988, (3, 9), &[StrategyName::KeepMajority]);

@@ -1,4 +1,4 @@
-//! Members leave, crash, are declared dead, and come back as other incarnations.
+//! Members leave, crash, are declared dead, and return as other incarnations.
 
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use ostraca_ddata::sim::NodeIndex;
 use super::super::whole::{Command, World, addresses};
 use super::{SECOND, Sim, agree, at, calm, until};
 
-/// A cluster of this many nodes, the first three of them seeds.
+/// A cluster of this many nodes; the first three are seeds.
 fn cluster(seed: u64, nodes: usize) -> Sim {
     cluster_of(seed, nodes, World::new(3))
 }
@@ -94,7 +94,7 @@ fn a_life_that_is_over_leaves_nothing_but_a_tombstone() {
         sim.crash(NodeIndex::new(3));
         sim.restart(NodeIndex::new(3));
         until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2, 3]));
-        let gossip = at(&sim, 0).membership.gossip().expect("inside");
+        let gossip = at(&sim, 0).membership.gossip().expect("a member");
         assert_eq!((gossip.len(), gossip.tombstones().len()), (4, round));
         assert!(gossip.version().dots.keys().all(|id| gossip.contains(*id)));
         assert_eq!(at(&sim, 0).epoch().expect("installed").members().len(), 4);
@@ -173,7 +173,7 @@ fn a_node_that_comes_back_without_memory_is_another_peer_and_joins_at_once() {
 #[test]
 fn every_node_is_restarted_in_turn_and_the_cluster_stays_the_same_one() {
     let mut sim = cluster(7, 4);
-    let cluster_id = at(&sim, 0).membership.gossip().expect("inside").cluster();
+    let cluster_id = at(&sim, 0).membership.gossip().expect("a member").cluster();
     for _ in 0..2 {
         for who in 0..4 {
             leave(&mut sim, who, who);
@@ -183,7 +183,7 @@ fn every_node_is_restarted_in_turn_and_the_cluster_stays_the_same_one() {
             until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2, 3]));
         }
     }
-    let now = at(&sim, 0).membership.gossip().expect("inside").cluster();
+    let now = at(&sim, 0).membership.gossip().expect("a member").cluster();
     assert_eq!(now, cluster_id);
 }
 
@@ -215,7 +215,7 @@ fn a_joiner_that_no_quorum_takes_in_becomes_weakly_up_and_up_when_there_is_one()
     until(&mut sim, 20, |sim| at(sim, 3).status() == Some(Status::WeaklyUp));
     let joiner = at(&sim, 3).me().incarnation;
     assert!(at(&sim, 0).epoch().is_some_and(|epoch| !epoch.is_member(joiner)));
-    // A second voter is back in its former life's place: two of the four that will be.
+    // Two voters restart at the places of their former incarnations, which still count as voters.
     sim.restart(NodeIndex::new(1));
     sim.restart(NodeIndex::new(2));
     sim.run_for(30 * SECOND);
@@ -293,8 +293,8 @@ fn the_leader_may_crash_at_any_moment_while_a_crashed_node_is_removed() {
     }
 }
 
-/// The sum that docs/downing.md gives: an interval, the pause, what threshold 8 adds at the least
-/// deviation, the probes and the quiet time; then one decision.
+/// The sum in docs/downing.md: a heartbeat interval, the pause, the time until phi reaches 8 at the
+/// minimum deviation, the probes and the stable time; then one decision.
 #[test]
 fn silent_host_is_removed_in_the_time_that_settings_give() {
     let config = Cluster::default();

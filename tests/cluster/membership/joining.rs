@@ -1,4 +1,4 @@
-//! Nodes find each other, found one cluster, and let others in.
+//! Nodes find each other, found one cluster, and admit others.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,7 @@ fn ages_are_the_order_of_the_configuration_in_every_view() {
     until(&mut sim, 20, |sim| agree(sim, &all));
     for place in 0..12 {
         let node = at(&sim, place);
-        let gossip = node.membership.gossip().expect("inside");
+        let gossip = node.membership.gossip().expect("a member");
         let mut by_age: Vec<_> = gossip.members().collect();
         by_age.sort_by(|one, other| one.by_age(other));
         let by_age: Vec<_> = by_age.into_iter().map(|member| member.incarnation()).collect();
@@ -69,22 +69,22 @@ fn a_node_without_seeds_founds_alone_and_another_one_is_told_to_join_it() {
     let mut sim = calm(6, 2, 2, world);
     until(&mut sim, 5, |sim| agree(sim, &[0]));
     sim.run_for(20 * SECOND);
-    assert!(at(&sim, 1).membership.gossip().is_none(), "it waits to be told");
+    assert!(at(&sim, 1).membership.gossip().is_none(), "it waits for a join command");
     let join = |sim: &mut Sim, place| {
         sim.command(NodeIndex::new(1), Command::User(Wish::Join(address(place))));
     };
     join(&mut sim, 0);
     join(&mut sim, 0);
     until(&mut sim, 5, |sim| agree(sim, &[0, 1]));
-    // Who is inside joins nothing more.
+    // A member ignores further join commands.
     join(&mut sim, 0);
     join(&mut sim, 7);
     sim.run_for(20 * SECOND);
     assert!(agree(&sim, &[0, 1]));
 }
 
-/// Whether only two founded, and the older of them is the one that crashed: the younger cannot go
-/// on alone, as no pair can.
+/// Whether only two nodes founded, and the older one is the one that crashed: the younger of a pair
+/// cannot continue alone.
 fn lost_the_older_of_two(sim: &Sim, crashed: usize) -> bool {
     let mut installed = sim.observer().installed.values();
     let (first, second) = (installed.next(), installed.next());
@@ -93,7 +93,7 @@ fn lost_the_older_of_two(sim: &Sim, crashed: usize) -> bool {
     })
 }
 
-/// Failures between two steps: the run is cut at every few milliseconds of the founding.
+/// The run is interrupted at every few milliseconds of the founding.
 #[test]
 fn a_seed_that_crashes_at_any_moment_of_the_founding_leaves_one_cluster() {
     let (mut runs, mut pairs) = (0, 0);
@@ -132,7 +132,7 @@ fn the_member_that_let_a_node_in_may_crash_at_any_moment() {
     }
 }
 
-/// Whoever let it in has died with the news, and so has it.
+/// The member that admitted it, and the newcomer itself, have failed.
 #[test]
 fn a_member_of_the_configuration_that_no_state_lists_is_removed() {
     let mut sim = calm(13, 4, 3, World::new(3));
@@ -145,8 +145,8 @@ fn a_member_of_the_configuration_that_no_state_lists_is_removed() {
     until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2]));
 }
 
-/// Each newcomer dies before the one before it could be removed: members that never live long would
-/// outnumber those that do.
+/// Each newcomer fails before the previous one can be removed: short-lived members would outnumber
+/// the living ones.
 #[test]
 fn newcomers_that_die_one_after_the_other_cost_no_quorum() {
     for seed in 0..5 {
@@ -161,8 +161,8 @@ fn newcomers_that_die_one_after_the_other_cost_no_quorum() {
     }
 }
 
-/// Of three only one would be sure to be there, and all have heard of the newcomer before the link is
-/// back: nothing else would make anybody look again.
+/// A configuration of three would surely have only one living member, and all know of the newcomer
+/// before the link is back, so that no other event triggers a new proposal.
 #[test]
 fn a_link_that_comes_back_keeps_no_newcomer_waiting() {
     for seed in 0..5 {
@@ -179,7 +179,7 @@ fn a_link_that_comes_back_keeps_no_newcomer_waiting() {
     }
 }
 
-/// Nobody inside dials the address of a seed that was removed, and it has nobody else to ask.
+/// No member dials the address of a removed seed, and the seed has no other node to ask.
 #[test]
 fn the_only_seed_is_called_when_it_starts_again() {
     for seed in 0..5 {
@@ -198,8 +198,8 @@ fn the_only_seed_is_called_when_it_starts_again() {
     }
 }
 
-/// Failures between any two steps of it: whoever calls crashes, or links break, at every millisecond
-/// from before the call until the seed is inside.
+/// An inviting member crashes, or links break, at every millisecond from before the invitation
+/// until the seed is a member.
 #[test]
 fn whoever_calls_a_seed_may_crash_and_links_may_break_at_any_moment() {
     for millis in 0..30 {
@@ -225,7 +225,7 @@ fn whoever_calls_a_seed_may_crash_and_links_may_break_at_any_moment() {
     }
 }
 
-/// It could not be taken up there, and would look for no other cluster.
+/// The side could not add the seed, which would then search for no other cluster.
 #[test]
 fn a_side_without_a_quorum_calls_nobody() {
     let mut world = World::new(1);
@@ -240,14 +240,14 @@ fn a_side_without_a_quorum_calls_nobody() {
     sim.crash(NodeIndex::new(older));
     sim.run_for(15 * SECOND);
     for _ in 0..90 {
-        sim.run_for(SECOND / 2); // less than a dial takes where nobody answers
+        sim.run_for(SECOND / 2); // shorter than a dial without an answer
         assert!(!at(&sim, other).is_dialling(0));
     }
     assert!(at(&sim, other).over.is_none(), "it waits");
 }
 
-/// As behind a headless service: no member's own address is in the list, but all answer there, the last
-/// one as well, who would call itself.
+/// As behind a headless service: no member's own address is in the list, but all answer at its
+/// name, including the last one, which would invite itself.
 #[test]
 fn who_answers_at_a_seeds_name_is_inside() {
     let list = || Cluster {

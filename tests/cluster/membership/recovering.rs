@@ -1,4 +1,4 @@
-//! A majority dies at once, or seems to, and an operator goes on without it.
+//! A majority fails, or seems to, and an operator continues without it.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn serves(sim: &Sim, place: usize) -> bool {
     at(sim, place).membership.serves(sim.view().clock(NodeIndex::new(place)).mono)
 }
 
-/// Five nodes, of which only `survivors` live on.
+/// Five nodes, of which only `survivors` are left.
 fn survived(seed: u64, survivors: [usize; 2]) -> Sim {
     let mut sim = cluster_of(seed, 5, patient());
     crash(&mut sim, (0..5).filter(|place| !survivors.contains(place)));
@@ -48,9 +48,9 @@ fn survivors_of_a_majority_wait_and_go_on_by_force_and_a_newcomer_joins_them() {
         let both @ [one, other] = [seed as usize % 5, (seed as usize + 2) % 5];
         let mut sim = survived(seed, both);
         assert!(both.iter().all(|place| at(&sim, *place).over.is_none() && !serves(&sim, *place)));
-        let planned = recovery(&sim, one).expect("there is something to recover");
+        let planned = recovery(&sim, one).expect("a recovery is possible");
         assert_eq!((planned.kept.len(), planned.given_up.len()), (2, 3), "seed {seed}");
-        // At one of them, at the other, or at both in the same moment.
+        // Ordered at one of them, at the other, or at both at the same time.
         let asked = [&both[..1], &both[1..], &both][seed as usize % 3];
         asked.iter().for_each(|place| force(&mut sim, *place));
         let mut sorted = both;
@@ -63,7 +63,7 @@ fn survivors_of_a_majority_wait_and_go_on_by_force_and_a_newcomer_joins_them() {
         assert!(at(&sim, one).epoch().is_some_and(|epoch| epoch.is_forced()));
         assert_eq!(recovery(&sim, other), Err(NotRecovered::Serves), "seed {seed}");
         if sorted[0] < 3 {
-            sim.restart(NodeIndex::new(5)); // a seed is left, who lets it in
+            sim.restart(NodeIndex::new(5)); // a seed is left and admits it
             let mut all = vec![sorted[0], sorted[1], 5];
             all.sort_unstable();
             until(&mut sim, 30, |sim| agree(sim, &all));
@@ -83,7 +83,7 @@ fn who_was_given_up_comes_back_as_a_new_node_only() {
     }
 }
 
-/// As the docs say it: there is no telling a majority that is dead from one that is out of reach.
+/// As documented: a dead majority cannot be distinguished from an unreachable one.
 #[test]
 fn forced_where_the_majority_was_only_out_of_reach_it_ends_who_listens_once_the_cut_heals() {
     let (mut ended, mut refuses) = (0, 0);
@@ -95,10 +95,11 @@ fn forced_where_the_majority_was_only_out_of_reach_it_ends_who_listens_once_the_
         let end = sim.now() + 10 * SECOND;
         until(&mut sim, 11, |sim| sim.now() >= end);
         let both_act = serves(&sim, 0) && (1..5).all(|place| serves(&sim, place));
-        assert!(both_act, "seed {seed}: side by side, and nobody knows");
+        assert!(both_act, "seed {seed}: both sides serve");
         sim.heal();
         let one = at(&sim, 0).me();
-        // Who had a link with it as it was removed refuses it, and never hears of it by itself.
+        // A node that was connected with it at its removal refuses it, and never learns of the
+        // recovery by itself.
         let is_over = |sim: &Sim, place| at(sim, place).over.is_some();
         let ends = |sim: &Sim, place| is_over(sim, place) || at(sim, place).refuses(one);
         until(&mut sim, 30, |sim| (1..5).all(|place| ends(sim, place)));
@@ -112,7 +113,7 @@ fn forced_where_the_majority_was_only_out_of_reach_it_ends_who_listens_once_the_
         }
         assert!(agree(&sim, &[0]) && serves(&sim, 0), "seed {seed}");
     }
-    assert!(ended > 0, "{ended} majorities ended; {refuses} nodes refused to hear");
+    assert!(ended > 0, "{ended} majorities ended; {refuses} nodes refused the connection");
 }
 
 #[test]
@@ -128,10 +129,10 @@ fn where_a_quorum_answers_nothing_is_forced() {
         assert_eq!(at(&sim, 0).membership.not_forced(), Some((1, NotRecovered::Serves)));
         until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2]));
         assert!(!at(&sim, 0).epoch().expect("installed").is_forced());
-        // Cut off for a moment, it has lost nothing but its lease.
+        // It was disconnected for a moment and has lost only its lease.
         sim.partition([&[0], &[1, 2]]);
         sim.run_for(8 * SECOND);
-        assert!(recovery(&sim, 0).is_ok(), "seed {seed}: it can't know better");
+        assert!(recovery(&sim, 0).is_ok(), "seed {seed}: it reaches no quorum");
         sim.restart(NodeIndex::new(3)); // knows no member yet
         sim.run_for(SECOND / 100);
         let told = recovery(&sim, 3);
@@ -139,7 +140,7 @@ fn where_a_quorum_answers_nothing_is_forced() {
     }
 }
 
-/// Without leases nobody is granted anything: whom it reaches is all that tells.
+/// Without leases there are no grants: only the reachable members matter.
 #[test]
 fn without_leases_who_reaches_a_quorum_is_refused_and_told_of_how_many() {
     for seed in 0..5 {
@@ -166,13 +167,13 @@ fn without_leases_who_reaches_a_quorum_is_refused_and_told_of_how_many() {
     }
 }
 
-/// It wants none: nothing hangs.
+/// The node does not want a lease, so no proposal can be stuck.
 #[test]
 fn who_gave_its_lease_back_and_reaches_a_quorum_is_refused_however_long_it_holds_none() {
     for seed in 0..5 {
         let world = World::with(|_| {
             let mut config = Cluster { seeds: addresses(0..3), ..Cluster::default() };
-            config.downing.stable_after = Some(Duration::from_secs(60)); // nobody is removed in between
+            config.downing.stable_after = Some(Duration::from_secs(60)); // no removal in between
             config
         });
         let mut sim = cluster_of(seed, 5, world);
@@ -185,14 +186,14 @@ fn who_gave_its_lease_back_and_reaches_a_quorum_is_refused_however_long_it_holds
     }
 }
 
-/// What an operator was shown is minutes old.
+/// The plan that was shown to the operator is minutes old.
 #[test]
 fn what_was_planned_is_refused_once_a_quorum_answers_again_and_each_order_is_told() {
     for seed in 0..5 {
         let mut sim = cluster_of(seed, 5, patient());
-        sim.partition([&[0, 1], &[2], &[3, 4]]); // nobody has a quorum
+        sim.partition([&[0, 1], &[2], &[3, 4]]); // no side has a quorum
         sim.run_for(60 * SECOND);
-        let planned = recovery(&sim, 0).expect("there is something to recover");
+        let planned = recovery(&sim, 0).expect("a recovery is possible");
         assert_eq!((planned.kept.len(), planned.given_up.len()), (2, 3), "seed {seed}");
         sim.heal();
         until(&mut sim, 20, |sim| agree(sim, &[0, 1, 2, 3, 4]) && serves(sim, 0));
@@ -207,7 +208,7 @@ fn what_was_planned_is_refused_once_a_quorum_answers_again_and_each_order_is_tol
     }
 }
 
-/// Who is kept dies before anybody has noticed: the same way once more.
+/// A kept member has failed without being noticed: the recovery is ordered again.
 #[test]
 fn if_one_that_was_kept_is_dead_after_all_it_is_forced_again() {
     for seed in 0..10 {
@@ -219,7 +220,7 @@ fn if_one_that_was_kept_is_dead_after_all_it_is_forced_again() {
         assert!(first.is_forced() && first.members().len() == 2, "seed {seed}: {first:?}");
         sim.run_for(20 * SECOND);
         if at(&sim, 0).epoch().is_some_and(|epoch| epoch.members().len() == 2) {
-            force(&mut sim, 0); // the other one is the older: this one is no quorum
+            force(&mut sim, 0); // the dead one is the older: the other is no quorum
         }
         until(&mut sim, 20, |sim| agree(sim, &[0]) && serves(sim, 0));
     }
@@ -247,7 +248,7 @@ fn a_side_that_waits_ends_itself_when_its_time_is_over() {
 fn a_side_that_waits_goes_on_when_the_others_come_back() {
     for seed in 0..5 {
         let mut sim = cluster_of(seed, 5, patient());
-        sim.partition([&[0, 1], &[2], &[3, 4]]); // nobody has a quorum
+        sim.partition([&[0, 1], &[2], &[3, 4]]); // no side has a quorum
         sim.run_for(60 * SECOND);
         assert!((0..5).all(|place| at(&sim, place).over.is_none()), "seed {seed}");
         sim.heal();
@@ -255,15 +256,15 @@ fn a_side_that_waits_goes_on_when_the_others_come_back() {
     }
 }
 
-/// A quorum is back for some seconds, with one of them out of reach, and is lost again: the time begins
-/// anew.
+/// A quorum is back for some seconds, with one member unreachable, and is lost again: the waiting
+/// time starts anew.
 #[test]
 fn a_side_that_reached_a_quorum_for_a_moment_waits_as_long_as_ever() {
     for seed in 0..5 {
         let world = World::with(|_| {
             let mut config = Cluster { seeds: addresses(0..3), ..Cluster::default() };
             config.downing.wait_without_quorum = Some(Duration::from_secs(60));
-            config.downing.stable_after = Some(Duration::from_secs(20)); // nobody is removed in between
+            config.downing.stable_after = Some(Duration::from_secs(20)); // no removal in between
             config
         });
         let mut sim = cluster_of(seed, 5, world);
@@ -281,8 +282,9 @@ fn a_side_that_reached_a_quorum_for_a_moment_waits_as_long_as_ever() {
     }
 }
 
-/// Three of five hang while two go on by force, and wake up long after they were told: nobody refuses
-/// them before they have heard, so that they don't go on side by side.
+/// Three of five nodes are paused while two continue by force, and resume long after they were
+/// informed. They are not refused before they have learned of the recovery, so the two sides do not
+/// coexist.
 #[test]
 fn a_majority_that_hangs_as_it_is_given_up_hears_of_it_when_it_wakes() {
     for seed in 0..10 {
@@ -301,8 +303,8 @@ fn a_majority_that_hangs_as_it_is_given_up_hears_of_it_when_it_wakes() {
     }
 }
 
-/// Its place in a StatefulSet, say: nobody calls it any more, since somebody else answers there. It
-/// hangs, or is cut off, and comes by itself.
+/// For example its place in a StatefulSet: it is no longer dialled, because another node answers
+/// there. It is paused or disconnected, and connects by itself.
 #[test]
 fn who_was_given_up_and_whose_address_a_new_node_has_hears_of_it_when_it_comes_back() {
     for seed in 0..10 {
@@ -323,14 +325,14 @@ fn who_was_given_up_and_whose_address_a_new_node_has_hears_of_it_when_it_comes_b
         until(&mut sim, 30, |sim| agree(sim, &[0, 1, 5]));
         sim.run_for(20 * SECOND);
         assert!((0..2).all(|place| !at(&sim, place).refuses(lost)), "seed {seed}");
-        assert_eq!(at(&sim, 3).over, None, "seed {seed}: it has heard of nothing");
+        assert_eq!(at(&sim, 3).over, None, "seed {seed}: it is not informed yet");
         sim.heal();
         until(&mut sim, 30, |sim| at(sim, 3).over == Some(StopReason::Removed));
         until(&mut sim, 10, |sim| agree(sim, &[0, 1, 5]) && serves(sim, 0));
     }
 }
 
-/// By default, and by `lease-majority` whatever is set.
+/// By default, and with `lease-majority` in any case.
 #[test]
 fn who_is_not_to_wait_ends_at_once() {
     let mut sim = cluster_of(1, 5, World::new(3));
@@ -338,13 +340,13 @@ fn who_is_not_to_wait_ends_at_once() {
     until(&mut sim, 30, |sim| (3..5).all(|place| at(sim, place).over.is_some()));
 
     let world = World { waits: true, ..with_strategy(StrategyName::LeaseMajority) };
-    world.downing_lease.set(Some(node_at(9, 1, true))); // somebody else has it
+    world.downing_lease.set(Some(node_at(9, 1, true))); // another node holds it
     let mut sim = cluster_of(1, 5, world);
     crash(&mut sim, [0, 1, 2]);
     until(&mut sim, 60, |sim| (3..5).all(|place| at(sim, place).over.is_some()));
 }
 
-/// What docs/downing.md says of each strategy when three of five die at once.
+/// The table in docs/downing.md about each strategy when three of five nodes fail at once.
 #[test]
 fn whatever_the_strategy_but_two_survivors_of_a_majority_are_there_for_an_operator() {
     let all = STRATEGIES.into_iter();

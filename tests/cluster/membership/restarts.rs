@@ -1,5 +1,5 @@
-//! Clusters of which no process is left: the only member that starts again, nodes without data
-//! directories that hold only hearsay, and nodes that come back one after the other.
+//! Clusters without a running process: restart of the only member, nodes without data directories
+//! whose gossip is outdated, and nodes that return one after the other.
 
 use std::rc::Rc;
 
@@ -14,7 +14,7 @@ use super::going::leave;
 use super::joining::clusters;
 use super::{SECOND, Sim, agree, at, calm, until};
 
-/// How the only member's process ended.
+/// How the process of the only member ended.
 #[derive(Clone, Copy, Debug)]
 enum End {
     InOrder,
@@ -119,8 +119,8 @@ fn all_leave_at_once_and_resume_by_the_last_one() {
     }
 }
 
-/// The run is cut at every other millisecond from before the newcomer starts until it is Up. The watch
-/// checks that nobody resumes beside a member.
+/// The run is interrupted at every other millisecond from before the newcomer starts until it is
+/// Up. The watch checks that no node resumes beside a member.
 #[test]
 fn sole_member_may_crash_while_it_admits_another() {
     let (mut runs, mut waiting) = (0, 0);
@@ -137,18 +137,18 @@ fn sole_member_may_crash_while_it_admits_another() {
             sim.run_for(20 * SECOND);
             runs += 1;
             if resumed(&sim, 0) {
-                assert!(!was_two, "{millis} ms, seed {seed}: half a pair went on alone");
+                assert!(!was_two, "{millis} ms, seed {seed}: half a pair resumed alone");
                 until(&mut sim, 60, |sim| agree(sim, &[0, 1]));
             } else {
                 waiting += 1;
-                // The other one may have let it in, and cannot take it up.
-                let told = recovery(&sim, 0).expect_err("it is no member");
+                // The other node may have admitted it, but cannot add it to a configuration.
+                let told = recovery(&sim, 0).expect_err("not a member");
                 let is_told = matches!(told, NotRecovered::Stopped { .. } | NotRecovered::NoMember);
                 assert!(is_told, "{told}");
             }
         }
     }
-    assert!(waiting > 0 && waiting < runs, "{waiting} of {runs}: both ends of it are reached");
+    assert!(waiting > 0 && waiting < runs, "{waiting} of {runs}: both results must occur");
 }
 
 fn recovery(
@@ -171,7 +171,7 @@ fn copied_directory_resumes_by_operator_only() {
     let copied =
         |notice: &Notice| matches!(notice, Notice::NotResumed { because: Doubt::Copied, .. });
     assert!(at(&sim, 0).notices.iter().any(copied) && at(&sim, 0).membership.gossip().is_none());
-    let planned = recovery(&sim, 0).expect("an operator may go on");
+    let planned = recovery(&sim, 0).expect("an operator may resume");
     assert_eq!((planned.kept.len(), planned.given_up.len()), (1, 1));
     sim.command(NodeIndex::new(0), Command::User(Wish::Recover));
     until(&mut sim, 5, |sim| agree(sim, &[0]));
@@ -181,7 +181,8 @@ fn copied_directory_resumes_by_operator_only() {
     until(&mut sim, 5, |sim| agree(sim, &[0]));
 }
 
-/// Two seeds lost their directories and founded anew; the third was the only member of the old one.
+/// Two seeds lost their directories and founded a new cluster; the third was the only member of the
+/// old one.
 #[test]
 fn sole_member_does_not_resume_beside_another_cluster() {
     let mut world = World::new(3);
@@ -229,7 +230,7 @@ fn ephemeral(seeds: usize) -> World {
     world
 }
 
-/// As a supervisor does: starts what has ended. Says how many were orphans, and how many stranded.
+/// As a supervisor: restarts stopped nodes. Returns the numbers of orphaned and stranded nodes.
 fn supervise(sim: &mut Sim) -> [usize; 2] {
     let mut counts = [0; 2];
     for place in (0..sim.view().nodes()).map(NodeIndex::new) {
@@ -265,11 +266,11 @@ fn ephemeral_nodes_redeployed_in_turn_form_a_cluster() {
             }
         }
     }
-    assert!(orphans > 20, "{orphans}: hearsay was there to be dropped");
+    assert!(orphans > 20, "{orphans} orphans");
 }
 
-/// Restarts, pauses and cuts at random. The watch checks at each orphan that no member of its cluster
-/// lives, in reach or not.
+/// Random restarts, pauses and cuts. The watch checks at each orphan that no member of its cluster
+/// is alive, reachable or not.
 #[test]
 fn orphans_end_only_where_no_member_lives() {
     let (mut orphans, mut stranded) = (0, 0);
@@ -308,7 +309,8 @@ fn orphans_end_only_where_no_member_lives() {
 fn stranded_node_ends_within_a_bounded_time() {
     let mut sim = calm(8, 3, 2, ephemeral(2));
     until(&mut sim, 10, |sim| agree(sim, &[0, 1]));
-    // The other member dies before any configuration can have the newcomer, and so does the host.
+    // The other member fails before any configuration can contain the newcomer, and so does the
+    // admitting one.
     sim.partition([&[0, 2], &[1]]);
     start(&mut sim, &[2]);
     sim.run_for(SECOND);
@@ -318,7 +320,7 @@ fn stranded_node_ends_within_a_bounded_time() {
 
 // ── nodes that come back ──
 
-/// All seeds are replaced at once. They know where the others were.
+/// All seeds are replaced at once. They know the addresses of the other members.
 #[test]
 fn seeds_replaced_together_are_inside_again_soon() {
     for seed in 0..10 {
@@ -337,7 +339,7 @@ fn seeds_replaced_together_are_inside_again_soon() {
     }
 }
 
-/// Without its data directory the only seed knows nobody: it is called soon after it was removed.
+/// Without its data directory the only seed knows no members: it is invited soon after its removal.
 #[test]
 fn ephemeral_seed_is_called_soon_after_it_left() {
     for seed in 0..10 {
@@ -350,6 +352,6 @@ fn ephemeral_seed_is_called_soon_after_it_left() {
         until(&mut sim, 10, |sim| agree(sim, &[1, 2]));
         let left = sim.now();
         until(&mut sim, 2, |sim| (1..3).any(|place| at(sim, place).is_dialling(0)));
-        assert!(sim.now() - left < SECOND, "seed {seed}: an only seed that starts founds else");
+        assert!(sim.now() - left < SECOND, "seed {seed}: a lone seed would found a cluster");
     }
 }

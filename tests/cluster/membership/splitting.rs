@@ -1,4 +1,4 @@
-//! The network splits, and heals.
+//! Network splits and heals.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -37,7 +37,8 @@ fn of_two_halves_the_one_with_the_tiebreaker_goes_on() {
     for seed in 0..10 {
         let mut sim = cluster_of(seed, 4, World::new(3));
         let tiebreaker = at(&sim, 0).epoch().expect("installed").tiebreaker();
-        let oldest = (0..4).find(|p| at(&sim, *p).me().incarnation == tiebreaker).expect("one");
+        let oldest =
+            (0..4).find(|p| at(&sim, *p).me().incarnation == tiebreaker).expect("the tiebreaker");
         let other = (oldest + 1) % 4;
         let rest: Vec<usize> = (0..4).filter(|p| *p != oldest && *p != other).collect();
         sim.partition([&[oldest, other], &rest]);
@@ -60,15 +61,15 @@ fn a_split_that_heals_in_time_removes_nobody() {
     }
 }
 
-/// The older of two is cut off before it accepts a configuration with a third one, which the younger
-/// has accepted: that half waits for word of it, for two minutes.
+/// The older of two members is disconnected before it accepts a configuration with a third one,
+/// which the younger has accepted: that side waits two minutes for the older one.
 #[test]
 fn a_side_that_only_the_next_configuration_needs_does_not_wait_for_ever() {
     for seed in 0..5 {
         let config = |_| Cluster { seeds: addresses([1]), ..Cluster::default() };
         let mut sim = cluster_of(seed, 2, World::with(config));
         let tiebreaker = at(&sim, 0).epoch().expect("installed").tiebreaker();
-        assert_eq!(at(&sim, 1).me().incarnation, tiebreaker, "it has founded");
+        assert_eq!(at(&sim, 1).me().incarnation, tiebreaker, "it is the founder");
         sim.restart(NodeIndex::new(2));
         until(&mut sim, 5, |sim| at(sim, 0).accepted().is_some());
         sim.partition([&[1], &[0, 2]]);
@@ -86,7 +87,7 @@ fn a_side_that_only_the_next_configuration_needs_does_not_wait_for_ever() {
     }
 }
 
-/// Nodes at these places would never end themselves.
+/// Nodes at these places never stop themselves.
 fn without_verdicts(places: Range<usize>) -> World {
     let mut world = World::new(3);
     let config = world.config.clone();
@@ -116,7 +117,7 @@ fn the_removed_side_of_a_healed_split_learns_it_and_stops() {
     }
 }
 
-/// By then the others keep no lanes for it: it is refused before anybody could say why.
+/// By then the others keep no lanes for it: it is refused before a message can tell it why.
 #[test]
 fn the_removed_side_learns_it_however_late_the_split_heals() {
     for seed in 0..10 {
@@ -134,7 +135,8 @@ fn the_removed_side_learns_it_however_late_the_split_heals() {
     }
 }
 
-/// Seed 42958640453030 of chaos, while chaos ran as it did then: no strategy ends who is Exiting.
+/// Derived from seed 42958640453030 of an earlier version of chaos: no strategy stops an Exiting
+/// node.
 #[test]
 fn who_was_removed_while_it_was_about_to_leave_and_cut_off_learns_it_and_has_left() {
     for seed in 0..10 {
@@ -144,7 +146,7 @@ fn who_was_removed_while_it_was_about_to_leave_and_cut_off_learns_it_and_has_lef
         sim.partition([&[0, 1], &[2]]);
         until(&mut sim, 40, |sim| agree(sim, &[0, 1]));
         sim.run_for(30 * SECOND);
-        assert!(!is_over(&sim, &[2]), "nobody has told it, seed {seed}");
+        assert!(!is_over(&sim, &[2]), "it is not informed yet, seed {seed}");
         sim.heal();
         until(&mut sim, 20, |sim| is_over(sim, &[2]));
         assert_eq!(at(&sim, 2).over, Some(StopReason::Left), "seed {seed}");
@@ -164,7 +166,7 @@ fn a_newcomer_on_the_smaller_side_is_weakly_up_and_up_after_the_heal() {
         sim.restart(NodeIndex::new(6));
         until(&mut sim, 20, |sim| at(sim, 5).status() == Some(Status::WeaklyUp));
         assert!(!at(&sim, 0).up().contains(&5), "seed {seed}");
-        // Its seed is there, and so is a quorum.
+        // Its seed is reachable, and so is a quorum.
         until(&mut sim, 20, |sim| at(sim, 6).status() == Some(Status::Up));
         sim.heal();
         until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2, 3, 4, 5, 6]));
@@ -214,7 +216,7 @@ fn a_node_that_slept_through_its_removal_stops_when_it_wakes() {
     }
 }
 
-/// The member that let it in is removed before anybody else has heard of it.
+/// The member that admitted it is removed before another member has learned of it.
 #[test]
 fn who_was_let_in_by_the_side_that_goes_is_taken_in_by_the_other() {
     for seed in 0..10 {
@@ -223,15 +225,15 @@ fn who_was_let_in_by_the_side_that_goes_is_taken_in_by_the_other() {
         sim.restart(NodeIndex::new(3));
         until(&mut sim, 5, |sim| at(sim, 3).membership.gossip().is_some());
         sim.crash(NodeIndex::new(0));
-        assert!(!at(&sim, 1).members().contains(&3), "nobody has told of it, seed {seed}");
+        assert!(!at(&sim, 1).members().contains(&3), "1 does not know it, seed {seed}");
         sim.heal();
         sim.restart(NodeIndex::new(0));
         until(&mut sim, 20, |sim| agree(sim, &[0, 1, 2, 3]));
     }
 }
 
-/// As [`who_was_let_in_by_the_side_that_goes_is_taken_in_by_the_other`], but what it was told of the
-/// cluster has nobody alive in it who stays: it listens to no one, and no one knows it.
+/// As [`newcomer_of_a_lost_side_is_adopted`], but the gossip state that it received contains no
+/// remaining member that is alive: it ignores the others, and they do not know it.
 #[test]
 fn who_was_let_in_by_a_side_that_held_all_others_down_looks_for_the_cluster_anew() {
     for seed in 0..10 {
@@ -256,7 +258,7 @@ fn who_was_let_in_by_a_side_that_held_all_others_down_looks_for_the_cluster_anew
     }
 }
 
-/// All that it knew by name have come back under other names meanwhile.
+/// All members that it knew have meanwhile restarted as other incarnations.
 #[test]
 fn who_was_let_in_before_all_others_were_replaced_looks_for_the_cluster_anew() {
     for seed in 0..5 {
@@ -275,7 +277,7 @@ fn who_was_let_in_before_all_others_were_replaced_looks_for_the_cluster_anew() {
             sim.restart(NodeIndex::new(place));
             until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2]));
         }
-        assert!(!at(&sim, 1).members().contains(&3), "nobody has told of it, seed {seed}");
+        assert!(!at(&sim, 1).members().contains(&3), "1 does not know it, seed {seed}");
         sim.heal();
         until(&mut sim, 20, |sim| agree(sim, &[0, 1, 2, 3]));
     }
@@ -305,8 +307,8 @@ fn who_was_let_in_by_the_side_that_goes_may_leave_all_the_same() {
     }
 }
 
-/// It is cut off from the only member that it knows, and a newcomer that both reach is in the
-/// configuration by then.
+/// It is disconnected from the only member that it knows, and the configuration contains a newcomer
+/// that reaches both.
 #[test]
 fn who_is_about_to_leave_is_let_go_by_a_newcomer_that_its_configuration_has() {
     for seed in 0..5 {

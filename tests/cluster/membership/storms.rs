@@ -1,4 +1,4 @@
-//! Many learn something at once: what that costs each of them.
+//! Costs of changes that many nodes learn at the same time.
 
 use ostraca::cluster::config::Cluster;
 use ostraca::cluster::gossip::Gossip;
@@ -13,13 +13,13 @@ use ostraca_ddata::sim::{Fault, Links, NodeIndex};
 use super::super::whole::{Command, World, address, addresses, node_at};
 use super::{SECOND, Sim, agree, at, calm, until};
 
-/// What membership has sent in all: messages, and whole states among them.
+/// Total number of messages and of whole states that membership has sent.
 fn sent(sim: &Sim) -> (u64, u64) {
     let stats = sim.processes().map(|(_, node)| node.membership.stats());
     stats.fold((0, 0), |(messages, states), of| (messages + of.sent, states + of.states_sent))
 }
 
-/// The connections of these with all others break at once, as those of a killed process do.
+/// All connections of a node break at once, and it crashes, as for a killed process.
 fn kill(sim: &mut Sim, place: usize, nodes: usize) {
     let node = NodeIndex::new(place);
     let others: Vec<_> = (0..nodes).map(NodeIndex::new).filter(|other| *other != node).collect();
@@ -28,8 +28,8 @@ fn kill(sim: &mut Sim, place: usize, nodes: usize) {
     sim.crash(node);
 }
 
-/// Heartbeats are 10 a second; a killed one is out after less than 6 s. (It was 3,000 messages each
-/// when all that were connected accused it, and every merge of two accusations went to all.)
+/// Heartbeats are 10 per second; a killed node is removed within 6 s. (It cost 3,000 messages per
+/// node when all connected nodes accused it and every merge of two accusations was sent to all.)
 #[test]
 fn a_killed_node_that_all_32_were_connected_with_costs_each_a_few_messages() {
     let nodes = 32;
@@ -47,14 +47,15 @@ fn a_killed_node_that_all_32_were_connected_with_costs_each_a_few_messages() {
     let after = sent(&sim);
     let idle = (calm.0 - before.0) / nodes as u64;
     let (messages, states) = (after.0.saturating_sub(calm.0) / 31, after.1.saturating_sub(calm.1));
-    assert!(messages < idle + 150, "{messages} messages each, {idle} when nothing happens");
+    assert!(messages < idle + 150, "{messages} messages each, {idle} without events");
     assert!(states < 64, "{states} whole states in all");
     let accusers = rest.iter().map(|place| at(&sim, *place).membership.stats().accusations);
-    assert!(accusers.sum::<u64>() <= 8, "those on the ring accuse, and few else");
+    assert!(accusers.sum::<u64>() <= 8, "only observers on the ring and a few others accuse");
 }
 
-/// Each half has news of its own. Who merges them tells it. (Each of two that had made the same merge
-/// left that to the other one, and all found it by repair: doubled every 100 ms.)
+/// Each half has a change of its own, and a node that merges them sends the result. (Two nodes with
+/// the same merge once left that to each other, and all learned of it by repair only, at 100 ms per
+/// doubling.)
 #[test]
 fn the_merge_of_two_halves_is_told_to_all_at_once_by_few() {
     let nodes = 60;
@@ -66,7 +67,7 @@ fn the_merge_of_two_halves_is_told_to_all_at_once_by_few() {
         sim.partition([one, other]);
         let draining = |sim: &Sim, place: usize, of: usize| {
             let id = at(sim, of).me().incarnation;
-            let gossip = at(sim, place).membership.gossip().expect("inside");
+            let gossip = at(sim, place).membership.gossip().expect("a member");
             gossip.member(id).is_some_and(|member| member.hosting.draining)
         };
         for place in [0, nodes - 1] {
@@ -83,7 +84,7 @@ fn the_merge_of_two_halves_is_told_to_all_at_once_by_few() {
         let before = sent(&sim);
         sim.run_for(SECOND / 4);
         let deaf = all.iter().filter(|place| !knows(&sim, place)).count();
-        assert_eq!(deaf, 0, "seed {seed}: some have not heard of it");
+        assert_eq!(deaf, 0, "seed {seed}: nodes without both changes");
         let each = (sent(&sim).0 - before.0) / nodes as u64;
         assert!(each < 40, "seed {seed}: {each} messages each");
     }
@@ -93,7 +94,7 @@ fn now(millis: u64) -> Now {
     Now { mono: Instant::from_nanos(millis * 1_000_000), wall: WallTime::from_millis(millis) }
 }
 
-/// As many non-seeds as a node remembers answers ask a seed before the other seeds do.
+/// More newcomers than a node remembers answers ask a seed before the other seeds do.
 #[test]
 fn a_seed_that_hundreds_of_newcomers_ask_first_founds_with_the_other_seeds() {
     let seeds = addresses(0..3);

@@ -1,6 +1,5 @@
-//! Each strategy in a cluster of whole nodes: a crash, and a split three against two. The rows of
-//! spec/reference/pekko-cluster.md §5.3 and §5.4 for several nodes; what each says in every other
-//! situation is in src/cluster/downing/tests.
+//! Each strategy in a cluster of whole nodes: a crash, and a split of three against two. The
+//! decisions in all other situations are tested in src/cluster/downing/tests.
 
 use std::time::Duration;
 
@@ -16,8 +15,8 @@ use super::{Sim, agree, at, until};
 
 const ROLE: &str = "worker";
 
-/// Those that take somebody out when the network splits, and want nothing from outside;
-/// lease-majority has tests of its own below.
+/// Strategies that remove members when the network splits, without an external system;
+/// lease-majority has its own tests below.
 pub(super) const STRATEGIES: [StrategyName; 9] = [
     StrategyName::StaticQuorum,
     StrategyName::KeepMajority,
@@ -30,7 +29,7 @@ pub(super) const STRATEGIES: [StrategyName; 9] = [
     StrategyName::AutoDown,
 ];
 
-/// Five members with this strategy, all of one role; the oldest is one of the first three.
+/// Five members with this strategy and one role; the oldest is one of the first three.
 fn five(seed: u64, strategy: StrategyName) -> Sim {
     some(seed, 5, strategy)
 }
@@ -86,9 +85,9 @@ fn whatever_the_strategy_three_of_five_go_on_after_a_split_and_the_two_learn_it(
     }
 }
 
-/// Upstream would keep one node of the three. Here all stay; but where the side is no more than a
-/// quorum, those two cannot get each other's last word in the old configuration, so that the next one
-/// waits for their link.
+/// Pekko would keep one of the two nodes. Here all members of the side stay. If the side is only as
+/// large as a quorum, however, these two cannot probe each other in the old configuration, so the
+/// next configuration waits for their link.
 #[test]
 fn a_bad_link_inside_the_larger_side_of_a_split_costs_nobody_of_it() {
     for (seed, size, waits) in [(0, 5, true), (1, 5, true), (2, 7, false), (3, 7, false)] {
@@ -136,16 +135,13 @@ fn with_lease_majority_the_side_that_gets_the_lease_goes_on_and_gives_it_back_in
         sim.partition([&[0, 1, 2], &[3, 4]]);
         until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2]) && is_over(sim, 3) && is_over(sim, 4));
         let holder = lease.get().map(place_of);
-        assert!(
-            holder.is_some_and(|place| place < 3),
-            "{holder:?}: a late side would find it taken"
-        );
+        assert!(holder.is_some_and(|place| place < 3), "{holder:?}: the lease must still be held");
         until(&mut sim, 60, |_| lease.get().is_none());
         assert!(agree(&sim, &[0, 1, 2]));
     }
 }
 
-/// A side that holds a quorum never ends itself: nobody else could go on.
+/// A side that holds a quorum never stops itself, because no other side could continue.
 #[test]
 fn with_lease_majority_and_the_lease_elsewhere_a_quorum_waits_until_it_is_given_back() {
     for seed in 0..3 {

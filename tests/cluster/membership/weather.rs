@@ -1,4 +1,4 @@
-//! What a run of chaos is made of, and what strikes next: drawn from the seed.
+//! Composition and random faults of a chaos run, drawn from the seed.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ use super::{SECOND, Sim};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// What strikes, each with how often.
+/// Kinds of faults and commands with their weights.
 const STRIKES: [(Strike, u64); 14] = [
     (Strike::Start, 4),
     (Strike::Leave, 3),
@@ -55,20 +55,20 @@ enum Strike {
     Loss,
 }
 
-/// A run's nodes, and its chance.
+/// The nodes of a run, and its random choices.
 pub(super) struct Weather {
     pub(super) draw: Stream,
     pub(super) places: usize,
-    /// The first so many of them are seeds.
+    /// The first nodes, which are seeds.
     pub(super) seeds: usize,
-    /// Told to leave: nobody starts them again but chance.
+    /// Nodes that were told to leave; only a random start restarts them.
     pub(super) left: BTreeSet<usize>,
     loss: Rc<Cell<f64>>,
     most_loss: f64,
     strikes: Vec<(Strike, u64)>,
 }
 
-/// A run of this many places.
+/// Creates a run with this many places.
 pub(super) fn world(seed: Seed, places: usize, strategies: &[StrategyName]) -> (Sim, Weather) {
     let mut draw = Stream::split(seed.value, "membership weather", 0);
     let seeds = (*draw.pick(&[1_usize, 3, 3, 5])).min(places);
@@ -104,7 +104,7 @@ pub(super) fn world(seed: Seed, places: usize, strategies: &[StrategyName]) -> (
     let lanes = vec![LaneRule::STREAM];
     let setup = Setup { started, lanes, faults, ..Setup::new(seed, places) };
     let watch = Watch::founding_once();
-    // Some kinds in a run find more than all of them in each.
+    // A subset of the kinds per run finds more failures than all of them in every run.
     let kept = *draw.pick(&[0.3, 0.6, 1.0]);
     let strikes = STRIKES.into_iter().filter(|_| draw.chance(kept));
     let strikes: Vec<_> = strikes.chain([(Strike::Start, 2)]).collect();
@@ -113,13 +113,13 @@ pub(super) fn world(seed: Seed, places: usize, strategies: &[StrategyName]) -> (
     (sim, Weather { draw, places, seeds, left: BTreeSet::new(), loss, most_loss, strikes })
 }
 
-/// Places whose nodes run.
+/// Places with a running node.
 pub(super) fn living(sim: &Sim) -> Vec<usize> {
     let living = sim.processes().filter(|(_, node)| node.over.is_none());
     living.map(|(index, _)| index.get()).collect()
 }
 
-/// Starts another life at a place where none runs.
+/// Starts another incarnation at a place without a running node.
 fn start(sim: &mut Sim, place: usize) {
     let node = NodeIndex::new(place);
     if sim.process(node).is_some() {
@@ -129,13 +129,13 @@ fn start(sim: &mut Sim, place: usize) {
 }
 
 impl Weather {
-    /// All faults end.
+    /// Ends all faults.
     pub(super) fn heal(&self, sim: &mut Sim) {
         self.loss.set(0.0);
         sim.heal();
     }
 
-    /// As a supervisor does: starts what has stopped, but for those that were told to leave.
+    /// As a supervisor: restarts stopped nodes, except those that were told to leave.
     pub(super) fn supervise(&self, sim: &mut Sim) {
         let all = (0..self.places).filter(|place| !self.left.contains(place));
         for place in all.collect::<Vec<_>>() {
@@ -155,7 +155,7 @@ impl Weather {
         NodeIndex::new(self.draw.index(self.places))
     }
 
-    /// Every node in one of several groups; the first and the second have one at least.
+    /// Assigns every node to one of several groups; the first two groups have at least one node.
     fn groups(&mut self, count: usize) -> Vec<Vec<NodeIndex>> {
         let mut all: Vec<_> = (0..self.places).map(NodeIndex::new).collect();
         self.draw.shuffle(&mut all);
@@ -172,7 +172,7 @@ impl Weather {
         Some(self.draw.span(100 * MS, if long { 40 * SECOND } else { 4 * SECOND }))
     }
 
-    /// One thing goes wrong, or one user wants something.
+    /// Injects one fault, or issues one command.
     pub(super) fn strike(&mut self, sim: &mut Sim) {
         let total = self.strikes.iter().map(|(_, weight)| weight).sum();
         let mut ticket = self.draw.below(total);
@@ -234,7 +234,7 @@ impl Weather {
         }
     }
 
-    /// The same split, again and again.
+    /// Repeats the same split several times.
     fn flap(&mut self, sim: &mut Sim) {
         let groups = self.groups(2);
         let (open, shut) = (self.draw.span(MS, 3 * SECOND), self.draw.span(MS, 3 * SECOND));
@@ -255,7 +255,7 @@ impl Weather {
                 let count = *self.draw.pick(&[2, 2, 3]);
                 Fault::Partition { groups: self.groups(count), span }
             }
-            // Nodes of the third group keep their links with all.
+            // Nodes of the third group keep their links with all nodes.
             Strike::Partial => {
                 let mut groups = self.groups(3);
                 groups.truncate(2);
