@@ -73,8 +73,8 @@ fn run(seed: Seed, weakened: Weakened, crashes: bool) -> Result<Totals, Box<Fail
 
 #[test]
 #[expect(clippy::print_stderr, reason = "the figures are the result")]
-fn never_two_singletons_at_once_and_one_when_all_is_well() {
-    let name = "never_two_singletons_at_once_and_one_when_all_is_well";
+fn never_two_singletons_run_at_once_and_one_after_faults() {
+    let name = "never_two_singletons_run_at_once_and_one_after_faults";
     let totals = on_all_cores(name, 120, |seed| {
         let run = run(seed, Weakened::default(), !seed.value.is_multiple_of(3));
         run.unwrap_or_else(|failure| panic!("{failure}"))
@@ -97,15 +97,15 @@ macro_rules! canaries {
 }
 
 canaries! {
-    known_failure_08_who_waits_for_the_next_older_only_is_caught: OnlyTheNextOlder;
-    a_done_before_the_instance_has_stopped_is_caught: DoneBeforeStopped;
-    an_instance_that_outlives_its_lease_is_caught: OutlivesLease;
+    fault_only_the_next_older_is_detected: OnlyTheNextOlder;
+    fault_done_before_stopped_is_detected: DoneBeforeStopped;
+    fault_outlives_lease_is_detected: OutlivesLease;
 }
 
 #[test]
-fn a_done_that_answers_nothing_is_caught() {
+fn fault_any_done_is_detected() {
     let weakened = Weakened::by(Bug::AnyDone);
-    must_be_caught_by("a_done_that_answers_nothing_is_caught", 400, |seed| {
+    must_be_caught_by("fault_any_done_is_detected", 400, |seed| {
         let (mut sim, _) = world_and_shared(seed, weakened, |weather, faults| {
             // Rights that move back and forth, and messages that are late and duplicated.
             weather.standings = vec![Standing::Candidate; weather.places];

@@ -30,7 +30,7 @@ fn was_told(sim: &Sim, place: usize, notice: impl Fn(&Notice) -> bool) -> bool {
 }
 
 #[test]
-fn seeds_that_contradict_each_other_found_nothing_together_and_say_so() {
+fn different_seed_lists_found_no_cluster_and_are_reported() {
     let mut sim = calm(
         1,
         3,
@@ -45,7 +45,7 @@ fn seeds_that_contradict_each_other_found_nothing_together_and_say_so() {
 }
 
 #[test]
-fn a_node_whose_list_differs_joins_what_the_others_found() {
+fn node_with_a_different_list_joins_the_others() {
     for odd in 0..3 {
         let mut sim =
             calm(
@@ -61,7 +61,7 @@ fn a_node_whose_list_differs_joins_what_the_others_found() {
 }
 
 #[test]
-fn a_list_with_one_node_under_two_names_founds_one_cluster_all_the_same() {
+fn seed_listed_twice_founds_one_cluster() {
     for seed in 0..5 {
         let list = || [addresses([0, 1, 2]), vec![alias(0)]].concat();
         let mut sim = calm(seed, 3, 3, with_seeds(move |_| list()));
@@ -74,7 +74,7 @@ fn a_list_with_one_node_under_two_names_founds_one_cluster_all_the_same() {
 /// As with a headless service: every node's only seed is the name of all nodes. The second and
 /// third node start long after the first.
 #[test]
-fn known_failure_29_one_name_that_stands_for_all_seeds_founds_one_cluster() {
+fn known_failure_29_name_of_all_seeds_founds_one_cluster() {
     for (seed, started) in [(1, 3), (2, 1), (3, 1)] {
         let mut sim = calm(
             seed,
@@ -95,13 +95,13 @@ fn known_failure_29_one_name_that_stands_for_all_seeds_founds_one_cluster() {
 }
 
 #[test]
-fn a_seed_that_never_answers_keeps_nobody_waiting_while_a_majority_is_there() {
+fn silent_seed_does_not_delay_a_majority() {
     let mut sim = calm(1, 3, 2, World::new(3));
     until(&mut sim, 2, |sim| agree(sim, &[0, 1]));
 }
 
 #[test]
-fn without_a_majority_of_the_seeds_nothing_is_founded_and_the_log_names_the_silent() {
+fn minority_of_seeds_founds_nothing_and_logs_the_silent_ones() {
     let mut sim = calm(1, 3, 1, World::new(3));
     sim.run_for(120 * SECOND);
     assert!(is_searching(&sim, 0));
@@ -112,7 +112,7 @@ fn without_a_majority_of_the_seeds_nothing_is_founded_and_the_log_names_the_sile
 }
 
 #[test]
-fn two_nodes_that_claim_one_address_are_two_members_and_nobody_is_declared_dead() {
+fn two_nodes_with_one_address_are_two_members() {
     for seed in 0..5 {
         let mut world = World::new(3);
         world.claims = Rc::new(|place| address(if place == 4 { 3 } else { place }));
@@ -123,7 +123,7 @@ fn two_nodes_that_claim_one_address_are_two_members_and_nobody_is_declared_dead(
 }
 
 #[test]
-fn clocks_an_hour_apart_make_no_difference() {
+fn clock_offsets_of_an_hour_have_no_effect() {
     for seed in 0..5 {
         let hour = 3_600_000;
         let mut sim = calm(seed, 5, 5, World::new(3));
@@ -139,7 +139,7 @@ fn clocks_an_hour_apart_make_no_difference() {
 }
 
 #[test]
-fn settings_that_must_agree_keep_a_node_out_and_both_sides_say_which() {
+fn incompatible_settings_refuse_a_join_and_are_reported() {
     let mut world = World::new(3);
     world.settings = Rc::new(|place| Settings {
         must: vec![("name".into(), if place == 3 { "other" } else { "ours" }.into())],
@@ -156,7 +156,7 @@ fn settings_that_must_agree_keep_a_node_out_and_both_sides_say_which() {
 }
 
 #[test]
-fn settings_that_should_agree_are_warned_of_and_no_more() {
+fn differing_optional_settings_only_cause_a_warning() {
     let mut world = World::new(3);
     world.settings = Rc::new(|place| Settings {
         must: vec![],
@@ -169,7 +169,7 @@ fn settings_that_should_agree_are_warned_of_and_no_more() {
 }
 
 #[test]
-fn clusters_formed_apart_never_merge_and_say_so_when_they_meet() {
+fn separate_clusters_never_merge_and_report_each_other() {
     let apart = Rc::new(Cell::new(true));
     let theirs = apart.clone();
     let world = World::with(move |place| {
@@ -191,7 +191,7 @@ fn clusters_formed_apart_never_merge_and_say_so_when_they_meet() {
 }
 
 #[test]
-fn seeds_that_remember_a_cluster_never_found_a_second_one() {
+fn seeds_with_a_stored_cluster_never_found_another() {
     let mut sim = cluster_of(1, 3, World::new(3));
     for place in 0..3 {
         sim.crash(NodeIndex::new(place));
@@ -218,7 +218,7 @@ fn outdated(sim: &mut Sim) -> (NodeId, Gossip) {
 }
 
 #[test]
-fn gossip_from_a_removed_incarnation_resurrects_nobody() {
+fn gossip_of_a_removed_incarnation_resurrects_no_member() {
     let mut sim = cluster_of(1, 3, World::new(3));
     let (gone, gossip) = outdated(&mut sim);
     let before = at(&sim, 1).membership.stats().strangers;
@@ -242,7 +242,7 @@ fn gossip_from_a_removed_incarnation_resurrects_nobody() {
 }
 
 #[test]
-fn a_removed_incarnation_that_asks_to_join_again_is_refused_for_ever() {
+fn join_of_a_removed_incarnation_is_refused() {
     let mut sim = cluster_of(1, 3, World::new(3));
     let (gone, _) = outdated(&mut sim);
     let refused = at(&sim, 1).membership.stats().join_refused;
@@ -288,7 +288,7 @@ fn nonsense(gossip: &Gossip, stranger: NodeId) -> Vec<ClusterMessage> {
 }
 
 #[test]
-fn nonsense_from_a_stranger_changes_nothing() {
+fn invalid_messages_of_a_stranger_are_ignored() {
     let mut sim = cluster_of(1, 3, World::new(3));
     let stranger = node_at(9, 1, true);
     let gossip = at(&sim, 0).membership.gossip().expect("a member").clone();
@@ -303,7 +303,7 @@ fn nonsense_from_a_stranger_changes_nothing() {
 }
 
 #[test]
-fn nonsense_keeps_nobody_who_searches_from_its_cluster() {
+fn invalid_messages_do_not_disturb_a_search() {
     let mut sim = calm(1, 3, 1, World::new(3));
     sim.run_for(SECOND);
     let stranger = node_at(9, 1, true);
@@ -320,7 +320,7 @@ fn nonsense_keeps_nobody_who_searches_from_its_cluster() {
 }
 
 #[test]
-fn a_member_that_names_members_nobody_knows_does_no_harm() {
+fn commands_about_unknown_members_are_ignored() {
     let mut sim = cluster_of(1, 3, World::new(3));
     let member = at(&sim, 1).me();
     let unknown = ReplicaId::new(0xdead);
@@ -336,7 +336,7 @@ fn a_member_that_names_members_nobody_knows_does_no_harm() {
 }
 
 #[test]
-fn two_living_incarnations_of_one_peer_are_not_both_members() {
+fn two_living_incarnations_of_a_peer_are_not_both_members() {
     // Place 3, and a copy of its data directory elsewhere: the copy is refused with the reason.
     let mut sim = cluster_of(1, 4, World::new(3));
     let mut copy = node_at(3, 1, true);
@@ -351,7 +351,7 @@ fn two_living_incarnations_of_one_peer_are_not_both_members() {
 }
 
 #[test]
-fn a_node_gives_up_only_if_it_was_told_to() {
+fn node_stops_searching_only_if_configured() {
     let world = World::with(|_| Cluster {
         seeds: addresses([0, 1, 2]),
         shutdown_after_unsuccessful_join: Some(Duration::from_secs(30)),

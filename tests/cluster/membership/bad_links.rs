@@ -44,18 +44,18 @@ fn one_goes_alone(cut: impl Fn(&mut Sim, usize, &[usize])) {
 const SIZES: [usize; 10] = [3, 4, 5, 6, 7, 8, 9, 10, 12, 20];
 
 #[test]
-fn who_hears_nobody_goes_alone() {
+fn node_without_incoming_links_is_removed_alone() {
     one_goes_alone(|sim, deaf, others| cut(sim, others, &[deaf]));
 }
 
 #[test]
-fn who_is_heard_by_nobody_goes_alone() {
+fn node_without_outgoing_links_is_removed_alone() {
     one_goes_alone(|sim, mute, others| cut(sim, &[mute], others));
 }
 
 /// Each node hears only one of the others, and no two hear each other: no side has a quorum.
 #[test]
-fn of_three_none_of_whom_is_answered_by_another_all_go() {
+fn three_nodes_without_two_way_links_all_stop() {
     for seed in 0..10 {
         let mut sim = cluster_of(seed, 3, World::new(3));
         (0..3).for_each(|place| cut(&mut sim, &[place], &[(place + 1) % 3]));
@@ -122,8 +122,8 @@ fn maze(seed: Seed) -> Result<Totals, Box<Failure>> {
 
 #[test]
 #[expect(clippy::print_stderr, reason = "the figures are the result")]
-fn a_quorum_whose_members_hear_each_other_goes_on_whatever_other_links_are_cut() {
-    let name = "a_quorum_whose_members_hear_each_other_goes_on_whatever_other_links_are_cut";
+fn fully_connected_quorum_continues_despite_other_cuts() {
+    let name = "fully_connected_quorum_continues_despite_other_cuts";
     let totals =
         on_all_cores(name, 100, |seed| maze(seed).unwrap_or_else(|failure| panic!("{failure}")));
     let [stays, core, waits] = ["stays", "hears all", "waits"].map(|mark| totals.marks.count(mark));

@@ -23,7 +23,7 @@ fn run(bug: Bug) -> Option<String> {
 /// Four of seven nodes fail, and three continue by force: the watch also checks the following
 /// changes.
 #[test]
-fn after_a_recovery_by_force_a_verdict_that_removes_members_without_a_configuration_is_caught() {
+fn fault_removed_by_verdict_is_detected_after_a_recovery() {
     let canary = Canary::with(Bug::RemovedByVerdict);
     let world = World { canary, waits: true, ..World::new(3) };
     let mut sim = calm(1, 7, 7, world);
@@ -43,13 +43,13 @@ fn after_a_recovery_by_force_a_verdict_that_removes_members_without_a_configurat
 }
 
 #[test]
-fn a_leader_that_takes_members_up_without_a_configuration_is_caught() {
+fn fault_up_without_configuration_is_detected() {
     let reason = run(Bug::UpWithoutConfiguration).unwrap_or_default();
     assert!(reason.contains("in no configuration"), "{reason}");
 }
 
 #[test]
-fn a_verdict_that_removes_members_without_a_configuration_is_caught() {
+fn fault_removed_by_verdict_is_detected() {
     let reason = run(Bug::RemovedByVerdict).unwrap_or_default();
     assert!(reason.contains("removed, which is in the newest"), "{reason}");
 }

@@ -219,8 +219,8 @@ fn agreed_and_lost(totals: &Totals) -> (u64, u64) {
 }
 
 #[test]
-fn after_every_heal_all_have_one_view_and_no_two_sides_go_on() {
-    let name = "after_every_heal_all_have_one_view_and_no_two_sides_go_on";
+fn nodes_agree_after_every_heal_and_one_side_continues() {
+    let name = "nodes_agree_after_every_heal_and_one_side_continues";
     let totals = all(name, 60, (3, 9), &[StrategyName::KeepMajority]);
     totals.must_have_hit([AGREED, "takeover"]);
     let (agreed, lost) = agreed_and_lost(&totals);
@@ -228,8 +228,8 @@ fn after_every_heal_all_have_one_view_and_no_two_sides_go_on() {
 }
 
 #[test]
-fn larger_clusters_have_one_view_after_every_heal() {
-    let name = "larger_clusters_have_one_view_after_every_heal";
+fn larger_clusters_agree_after_every_heal() {
+    let name = "larger_clusters_agree_after_every_heal";
     all(name, 4, (10, 20), &[StrategyName::KeepMajority]).must_have_hit([AGREED]);
 }
 
@@ -246,14 +246,14 @@ const STRATEGIES: [StrategyName; 9] = [
 ];
 
 #[test]
-fn clusters_of_up_to_100_nodes_have_one_view_after_every_heal() {
-    let name = "clusters_of_up_to_100_nodes_have_one_view_after_every_heal";
+fn clusters_of_up_to_100_nodes_agree_after_every_heal() {
+    let name = "clusters_of_up_to_100_nodes_agree_after_every_heal";
     all(name, 2, (50, 100), &[StrategyName::KeepMajority]).must_have_hit([AGREED]);
 }
 
 #[test]
-fn whatever_the_strategy_no_two_sides_go_on() {
-    let name = "whatever_the_strategy_no_two_sides_go_on";
+fn at_most_one_side_continues_under_every_strategy() {
+    let name = "at_most_one_side_continues_under_every_strategy";
     all(name, 30, (3, 7), &STRATEGIES).must_have_hit(["takeover"]);
 }
 
@@ -267,13 +267,13 @@ fn holds(seed: u64, sizes: (u64, u64), strategies: &[StrategyName]) -> Totals {
 /// continued without the dead voters, but only three of the six remaining voters were alive. It was
 /// abandoned for a configuration with the same members, in which all leases counted anew.
 #[test]
-fn removals_that_wait_for_leases_keep_no_cluster_from_going_on() {
+fn waiting_removals_do_not_block_the_cluster() {
     holds(18_052_381_971_424, (3, 9), &[StrategyName::KeepMajority]);
 }
 
 /// A paused leader removed a joiner that a configuration, decided during the pause, contained.
 #[test]
-fn nobody_is_buried_whom_a_newer_configuration_has() {
+fn paused_leader_does_not_remove_newer_members() {
     holds(18_052_378_732_191, (3, 7), &STRATEGIES);
 }
 
@@ -301,8 +301,8 @@ fn accused(seed: Seed) -> Result<Totals, Box<Failure>> {
 
 #[test]
 #[expect(clippy::print_stderr, reason = "the figures are the result")]
-fn at_5_percent_loss_and_with_pauses_below_3_s_nobody_is_found_unreachable() {
-    let name = "at_5_percent_loss_and_with_pauses_below_3_s_nobody_is_found_unreachable";
+fn five_percent_loss_and_short_pauses_accuse_no_node() {
+    let name = "five_percent_loss_and_short_pauses_accuse_no_node";
     let totals =
         on_all_cores(name, 12, |seed| accused(seed).unwrap_or_else(|failure| panic!("{failure}")));
     let hours = totals.simulated.as_secs_f64() / 3_600.0;
@@ -313,14 +313,14 @@ fn at_5_percent_loss_and_with_pauses_below_3_s_nobody_is_found_unreachable() {
 /// before. Only an Up or Leaving node could act on its strategy's decision, so the dead member was
 /// never removed.
 #[test]
-fn who_is_about_to_leave_removes_the_last_other_member_if_that_one_is_dead() {
+fn exiting_node_removes_a_dead_last_member() {
     holds(77_507_126_550_111, (3, 9), &[StrategyName::KeepMajority]);
 }
 
 /// A seed admitted a joiner, proposed it and crashed before its gossip reached another node. The
 /// others completed the configuration; it contained a member that no gossip state listed.
 #[test]
-fn a_member_whose_sponsor_died_with_the_news_is_listed_all_the_same() {
+fn member_with_a_dead_admitter_is_listed() {
     holds(137_671_003_558_429, (3, 9), &[StrategyName::KeepMajority]);
 }
 
@@ -328,21 +328,21 @@ fn a_member_whose_sponsor_died_with_the_news_is_listed_all_the_same() {
 /// continue was overtaken by one whose slower clock still showed a running lease. That one was
 /// sealed, so it proposed the same members, in which the lease counted anew.
 #[test]
-fn who_waits_for_a_lease_does_not_overtake_who_need_not() {
+fn proposer_waiting_for_a_lease_does_not_overtake() {
     holds(56_333_212_298_647, (3, 9), &[StrategyName::KeepMajority]);
 }
 
 /// Two members accused each other, and the one without the quorum stopped. In the view of the other
 /// one both were indirectly connected, so it waited for a change that could not come.
 #[test]
-fn of_two_that_accuse_each_other_the_one_with_the_quorum_goes_on() {
+fn mutual_accusation_keeps_the_side_with_the_quorum() {
     holds(13_954_711_207_784, (3, 9), &[StrategyName::KeepMajority]);
 }
 
 /// The member that admitted a joiner considered the only other member Down, and left. That member
 /// removed it and did not know the joiner, which in turn ignored that member.
 #[test]
-fn who_is_known_to_nobody_that_is_left_looks_for_the_cluster_anew() {
+fn orphaned_newcomer_searches_again() {
     holds(94_721_512_669_171, (3, 9), &[StrategyName::KeepMajority]);
 }
 
@@ -350,7 +350,7 @@ fn who_is_known_to_nobody_that_is_left_looks_for_the_cluster_anew() {
 /// news. The other half is no quorum of the configuration that it knows: it cannot continue, and
 /// did not.
 #[test]
-fn half_without_the_tiebreaker_does_not_go_on_whatever_the_dead_had_decided() {
+fn half_without_the_tiebreaker_does_not_continue() {
     holds(68_182_727_702_234, (3, 9), &[StrategyName::KeepMajority]);
 }
 
@@ -358,7 +358,7 @@ fn half_without_the_tiebreaker_does_not_go_on_whatever_the_dead_had_decided() {
 /// newcomer that it ignored, the newcomer never learned that it was leaving, and each proposed to
 /// remove another member, for ever.
 #[test]
-fn who_is_about_to_leave_listens_to_all_whom_the_configuration_has() {
+fn exiting_node_accepts_gossip_of_all_configured_members() {
     holds(23_373_502_397_473, (3, 9), &[StrategyName::KeepMajority]);
 }
 
@@ -367,7 +367,7 @@ fn who_is_about_to_leave_listens_to_all_whom_the_configuration_has() {
 /// three members would have been left, of which one was alive. The same members were decided
 /// instead, and all leases counted anew.
 #[test]
-fn a_batch_that_too_few_would_survive_is_not_begun() {
+fn batch_without_a_living_quorum_is_not_started() {
     holds(122_054_726_459_027, (3, 9), &[StrategyName::KeepMajority]);
 }
 
@@ -375,7 +375,7 @@ fn a_batch_that_too_few_would_survive_is_not_begun() {
 /// two others were no quorum of the installed configuration and stopped, and the third could never
 /// continue without them. Now they wait.
 #[test]
-fn a_side_that_an_accepted_configuration_needs_does_not_end_itself() {
+fn side_needed_by_an_accepted_configuration_waits() {
     let totals = holds(11_433_649_308_674, (3, 9), &[StrategyName::KeepMajority]);
     let (agreed, lost) = agreed_and_lost(&totals);
     assert!(agreed > 0 && lost == 0, "{agreed} agreed, {lost} lost their quorum");
@@ -385,14 +385,14 @@ fn a_side_that_an_accepted_configuration_needs_does_not_end_itself() {
 /// for one of theirs that had been admitted, but never added to a configuration, by a member that
 /// had left.
 #[test]
-fn seeds_that_start_again_are_called_by_a_cluster_without_a_seed() {
+fn restarted_seeds_are_invited_by_a_cluster_without_seeds() {
     let totals = holds(21_582_765_724_264, (3, 9), &[StrategyName::KeepMajority]);
     assert_eq!(totals.marks.count(AGREED), 2);
 }
 
 /// The only seed was invited and admitted, and then not invited again, but the message was lost.
 #[test]
-fn who_was_let_in_and_has_not_heard_of_it_asks_again() {
+fn admitted_node_without_welcome_asks_again() {
     let totals = holds(128_510_586_678_087, (3, 9), &[StrategyName::KeepMajority]);
     assert_eq!(totals.marks.count(AGREED), 4);
     holds(128_509_787_291_428, (10, 20), &[StrategyName::KeepMajority]);
@@ -400,7 +400,7 @@ fn who_was_let_in_and_has_not_heard_of_it_asks_again() {
 
 /// Two of three founders crashed after all had accepted and before any had begun.
 #[test]
-fn founders_that_die_before_the_cluster_begins_say_so_when_they_start_again() {
+fn founders_lost_before_the_start_are_reported() {
     let totals = holds(130_013_618_332_806, (3, 9), &[StrategyName::KeepMajority]);
     assert_eq!(totals.marks.count(FOUNDERS_LOST), 1);
     // Here one has left, and no longer reports anything.
@@ -411,7 +411,7 @@ fn founders_that_die_before_the_cluster_begins_say_so_when_they_start_again() {
 /// Two seeds founded with a third, which did not learn of it and was a quorum of the first
 /// configuration. They stopped, and knew the cluster after their restart, but not its foundation.
 #[test]
-fn a_founder_that_has_not_heard_of_it_is_told_by_those_that_remember() {
+fn uninformed_founder_is_informed_by_the_others() {
     let totals = holds(132_947_234_273_895, (3, 9), &[StrategyName::KeepMajority]);
     assert_eq!((totals.marks.count(AGREED), totals.marks.count(QUORUM_LOST)), (3, 0));
 }
@@ -420,7 +420,7 @@ fn a_founder_that_has_not_heard_of_it_is_told_by_those_that_remember() {
 /// was not in the configuration, so it could not have a member removed, and the other two left that
 /// to it.
 #[test]
-fn who_is_about_to_leave_and_has_no_vote_acts_for_nobody() {
+fn exiting_node_without_a_vote_does_not_lead() {
     holds(12_155_013_743_333, (3, 9), &[StrategyName::KeepMajority]);
 }
 
@@ -428,13 +428,13 @@ fn who_is_about_to_leave_and_has_no_vote_acts_for_nobody() {
 /// reached the newcomer, but considered all three indirectly connected because of the records of
 /// the dead one, and waited.
 #[test]
-fn the_word_of_a_dead_member_keeps_nobody_from_removing_it() {
+fn records_of_a_dead_member_do_not_prevent_its_removal() {
     holds(35_124_436_196_329, (3, 9), &[StrategyName::KeepMajority]);
 }
 
 /// Two of four seeds left before a cluster was founded.
 #[test]
-fn without_a_majority_of_the_seeds_nothing_can_begin() {
+fn cluster_needs_a_majority_of_its_seeds_to_begin() {
     let totals = holds(32_358_504_202_852, (3, 9), &[StrategyName::KeepMajority]);
     assert_eq!(totals.marks.count(NO_SEED), 1);
 }
@@ -442,14 +442,14 @@ fn without_a_majority_of_the_seeds_nothing_can_begin() {
 /// An Exiting node was removed while it was disconnected, and all other members that it knew were
 /// gone: it only learned that a later incarnation of one of them refuses it.
 #[test]
-fn who_is_about_to_leave_and_was_forgotten_leaves() {
+fn forgotten_exiting_node_stops() {
     holds(44_827_469_016_819, (3, 9), &[StrategyName::KeepMajority]);
 }
 
 /// The quorum overruled `auto-down`, which selected one member more than could be removed: that
 /// member stayed due, and was evaluated again at once, for ever.
 #[test]
-fn who_stays_due_when_a_verdict_is_overruled_is_judged_again_later() {
+fn overruled_auto_down_is_evaluated_again_later() {
     holds(97_444_414_697_868, (3, 7), &STRATEGIES);
 }
 
@@ -457,6 +457,6 @@ fn who_stays_due_when_a_verdict_is_overruled_is_judged_again_later() {
 /// and ordered the removal of all three. When the two were reachable again, it continued to propose
 /// that in vain, and each time all leases that the leader waited for counted anew.
 #[test]
-fn a_verdict_that_no_longer_holds_is_withdrawn() {
+fn outdated_removal_is_withdrawn() {
     holds(119_499_790_938_988, (3, 9), &[StrategyName::KeepMajority]);
 }

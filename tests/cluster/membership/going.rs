@@ -36,7 +36,7 @@ fn stopped(sim: &Sim, place: usize, why: StopReason) -> bool {
 }
 
 #[test]
-fn who_leaves_is_out_of_every_view_and_stops_only_then() {
+fn leaving_node_stops_after_its_removal() {
     for seed in 0..10 {
         for who in 0..4 {
             let mut sim = cluster(seed, 4);
@@ -49,7 +49,7 @@ fn who_leaves_is_out_of_every_view_and_stops_only_then() {
 }
 
 #[test]
-fn two_of_four_may_leave_at_once() {
+fn two_of_four_members_leave_at_once() {
     for seed in 0..10 {
         let mut sim = cluster(seed, 4);
         leave(&mut sim, 0, 0);
@@ -62,7 +62,7 @@ fn two_of_four_may_leave_at_once() {
 }
 
 #[test]
-fn all_may_leave_at_once_and_the_last_one_needs_nobody() {
+fn all_members_leave_at_once() {
     for seed in 0..10 {
         let mut sim = cluster(seed, 3);
         for place in 0..3 {
@@ -73,7 +73,7 @@ fn all_may_leave_at_once_and_the_last_one_needs_nobody() {
 }
 
 #[test]
-fn of_six_all_but_one_may_leave_at_once() {
+fn five_of_six_members_leave_at_once() {
     for seed in 0..5 {
         for stays in [0, 5] {
             let mut sim = cluster(seed, 6);
@@ -86,7 +86,7 @@ fn of_six_all_but_one_may_leave_at_once() {
 }
 
 #[test]
-fn a_life_that_is_over_leaves_nothing_but_a_tombstone() {
+fn removed_incarnation_leaves_only_a_tombstone() {
     let mut sim = cluster(8, 4);
     for round in 1..=10 {
         leave(&mut sim, 3, 3);
@@ -102,7 +102,7 @@ fn a_life_that_is_over_leaves_nothing_but_a_tombstone() {
 }
 
 #[test]
-fn who_crashes_is_removed_by_a_quorum_whoever_it_was() {
+fn crashed_member_is_removed_by_a_quorum() {
     for seed in 0..5 {
         for who in 0..5 {
             let mut sim = cluster(seed, 5);
@@ -114,7 +114,7 @@ fn who_crashes_is_removed_by_a_quorum_whoever_it_was() {
 }
 
 #[test]
-fn of_two_nodes_the_older_survives_and_the_younger_cannot() {
+fn only_the_older_of_two_nodes_survives_a_crash() {
     let mut sim = cluster_of(1, 2, World::new(2));
     sim.crash(NodeIndex::new(1));
     until(&mut sim, 30, |sim| agree(sim, &[0]));
@@ -125,7 +125,7 @@ fn of_two_nodes_the_older_survives_and_the_younger_cannot() {
 }
 
 #[test]
-fn a_restart_on_the_same_data_directory_is_proof_and_waits_for_no_detector() {
+fn restart_on_the_same_data_directory_is_proof_of_death() {
     for seed in 0..10 {
         for who in 0..4 {
             let mut sim = cluster(seed, 4);
@@ -141,7 +141,7 @@ fn a_restart_on_the_same_data_directory_is_proof_and_waits_for_no_detector() {
 }
 
 #[test]
-fn a_restart_without_proof_joins_when_its_former_life_is_removed_without_a_human() {
+fn restart_without_proof_joins_after_the_removal() {
     for strategy in [StrategyName::KeepMajority, StrategyName::Manual] {
         for seed in 0..5 {
             let mut world = World::with(move |_| Cluster {
@@ -159,7 +159,7 @@ fn a_restart_without_proof_joins_when_its_former_life_is_removed_without_a_human
 }
 
 #[test]
-fn a_node_that_comes_back_without_memory_is_another_peer_and_joins_at_once() {
+fn node_without_data_directory_returns_as_another_peer() {
     for seed in 0..5 {
         let mut world = World::new(3);
         world.keeps = Rc::new(|_| false);
@@ -171,7 +171,7 @@ fn a_node_that_comes_back_without_memory_is_another_peer_and_joins_at_once() {
 }
 
 #[test]
-fn every_node_is_restarted_in_turn_and_the_cluster_stays_the_same_one() {
+fn rolling_restart_keeps_the_cluster() {
     let mut sim = cluster(7, 4);
     let cluster_id = at(&sim, 0).membership.gossip().expect("a member").cluster();
     for _ in 0..2 {
@@ -188,7 +188,7 @@ fn every_node_is_restarted_in_turn_and_the_cluster_stays_the_same_one() {
 }
 
 #[test]
-fn whoever_is_declared_dead_stops_and_is_removed_though_it_lives() {
+fn living_node_declared_dead_stops_and_is_removed() {
     for seed in 0..10 {
         let mut sim = cluster(seed, 4);
         let id = at(&sim, 2).me().incarnation;
@@ -199,7 +199,7 @@ fn whoever_is_declared_dead_stops_and_is_removed_though_it_lives() {
 }
 
 #[test]
-fn a_joiner_that_no_quorum_takes_in_becomes_weakly_up_and_up_when_there_is_one() {
+fn joiner_without_a_quorum_becomes_weakly_up() {
     let world = World::with(|_| Cluster {
         seeds: addresses(0..3),
         downing: Downing { strategy: StrategyName::Manual, ..Downing::default() },
@@ -223,7 +223,7 @@ fn a_joiner_that_no_quorum_takes_in_becomes_weakly_up_and_up_when_there_is_one()
 }
 
 #[test]
-fn a_cluster_that_is_about_to_stop_lets_nobody_in_and_takes_nobody_up() {
+fn full_shutdown_admits_and_promotes_no_node() {
     let mut sim = cluster(5, 3);
     ask(&mut sim, 2, Wish::PrepareForFullShutdown);
     until(&mut sim, 2, |sim| {
@@ -242,7 +242,7 @@ fn a_cluster_that_is_about_to_stop_lets_nobody_in_and_takes_nobody_up() {
 }
 
 #[test]
-fn subscribers_hear_of_each_step_of_a_life_once_and_in_order() {
+fn subscribers_get_each_status_once_in_order() {
     let mut sim = cluster(2, 3);
     sim.restart(NodeIndex::new(3));
     until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2, 3]));
@@ -257,7 +257,7 @@ fn subscribers_hear_of_each_step_of_a_life_once_and_in_order() {
 }
 
 #[test]
-fn anybody_may_crash_at_any_moment_while_another_one_leaves() {
+fn crash_at_any_moment_of_a_leave_is_handled() {
     for millis in (0..120).step_by(5) {
         for crashed in [0, 1, 3] {
             let mut sim = cluster(21, 5);
@@ -272,7 +272,7 @@ fn anybody_may_crash_at_any_moment_while_another_one_leaves() {
 }
 
 #[test]
-fn a_leaving_node_may_crash_at_any_moment() {
+fn crash_of_a_leaving_node_at_any_moment_is_handled() {
     for millis in (0..120).step_by(5) {
         let mut sim = cluster(22, 4);
         leave(&mut sim, 0, 0);
@@ -283,7 +283,7 @@ fn a_leaving_node_may_crash_at_any_moment() {
 }
 
 #[test]
-fn the_leader_may_crash_at_any_moment_while_a_crashed_node_is_removed() {
+fn crash_of_the_leader_during_a_removal_is_handled() {
     for tenths in (0..120).step_by(4) {
         let mut sim = cluster(23, 5);
         sim.crash(NodeIndex::new(4));

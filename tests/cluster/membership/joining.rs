@@ -17,7 +17,7 @@ pub(super) fn clusters(sim: &Sim) -> BTreeSet<ClusterId> {
 }
 
 #[test]
-fn three_seeds_found_one_cluster_and_a_fourth_node_joins_it() {
+fn three_seeds_found_one_cluster_and_a_fourth_joins() {
     for seed in 0..20 {
         let mut sim = calm(seed, 4, 3, World::new(3));
         until(&mut sim, 5, |sim| agree(sim, &[0, 1, 2]));
@@ -28,7 +28,7 @@ fn three_seeds_found_one_cluster_and_a_fourth_node_joins_it() {
 }
 
 #[test]
-fn thirty_nodes_that_start_at_once_are_one_cluster() {
+fn thirty_nodes_starting_at_once_form_one_cluster() {
     for seed in 0..3 {
         let mut sim = calm(seed, 30, 30, World::new(3));
         let all: Vec<usize> = (0..30).collect();
@@ -38,7 +38,7 @@ fn thirty_nodes_that_start_at_once_are_one_cluster() {
 }
 
 #[test]
-fn a_cluster_grows_node_by_node() {
+fn cluster_grows_node_by_node() {
     let mut sim = calm(4, 10, 1, World::new(1));
     until(&mut sim, 5, |sim| agree(sim, &[0]));
     for place in 1..10 {
@@ -49,7 +49,7 @@ fn a_cluster_grows_node_by_node() {
 }
 
 #[test]
-fn ages_are_the_order_of_the_configuration_in_every_view() {
+fn ages_have_the_order_of_the_configuration() {
     let mut sim = calm(5, 12, 12, World::new(3));
     let all: Vec<usize> = (0..12).collect();
     until(&mut sim, 20, |sim| agree(sim, &all));
@@ -64,7 +64,7 @@ fn ages_are_the_order_of_the_configuration_in_every_view() {
 }
 
 #[test]
-fn a_node_without_seeds_founds_alone_and_another_one_is_told_to_join_it() {
+fn node_without_seeds_founds_alone_and_another_joins_it() {
     let world = World::with(|place| Cluster { wait_for_join: place > 0, ..Cluster::default() });
     let mut sim = calm(6, 2, 2, world);
     until(&mut sim, 5, |sim| agree(sim, &[0]));
@@ -95,7 +95,7 @@ fn lost_the_older_of_two(sim: &Sim, crashed: usize) -> bool {
 
 /// The run is interrupted at every few milliseconds of the founding.
 #[test]
-fn a_seed_that_crashes_at_any_moment_of_the_founding_leaves_one_cluster() {
+fn seed_crash_during_founding_leaves_one_cluster() {
     let (mut runs, mut pairs) = (0, 0);
     for millis in (0..400).step_by(7) {
         for who in 0..2 {
@@ -118,7 +118,7 @@ fn a_seed_that_crashes_at_any_moment_of_the_founding_leaves_one_cluster() {
 }
 
 #[test]
-fn the_member_that_let_a_node_in_may_crash_at_any_moment() {
+fn crash_of_the_admitting_member_is_handled() {
     for millis in (0..60).step_by(2) {
         for who in 0..3 {
             let mut sim = calm(12, 5, 4, World::new(3));
@@ -134,7 +134,7 @@ fn the_member_that_let_a_node_in_may_crash_at_any_moment() {
 
 /// The member that admitted it, and the newcomer itself, have failed.
 #[test]
-fn a_member_of_the_configuration_that_no_state_lists_is_removed() {
+fn unlisted_member_of_the_configuration_is_removed() {
     let mut sim = calm(13, 4, 3, World::new(3));
     until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2]));
     let join = vec![node_at(3, 1, true).incarnation];
@@ -148,7 +148,7 @@ fn a_member_of_the_configuration_that_no_state_lists_is_removed() {
 /// Each newcomer fails before the previous one can be removed: short-lived members would outnumber
 /// the living ones.
 #[test]
-fn newcomers_that_die_one_after_the_other_cost_no_quorum() {
+fn short_lived_newcomers_do_not_cost_the_quorum() {
     for seed in 0..5 {
         let mut sim = calm(seed, 15, 3, World::new(3));
         until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2]));
@@ -164,7 +164,7 @@ fn newcomers_that_die_one_after_the_other_cost_no_quorum() {
 /// A configuration of three would surely have only one living member, and all know of the newcomer
 /// before the link is back, so that no other event triggers a new proposal.
 #[test]
-fn a_link_that_comes_back_keeps_no_newcomer_waiting() {
+fn repaired_link_triggers_a_pending_join() {
     for seed in 0..5 {
         let mut sim = calm(seed, 3, 2, World::new(2));
         until(&mut sim, 10, |sim| agree(sim, &[0, 1]));
@@ -181,7 +181,7 @@ fn a_link_that_comes_back_keeps_no_newcomer_waiting() {
 
 /// No member dials the address of a removed seed, and the seed has no other node to ask.
 #[test]
-fn the_only_seed_is_called_when_it_starts_again() {
+fn restarted_only_seed_is_invited() {
     for seed in 0..5 {
         let mut sim = calm(seed, 4, 4, World::new(1));
         until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2, 3]));
@@ -201,7 +201,7 @@ fn the_only_seed_is_called_when_it_starts_again() {
 /// An inviting member crashes, or links break, at every millisecond from before the invitation
 /// until the seed is a member.
 #[test]
-fn whoever_calls_a_seed_may_crash_and_links_may_break_at_any_moment() {
+fn crash_or_broken_link_during_an_invitation_is_handled() {
     for millis in 0..30 {
         for who in 1..=5 {
             let mut sim = calm(14, 5, 5, World::new(1));
@@ -227,7 +227,7 @@ fn whoever_calls_a_seed_may_crash_and_links_may_break_at_any_moment() {
 
 /// The side could not add the seed, which would then search for no other cluster.
 #[test]
-fn a_side_without_a_quorum_calls_nobody() {
+fn side_without_a_quorum_invites_no_seed() {
     let mut world = World::new(1);
     world.waits = true;
     let mut sim = calm(15, 3, 3, world);
@@ -249,7 +249,7 @@ fn a_side_without_a_quorum_calls_nobody() {
 /// As behind a headless service: no member's own address is in the list, but all answer at its
 /// name, including the last one, which would invite itself.
 #[test]
-fn who_answers_at_a_seeds_name_is_inside() {
+fn member_at_a_seed_name_is_not_invited() {
     let list = || Cluster {
         seeds: vec![name_of_all(0..3)],
         expected_nodes: Some(3),

@@ -43,7 +43,7 @@ fn survived(seed: u64, survivors: [usize; 2]) -> Sim {
 }
 
 #[test]
-fn survivors_of_a_majority_wait_and_go_on_by_force_and_a_newcomer_joins_them() {
+fn survivors_continue_by_force_and_a_newcomer_joins() {
     for seed in 0..20 {
         let both @ [one, other] = [seed as usize % 5, (seed as usize + 2) % 5];
         let mut sim = survived(seed, both);
@@ -72,7 +72,7 @@ fn survivors_of_a_majority_wait_and_go_on_by_force_and_a_newcomer_joins_them() {
 }
 
 #[test]
-fn who_was_given_up_comes_back_as_a_new_node_only() {
+fn given_up_member_returns_only_as_a_new_node() {
     for seed in 0..10 {
         let mut sim = survived(seed, [0, 1]);
         force(&mut sim, 1);
@@ -85,7 +85,7 @@ fn who_was_given_up_comes_back_as_a_new_node_only() {
 
 /// As documented: a dead majority cannot be distinguished from an unreachable one.
 #[test]
-fn forced_where_the_majority_was_only_out_of_reach_it_ends_who_listens_once_the_cut_heals() {
+fn forced_recovery_beside_a_living_majority_stops_it_later() {
     let (mut ended, mut refuses) = (0, 0);
     for seed in 0..10 {
         let mut sim = cluster_of(seed, 5, patient());
@@ -117,7 +117,7 @@ fn forced_where_the_majority_was_only_out_of_reach_it_ends_who_listens_once_the_
 }
 
 #[test]
-fn where_a_quorum_answers_nothing_is_forced() {
+fn recovery_is_refused_where_a_quorum_answers() {
     for seed in 0..5 {
         let mut sim = cluster_of(seed, 5, patient());
         assert_eq!(recovery(&sim, 0), Err(NotRecovered::Serves));
@@ -142,7 +142,7 @@ fn where_a_quorum_answers_nothing_is_forced() {
 
 /// Without leases there are no grants: only the reachable members matter.
 #[test]
-fn without_leases_who_reaches_a_quorum_is_refused_and_told_of_how_many() {
+fn recovery_without_leases_is_refused_with_a_quorum() {
     for seed in 0..5 {
         let world = World::with(|_| Cluster {
             seeds: addresses(0..3),
@@ -169,7 +169,7 @@ fn without_leases_who_reaches_a_quorum_is_refused_and_told_of_how_many() {
 
 /// The node does not want a lease, so no proposal can be stuck.
 #[test]
-fn who_gave_its_lease_back_and_reaches_a_quorum_is_refused_however_long_it_holds_none() {
+fn recovery_is_refused_after_a_released_lease() {
     for seed in 0..5 {
         let world = World::with(|_| {
             let mut config = Cluster { seeds: addresses(0..3), ..Cluster::default() };
@@ -188,7 +188,7 @@ fn who_gave_its_lease_back_and_reaches_a_quorum_is_refused_however_long_it_holds
 
 /// The plan that was shown to the operator is minutes old.
 #[test]
-fn what_was_planned_is_refused_once_a_quorum_answers_again_and_each_order_is_told() {
+fn outdated_recovery_is_refused_and_reported_each_time() {
     for seed in 0..5 {
         let mut sim = cluster_of(seed, 5, patient());
         sim.partition([&[0, 1], &[2], &[3, 4]]); // no side has a quorum
@@ -210,7 +210,7 @@ fn what_was_planned_is_refused_once_a_quorum_answers_again_and_each_order_is_tol
 
 /// A kept member has failed without being noticed: the recovery is ordered again.
 #[test]
-fn if_one_that_was_kept_is_dead_after_all_it_is_forced_again() {
+fn recovery_is_repeated_if_a_kept_member_is_dead() {
     for seed in 0..10 {
         let mut sim = survived(seed, [0, 1]);
         crash(&mut sim, [1]);
@@ -227,7 +227,7 @@ fn if_one_that_was_kept_is_dead_after_all_it_is_forced_again() {
 }
 
 #[test]
-fn a_side_that_waits_ends_itself_when_its_time_is_over() {
+fn waiting_side_stops_when_its_time_expires() {
     for seed in 0..5 {
         let world = World::with(|_| {
             let mut config = Cluster { seeds: addresses(0..3), ..Cluster::default() };
@@ -245,7 +245,7 @@ fn a_side_that_waits_ends_itself_when_its_time_is_over() {
 }
 
 #[test]
-fn a_side_that_waits_goes_on_when_the_others_come_back() {
+fn waiting_side_continues_when_the_others_return() {
     for seed in 0..5 {
         let mut sim = cluster_of(seed, 5, patient());
         sim.partition([&[0, 1], &[2], &[3, 4]]); // no side has a quorum
@@ -259,7 +259,7 @@ fn a_side_that_waits_goes_on_when_the_others_come_back() {
 /// A quorum is back for some seconds, with one member unreachable, and is lost again: the waiting
 /// time starts anew.
 #[test]
-fn a_side_that_reached_a_quorum_for_a_moment_waits_as_long_as_ever() {
+fn short_quorum_restarts_the_waiting_time() {
     for seed in 0..5 {
         let world = World::with(|_| {
             let mut config = Cluster { seeds: addresses(0..3), ..Cluster::default() };
@@ -286,7 +286,7 @@ fn a_side_that_reached_a_quorum_for_a_moment_waits_as_long_as_ever() {
 /// informed. They are not refused before they have learned of the recovery, so the two sides do not
 /// coexist.
 #[test]
-fn a_majority_that_hangs_as_it_is_given_up_hears_of_it_when_it_wakes() {
+fn paused_given_up_majority_learns_of_it_when_it_resumes() {
     for seed in 0..10 {
         let mut sim = cluster_of(seed, 5, patient());
         for (nth, place) in (0..).zip(2..5) {
@@ -306,7 +306,7 @@ fn a_majority_that_hangs_as_it_is_given_up_hears_of_it_when_it_wakes() {
 /// For example its place in a StatefulSet: it is no longer dialled, because another node answers
 /// there. It is paused or disconnected, and connects by itself.
 #[test]
-fn who_was_given_up_and_whose_address_a_new_node_has_hears_of_it_when_it_comes_back() {
+fn given_up_member_with_a_reused_address_is_informed() {
     for seed in 0..10 {
         let mut world = patient();
         world.claims = Rc::new(|place| address(if place == 5 { 3 } else { place }));
@@ -334,7 +334,7 @@ fn who_was_given_up_and_whose_address_a_new_node_has_hears_of_it_when_it_comes_b
 
 /// By default, and with `lease-majority` in any case.
 #[test]
-fn who_is_not_to_wait_ends_at_once() {
+fn side_without_waiting_time_stops_at_once() {
     let mut sim = cluster_of(1, 5, World::new(3));
     crash(&mut sim, [0, 1, 2]);
     until(&mut sim, 30, |sim| (3..5).all(|place| at(sim, place).over.is_some()));
@@ -348,7 +348,7 @@ fn who_is_not_to_wait_ends_at_once() {
 
 /// The table in docs/downing.md about each strategy when three of five nodes fail at once.
 #[test]
-fn whatever_the_strategy_but_two_survivors_of_a_majority_are_there_for_an_operator() {
+fn survivors_wait_for_an_operator_under_most_strategies() {
     let all = STRATEGIES.into_iter();
     for strategy in all.chain([StrategyName::DownAll, StrategyName::Manual]) {
         let mut sim = cluster_of(1, 5, World { waits: true, ..with_strategy(strategy) });

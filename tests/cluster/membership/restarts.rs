@@ -42,7 +42,7 @@ fn resumed(sim: &Sim, place: usize) -> bool {
 }
 
 #[test]
-fn sole_member_goes_on_in_each_later_life() {
+fn sole_member_resumes_after_each_restart() {
     for (seed, seeds) in [(0, 0), (1, 1), (2, 3), (3, 0)] {
         let how = if seed % 2 == 0 { End::InOrder } else { End::Killed };
         let world = World::with(move |place| Cluster {
@@ -67,7 +67,7 @@ fn sole_member_goes_on_in_each_later_life() {
 
 /// Killed at any moment from before its vote is written until it is Up.
 #[test]
-fn lone_founder_killed_at_any_moment_goes_on() {
+fn lone_founder_killed_at_any_moment_resumes() {
     let mut resumes = 0;
     for micros in (0..20_000).step_by(250) {
         let seeds = micros % 500 / 250;
@@ -205,7 +205,7 @@ fn sole_member_does_not_resume_beside_another_cluster() {
 }
 
 #[test]
-fn stopped_nodes_say_that_starting_more_is_no_help() {
+fn stopped_nodes_report_that_all_are_stopped() {
     let mut sim = calm(5, 3, 3, World::new(3));
     until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2]));
     (0..3).for_each(|place| end(&mut sim, place, End::Killed));
@@ -322,7 +322,7 @@ fn stranded_node_ends_within_a_bounded_time() {
 
 /// All seeds are replaced at once. They know the addresses of the other members.
 #[test]
-fn seeds_replaced_together_are_inside_again_soon() {
+fn seeds_replaced_together_are_soon_members_again() {
     for seed in 0..10 {
         let all: Vec<usize> = (0..6).collect();
         let mut sim = calm(seed, 6, 6, World::new(3));
@@ -341,7 +341,7 @@ fn seeds_replaced_together_are_inside_again_soon() {
 
 /// Without its data directory the only seed knows no members: it is invited soon after its removal.
 #[test]
-fn ephemeral_seed_is_called_soon_after_it_left() {
+fn ephemeral_seed_is_invited_soon_after_it_left() {
     for seed in 0..10 {
         let mut sim = calm(seed, 3, 3, ephemeral(1));
         until(&mut sim, 20, |sim| agree(sim, &[0, 1, 2]));

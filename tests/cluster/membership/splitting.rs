@@ -21,7 +21,7 @@ fn is_over(sim: &Sim, places: &[usize]) -> bool {
 }
 
 #[test]
-fn the_larger_side_goes_on_and_the_smaller_one_ends_itself() {
+fn larger_side_continues_and_smaller_side_stops() {
     for seed in 0..10 {
         let mut sim = cluster_of(seed, 5, World::new(3));
         sim.partition([&[0, 1], &[2, 3, 4]]);
@@ -33,7 +33,7 @@ fn the_larger_side_goes_on_and_the_smaller_one_ends_itself() {
 }
 
 #[test]
-fn of_two_halves_the_one_with_the_tiebreaker_goes_on() {
+fn half_with_the_tiebreaker_continues() {
     for seed in 0..10 {
         let mut sim = cluster_of(seed, 4, World::new(3));
         let tiebreaker = at(&sim, 0).epoch().expect("installed").tiebreaker();
@@ -49,7 +49,7 @@ fn of_two_halves_the_one_with_the_tiebreaker_goes_on() {
 }
 
 #[test]
-fn a_split_that_heals_in_time_removes_nobody() {
+fn split_that_heals_in_time_removes_no_member() {
     for seed in 0..10 {
         let mut sim = cluster_of(seed, 5, World::new(3));
         sim.partition([&[0, 1], &[2, 3, 4]]);
@@ -64,7 +64,7 @@ fn a_split_that_heals_in_time_removes_nobody() {
 /// The older of two members is disconnected before it accepts a configuration with a third one,
 /// which the younger has accepted: that side waits two minutes for the older one.
 #[test]
-fn a_side_that_only_the_next_configuration_needs_does_not_wait_for_ever() {
+fn side_needed_by_the_next_configuration_waits_two_minutes() {
     for seed in 0..5 {
         let config = |_| Cluster { seeds: addresses([1]), ..Cluster::default() };
         let mut sim = cluster_of(seed, 2, World::with(config));
@@ -102,7 +102,7 @@ fn without_verdicts(places: Range<usize>) -> World {
 }
 
 #[test]
-fn the_removed_side_of_a_healed_split_learns_it_and_stops() {
+fn removed_side_stops_after_the_heal() {
     for seed in 0..10 {
         let mut sim = cluster_of(seed, 5, without_verdicts(0..2));
         sim.partition([&[0, 1], &[2, 3, 4]]);
@@ -119,7 +119,7 @@ fn the_removed_side_of_a_healed_split_learns_it_and_stops() {
 
 /// By then the others keep no lanes for it: it is refused before a message can tell it why.
 #[test]
-fn the_removed_side_learns_it_however_late_the_split_heals() {
+fn removed_side_stops_after_a_late_heal() {
     for seed in 0..10 {
         let mut sim = cluster_of(seed, 5, without_verdicts(0..2));
         sim.partition([&[0, 1], &[2, 3, 4]]);
@@ -138,7 +138,7 @@ fn the_removed_side_learns_it_however_late_the_split_heals() {
 /// Derived from seed 42958640453030 of an earlier version of chaos: no strategy stops an Exiting
 /// node.
 #[test]
-fn who_was_removed_while_it_was_about_to_leave_and_cut_off_learns_it_and_has_left() {
+fn removed_exiting_node_learns_of_it_and_leaves() {
     for seed in 0..10 {
         let mut sim = cluster_of(seed, 3, World::new(3));
         leave(&mut sim, 2, 2);
@@ -155,7 +155,7 @@ fn who_was_removed_while_it_was_about_to_leave_and_cut_off_learns_it_and_has_lef
 }
 
 #[test]
-fn a_newcomer_on_the_smaller_side_is_weakly_up_and_up_after_the_heal() {
+fn newcomer_on_the_smaller_side_is_weakly_up() {
     for seed in 0..5 {
         let mut sim = cluster_of(seed, 5, without_verdicts(0..7));
         sim.partition([&[0, 1, 5], &[2, 3, 4, 6]]);
@@ -174,7 +174,7 @@ fn a_newcomer_on_the_smaller_side_is_weakly_up_and_up_after_the_heal() {
 }
 
 #[test]
-fn one_bad_link_removes_nobody() {
+fn bad_link_removes_no_member() {
     for seed in 0..10 {
         let mut sim = cluster_of(seed, 5, World::new(3));
         let links = vec![
@@ -194,7 +194,7 @@ fn one_bad_link_removes_nobody() {
 }
 
 #[test]
-fn a_pause_shorter_than_the_acceptable_one_makes_nobody_unreachable() {
+fn pause_below_the_acceptable_one_accuses_no_member() {
     for seed in 0..10 {
         let mut sim = cluster_of(seed, 5, World::new(3));
         sim.pause(NodeIndex::new(seed as usize % 5), Duration::from_millis(2_900));
@@ -206,7 +206,7 @@ fn a_pause_shorter_than_the_acceptable_one_makes_nobody_unreachable() {
 }
 
 #[test]
-fn a_node_that_slept_through_its_removal_stops_when_it_wakes() {
+fn node_paused_during_its_removal_stops_when_it_resumes() {
     for seed in 0..10 {
         let mut sim = cluster_of(seed, 5, World::new(3));
         sim.pause(NodeIndex::new(2), 60 * SECOND);
@@ -218,7 +218,7 @@ fn a_node_that_slept_through_its_removal_stops_when_it_wakes() {
 
 /// The member that admitted it is removed before another member has learned of it.
 #[test]
-fn who_was_let_in_by_the_side_that_goes_is_taken_in_by_the_other() {
+fn newcomer_of_a_lost_side_is_adopted() {
     for seed in 0..10 {
         let mut sim = cluster_of(seed, 3, World::new(3));
         sim.partition([&[0, 3], &[1, 2, 4]]);
@@ -235,7 +235,7 @@ fn who_was_let_in_by_the_side_that_goes_is_taken_in_by_the_other() {
 /// As [`newcomer_of_a_lost_side_is_adopted`], but the gossip state that it received contains no
 /// remaining member that is alive: it ignores the others, and they do not know it.
 #[test]
-fn who_was_let_in_by_a_side_that_held_all_others_down_looks_for_the_cluster_anew() {
+fn newcomer_of_a_side_with_others_down_searches_again() {
     for seed in 0..10 {
         let mut sim = cluster_of(seed, 2, World::new(2));
         let tiebreaker = at(&sim, 0).epoch().expect("installed").tiebreaker();
@@ -260,7 +260,7 @@ fn who_was_let_in_by_a_side_that_held_all_others_down_looks_for_the_cluster_anew
 
 /// All members that it knew have meanwhile restarted as other incarnations.
 #[test]
-fn who_was_let_in_before_all_others_were_replaced_looks_for_the_cluster_anew() {
+fn newcomer_searches_again_after_a_full_replacement() {
     for seed in 0..5 {
         let mut sim = cluster_of(seed, 3, without_verdicts(3..4));
         sim.partition([&[0, 3], &[1, 2]]);
@@ -284,7 +284,7 @@ fn who_was_let_in_before_all_others_were_replaced_looks_for_the_cluster_anew() {
 }
 
 #[test]
-fn who_was_let_in_by_the_side_that_goes_may_leave_all_the_same() {
+fn newcomer_of_a_lost_side_can_leave() {
     for seed in 0..10 {
         for before in [false, true] {
             let mut sim = cluster_of(seed, 3, World::new(3));
@@ -310,7 +310,7 @@ fn who_was_let_in_by_the_side_that_goes_may_leave_all_the_same() {
 /// It is disconnected from the only member that it knows, and the configuration contains a newcomer
 /// that reaches both.
 #[test]
-fn who_is_about_to_leave_is_let_go_by_a_newcomer_that_its_configuration_has() {
+fn exiting_node_is_released_by_a_configured_newcomer() {
     for seed in 0..5 {
         let mut sim = cluster_of(seed, 2, without_verdicts(0..3));
         let tiebreaker = at(&sim, 0).epoch().expect("installed").tiebreaker();

@@ -31,7 +31,7 @@ fn kill(sim: &mut Sim, place: usize, nodes: usize) {
 /// Heartbeats are 10 per second; a killed node is removed within 6 s. (It cost 3,000 messages per
 /// node when all connected nodes accused it and every merge of two accusations was sent to all.)
 #[test]
-fn a_killed_node_that_all_32_were_connected_with_costs_each_a_few_messages() {
+fn killed_node_costs_each_of_32_nodes_few_messages() {
     let nodes = 32;
     let mut sim = calm(1, nodes, nodes, World::new(3));
     let all: Vec<usize> = (0..nodes).collect();
@@ -57,7 +57,7 @@ fn a_killed_node_that_all_32_were_connected_with_costs_each_a_few_messages() {
 /// the same merge once left that to each other, and all learned of it by repair only, at 100 ms per
 /// doubling.)
 #[test]
-fn the_merge_of_two_halves_is_told_to_all_at_once_by_few() {
+fn merge_of_two_halves_is_sent_to_all_by_few() {
     let nodes = 60;
     for seed in 0..3 {
         let mut sim = calm(seed, nodes, nodes, World::new(3));
@@ -96,7 +96,7 @@ fn now(millis: u64) -> Now {
 
 /// More newcomers than a node remembers answers ask a seed before the other seeds do.
 #[test]
-fn a_seed_that_hundreds_of_newcomers_ask_first_founds_with_the_other_seeds() {
+fn seed_asked_by_many_newcomers_founds_with_the_seeds() {
     let seeds = addresses(0..3);
     let config = Cluster { seeds: seeds.clone(), ..Cluster::default() };
     let mut seed = Membership::new(Setup {

@@ -62,7 +62,7 @@ fn is_over(sim: &Sim, place: usize) -> bool {
 }
 
 #[test]
-fn whatever_the_strategy_who_crashes_is_removed_the_leader_and_the_oldest_among_them() {
+fn crashed_member_is_removed_under_every_strategy() {
     for (seed, strategy) in (0..).zip(STRATEGIES) {
         for who in [0, 4] {
             let mut sim = five(seed, strategy);
@@ -74,7 +74,7 @@ fn whatever_the_strategy_who_crashes_is_removed_the_leader_and_the_oldest_among_
 }
 
 #[test]
-fn whatever_the_strategy_three_of_five_go_on_after_a_split_and_the_two_learn_it() {
+fn three_of_five_continue_under_every_strategy() {
     for (seed, strategy) in (0..).zip(STRATEGIES) {
         let mut sim = five(seed, strategy);
         sim.partition([&[0, 1, 2], &[3, 4]]);
@@ -89,7 +89,7 @@ fn whatever_the_strategy_three_of_five_go_on_after_a_split_and_the_two_learn_it(
 /// large as a quorum, however, these two cannot probe each other in the old configuration, so the
 /// next configuration waits for their link.
 #[test]
-fn a_bad_link_inside_the_larger_side_of_a_split_costs_nobody_of_it() {
+fn bad_link_on_the_larger_side_removes_none_of_it() {
     for (seed, size, waits) in [(0, 5, true), (1, 5, true), (2, 7, false), (3, 7, false)] {
         let mut sim = some(seed, size, StrategyName::KeepMajority);
         let (two, three) = (vec![NodeIndex::new(1)], vec![NodeIndex::new(2)]);
@@ -113,7 +113,7 @@ fn a_bad_link_inside_the_larger_side_of_a_split_costs_nobody_of_it() {
 }
 
 #[test]
-fn with_down_all_nobody_stays_and_with_manual_everybody_does() {
+fn down_all_stops_all_nodes_and_manual_stops_none() {
     let mut sim = five(1, StrategyName::DownAll);
     sim.partition([&[0, 1, 2], &[3, 4]]);
     until(&mut sim, 30, |sim| (0..5).all(|place| is_over(sim, place)));
@@ -127,7 +127,7 @@ fn with_down_all_nobody_stays_and_with_manual_everybody_does() {
 }
 
 #[test]
-fn with_lease_majority_the_side_that_gets_the_lease_goes_on_and_gives_it_back_in_the_end() {
+fn lease_majority_continues_and_releases_the_lease() {
     for seed in 0..3 {
         let world = world(StrategyName::LeaseMajority);
         let lease = world.downing_lease.clone();
@@ -143,7 +143,7 @@ fn with_lease_majority_the_side_that_gets_the_lease_goes_on_and_gives_it_back_in
 
 /// A side that holds a quorum never stops itself, because no other side could continue.
 #[test]
-fn with_lease_majority_and_the_lease_elsewhere_a_quorum_waits_until_it_is_given_back() {
+fn lease_majority_quorum_waits_for_a_lease_held_elsewhere() {
     for seed in 0..3 {
         let world = world(StrategyName::LeaseMajority);
         let lease = world.downing_lease.clone();
