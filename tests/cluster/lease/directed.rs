@@ -1,5 +1,6 @@
-//! The traces that chance finds too rarely, each derived from the rule that it needs broken
-//! (spec/reference/epochs.md §3), and each safe without the bug.
+//! Directed schedules for faults that random schedules find too rarely. Each schedule is built for
+//! one rule of the lease (docs/protocol/leases.md), breaks mutual exclusion once that rule is left
+//! out, and is safe with it.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,7 +19,8 @@ use super::{MS, SECOND, Weakened};
 
 type World = Simulation<Node, Watch>;
 
-/// Three founders, joiners beside them, a network without faults, nobody who proposes.
+/// Three founders, further places that join later, a network without faults and no node that
+/// proposes on its own.
 fn world(seed: Seed, places: usize, weakened: Weakened) -> World {
     let weather = Weather {
         places,
@@ -26,7 +28,7 @@ fn world(seed: Seed, places: usize, weakened: Weakened) -> World {
         propose_every: 100_000 * SECOND,
         removals: 0.0,
         kept: 1.0,
-        patience: 20 * SECOND, // whoever is cut off changes nothing meanwhile
+        patience: 20 * SECOND, // a voter that is cut off starts no attempt meanwhile
         standings: Vec::new(),
         toggles: 0.0,
         rumours: 0.0,
@@ -45,7 +47,7 @@ fn indices(places: &[usize]) -> Vec<NodeIndex> {
     places.iter().copied().map(NodeIndex::new).collect()
 }
 
-/// Both ways.
+/// Cuts the links between the two sets in both directions.
 fn cut(some: &[usize], others: &[usize], span: Duration) -> Fault {
     let one = Links { from: indices(some), to: indices(others) };
     let other = Links { from: indices(others), to: indices(some) };
@@ -62,7 +64,7 @@ fn propose(sim: &mut World, at: usize, join: &[usize], leave: &[usize]) {
     sim.command(NodeIndex::new(at), Command::Propose(change));
 }
 
-/// Until these have the configuration with this number.
+/// Runs until all of these places have installed the configuration with this number.
 fn until_installed(sim: &mut World, number: u64, places: &[usize]) -> Result<(), Box<Failure>> {
     sim.try_run_until(30 * SECOND, |sim| {
         let has = |node: &Node| node.installed() == number;
@@ -70,14 +72,15 @@ fn until_installed(sim: &mut World, number: u64, places: &[usize]) -> Result<(),
     })
 }
 
-/// When somebody has installed this configuration, and before it tells anybody.
+/// Injects the fault right after the first node has installed this configuration, before the node
+/// tells the others.
 fn once_installed(sim: &mut World, number: u64, fault: Fault) {
     let reached = move |event: &Event| matches!(event, Event::Installed(epoch) if epoch.id().number == number);
     sim.after(reached, move |_| fault.clone(), 1.0);
 }
 
-/// a and b seal, c hears nothing; a and d go on to a configuration without b. The sealed quorum
-/// {a, b} and the lease quorum {b, c} meet only in b.
+/// a and b are sealed while c receives nothing; then a and d decide a configuration without b. The
+/// sealed quorum {a, b} and b's lease quorum {b, c} have only b in common.
 fn b_counts_itself(seed: Seed, weakened: Weakened) -> Result<(), Box<Failure>> {
     let [a, b, c, d] = [0, 1, 2, 3];
     let mut sim = world(seed, 4, weakened);
@@ -89,8 +92,8 @@ fn b_counts_itself(seed: Seed, weakened: Weakened) -> Result<(), Box<Failure>> {
     until_installed(&mut sim, 3, &[a, d])
 }
 
-/// p is granted by a in the new configuration and by c in the old one; d, e and f, a quorum of
-/// the new one that never granted p anything, remove it.
+/// p gets a grant from a in the new configuration and one from c in the old configuration. d, e and
+/// f, a quorum of the new configuration in which no voter has granted p a lease, remove p.
 fn p_counts_two_configurations(seed: Seed, weakened: Weakened) -> Result<(), Box<Failure>> {
     let [c, a, p, d, e, f] = [0, 1, 2, 3, 4, 5];
     let mut sim = world(seed, 6, weakened);
@@ -106,7 +109,8 @@ fn p_counts_two_configurations(seed: Seed, weakened: Weakened) -> Result<(), Box
     until_installed(&mut sim, 3, &[d, e, f])
 }
 
-/// b alone has granted p anything of late; it restarts, and forgets.
+/// b is the only other voter that has granted p a lease recently; b restarts and loses this
+/// promise.
 fn b_forgets(seed: Seed, weakened: Weakened) -> Result<(), Box<Failure>> {
     let [a, b, p] = [0, 1, 2];
     let mut sim = world(seed, 3, weakened);
@@ -120,7 +124,8 @@ fn b_forgets(seed: Seed, weakened: Weakened) -> Result<(), Box<Failure>> {
     until_installed(&mut sim, 2, &[a, b])
 }
 
-/// What a and b say to p takes 3 s: the last acks come long after the last promises were made.
+/// Messages from a and b to p take 3 s, so that the last grants arrive long after their promises
+/// began.
 fn acks_are_slow(seed: Seed, weakened: Weakened) -> Result<(), Box<Failure>> {
     let [a, b, p] = [0, 1, 2];
     let mut sim = world(seed, 3, weakened);
@@ -133,8 +138,8 @@ fn acks_are_slow(seed: Seed, weakened: Weakened) -> Result<(), Box<Failure>> {
 
 type Scenario = fn(Seed, Weakened) -> Result<(), Box<Failure>>;
 
-/// Without the bug every seed comes to the last configuration and nobody serves beside it; with
-/// it some seed shows an overlap.
+/// Without the fault every seed reaches the last configuration and no removed node serves; with the
+/// fault at least one seed shows an overlap.
 #[expect(clippy::print_stderr, reason = "the figures are the result")]
 fn caught(name: &'static str, scenario: Scenario, bug: Bug) {
     let (mut ran, mut found) = (0, 0);
@@ -147,7 +152,7 @@ fn caught(name: &'static str, scenario: Scenario, bug: Bug) {
         }
     }
     eprintln!("{name}: {found} of {ran} runs");
-    assert!(found > 0 || ran < 40, "{ran} runs did not notice that a rule is left out");
+    assert!(found > 0 || ran < 40, "{ran} runs did not detect the fault");
 }
 
 #[test]

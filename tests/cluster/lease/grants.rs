@@ -1,4 +1,4 @@
-//! Heartbeats that are answered on another thread than the one that steps the Replicator.
+//! Heartbeats that one thread answers while another thread steps the Replicator.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,8 +46,8 @@ fn voter() -> (Guard, GuardInput) {
     (guard, GuardInput::Data(port::Input::Message { from: PROPOSER, message }))
 }
 
-/// Heartbeats arrive on a thread of their own while a Seal that removes their sender is
-/// answered. Their clock is far ahead, as after a suspension of the process: the Grantor's
+/// Another thread answers heartbeats while the guard answers a Seal that removes their sender. The
+/// clock of these heartbeats is far ahead, as after a suspension of the process: the Grantor's
 /// refusal of the named member has expired for them.
 #[test]
 fn no_grant_is_given_between_consent_and_seal() {

@@ -1,19 +1,21 @@
-//! The hosting lease under faults: nobody serves once a configuration without it is installed
-//! anywhere (spec/safety.md §4), and each weakened rule is caught.
+//! The hosting lease under faults: no node serves once a configuration without it is installed
+//! anywhere (docs/protocol/leases.md), and each rule of the lease that is left out is detected.
 //!
-//! What is real: `Epochs` of ostraca_ddata, which decides every configuration, the holder, the
-//! grantor. What is a stand-in: data (a pull is done at once), membership (whoever likes proposes
-//! whom it likes to join, leave or be lost), the disk (it keeps what is ordered, in the step).
-//! Clock rates within ±1 %, pauses to 12 s, delays to 6 s and more, loss, flapping and one-way
-//! links, crashes, restarts; serving is judged by the holder's own clock in true time.
+//! Real parts: `Epochs` of ostraca_ddata, which decides every configuration, the holder and the
+//! grantor. Simulated parts: data (a pull completes at once), membership (a node proposes random
+//! members to join, to leave or as lost) and the disk (it stores a state in the same step). Faults:
+//! clock rates within ±1 %, pauses up to 12 s, delays of 6 s and more, loss, flapping and one-way
+//! links, crashes and restarts. The test judges at each moment of true time, by the holder's own
+//! clock, whether a node serves.
 //!
-//! Whoever gossip calls Down comes and goes in each node's view, too: what a grantor refuses for that
-//! is a heartbeat that is lost, and nothing that is safe rests on it.
+//! In each node's view random members also become Down and available again. A grantor refuses a
+//! heartbeat of a Down member; this has the effect of a lost heartbeat, and no safety rule depends
+//! on it.
 //!
-//! `OSTRACA_TAKEOVERS=1000000 cargo test -p ostraca --test cluster nobody_serves -- --nocapture` runs
-//! seeds from 0 on until so many takeovers have been, on all cores, and says every ten seconds how
-//! far it is (with `--release` a million took 17 minutes of one core's time, 2026-11-22: 0 overlaps);
-//! `OSTRACA_SIM_SECONDS=3600` in its place runs fresh seeds for so long.
+//! `OSTRACA_TAKEOVERS=1000000 cargo test -p ostraca --test cluster nobody_serves -- --nocapture`
+//! runs seeds from 0 on all cores until this number of takeovers has happened and prints its
+//! progress every ten seconds (with `--release` a million took 17 minutes of one core's time,
+//! 2026-11-22: 0 overlaps). `OSTRACA_SIM_SECONDS=3600` instead runs fresh seeds for that time.
 
 mod directed;
 mod exhaustive;
@@ -39,16 +41,16 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 /// Simulated time of one run.
 const SPAN: Duration = Duration::from_secs(150);
-/// Clock rates differ from true time by at most so many millionths.
+/// Maximum difference of a clock's rate from true time, in millionths.
 const RATE_PPM: u32 = 10_000;
 const PAUSE_MAX: Duration = Duration::from_secs(12);
 
-/// What is left out in a run: a rule of the library, or of its wiring.
+/// The rule that a run leaves out: of the library, or of the code here that connects its parts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Weakened {
     pub(crate) rule: Canary,
     pub(crate) stops_at_accept: bool,
-    /// The grantor counts from the time that the sender's wall clock showed.
+    /// The grantor counts a promise from the time that the sender's wall clock showed.
     pub(crate) grants_from_sending: bool,
 }
 
@@ -150,7 +152,7 @@ pub(crate) fn world_and_shared(
     (sim, shared)
 }
 
-/// A node that has just sealed or installed, and some others, on one side.
+/// Partitions the node that has just sealed or installed, with some others, from the rest.
 fn split_around(draw: &mut Stream, node: NodeIndex, places: usize) -> Fault {
     let nodes = (0..places).map(NodeIndex::new);
     let (near, far) = nodes.partition(|other| *other == node || draw.chance(0.4));
@@ -163,9 +165,9 @@ fn run(seed: Seed, weakened: Weakened) -> Result<Totals, Box<Failure>> {
     Ok(sim.totals())
 }
 
-/// What runs without a weakened rule have come to, and how many takeovers they are to come to.
+/// Totals of the runs without a fault, and the number of takeovers that they must reach.
 struct Count {
-    wanted: Option<u64>, // else the usual seeds
+    wanted: Option<u64>, // `None`: the default number of seeds
     begun: Instant,
     sums: Mutex<Sums>,
 }
@@ -175,10 +177,10 @@ struct Sums {
     runs: u64,
     takeovers: u64,
     decisions: u64,
-    told: Duration, // since it begun, when that was said last
+    told: Duration, // from `begun` to the last progress line
 }
 
-/// How often a long run says how far it is.
+/// Interval of the progress lines of a long run.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 impl Count {
@@ -188,14 +190,14 @@ impl Count {
         Self { wanted, begun: Instant::now(), sums: Mutex::default() }
     }
 
-    /// Enough of them: a run has some ten takeovers.
+    /// Number of seeds. A requested number of takeovers is enough: a run has about ten.
     fn seeds(&self) -> u64 {
         self.wanted.unwrap_or(150)
     }
 
     fn run(&self, seed: Seed) -> Totals {
         let is_reached = |wanted| self.sums.lock().expect("no panic inside").takeovers >= wanted;
-        // (One that has failed runs again for its report.)
+        // (A failed seed runs again for its report, with a full trace.)
         if seed.trace == TraceLevel::Brief && self.wanted.is_some_and(is_reached) {
             return Totals::default();
         }
@@ -206,7 +208,7 @@ impl Count {
         sim.totals()
     }
 
-    #[expect(clippy::print_stderr, reason = "how far it is")]
+    #[expect(clippy::print_stderr, reason = "progress of a long run")]
     fn add(&self, watch: &Watch) {
         let mut sums = self.sums.lock().expect("no panic inside");
         sums.runs += 1;
@@ -245,7 +247,10 @@ fn nobody_serves_once_a_configuration_without_it_is_installed() {
     );
     assert!(takeovers >= runs, "{takeovers} takeovers in {runs} runs");
     let wanted = count.wanted.filter(|_| runs > 1);
-    assert!(wanted.is_none_or(|wanted| takeovers >= wanted), "seeds have run out");
+    assert!(
+        wanted.is_none_or(|wanted| takeovers >= wanted),
+        "too few seeds for the wanted takeovers"
+    );
     totals.must_have_hit([
         "lapsed",
         "released",
@@ -261,7 +266,7 @@ fn must_be_caught(name: &'static str, weakened: Weakened, at_most: u64) {
     must_be_caught_by(name, at_most, |seed| run(seed, weakened).map(|_| ()));
 }
 
-/// Runs seeds until the weakened rule has let two serve; fails if it never does.
+/// Runs seeds until the fault has let two nodes serve; fails if none does.
 #[expect(clippy::print_stderr, reason = "the figures are the result")]
 pub(crate) fn must_be_caught_by(
     name: &'static str,
@@ -279,7 +284,7 @@ pub(crate) fn must_be_caught_by(
             return;
         }
     }
-    panic!("{ran} runs did not notice that a rule is left out");
+    panic!("{ran} runs did not detect the fault");
 }
 
 macro_rules! canaries {
@@ -306,7 +311,7 @@ fn a_lease_without_drift_margin_is_caught() {
     let name = "a_lease_without_drift_margin_is_caught";
     let weakened = Weakened::by(Bug::NoDriftMargin);
     must_be_caught_by(name, 400, |seed| {
-        // Nothing but clocks that drift, and a network quick enough to notice.
+        // Only clock drift, on a network fast enough for removals to be decided in time.
         let mut sim = world_with(seed, weakened, |weather, faults| {
             (weather.removals, weather.propose_every) = (1.0, 4 * SECOND);
             let (kinds, every) = (vec![(FaultKind::Drift, 1)], 5 * SECOND);

@@ -1,4 +1,4 @@
-//! One node: configurations, lease, and a membership that does as it likes.
+//! One node: configurations, lease, and a membership that proposes at random.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -27,30 +27,31 @@ use rand::{RngExt, SeedableRng};
 
 use super::Weakened;
 
-/// Lives of one place, at most.
+/// Maximum number of lives of one place.
 const LIVES: u64 = 1_000_000;
 const KNOCK_EVERY: Duration = Duration::from_millis(700);
 const GOSSIP_EVERY: Duration = Duration::from_millis(500);
-/// Of the singleton's requests.
+/// Interval of the singleton's repeated requests.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What a run's nodes have in common.
+/// Settings that all nodes of a run share.
 #[derive(Clone, Debug)]
 pub(crate) struct Weather {
     pub(crate) places: usize,
     pub(crate) founders: usize,
     pub(crate) propose_every: Duration,
-    /// Share of proposals that remove somebody.
+    /// Share of proposals that remove a member.
     pub(crate) removals: f64,
-    /// Share of restarts after which a voter votes for its earlier life.
+    /// Share of restarts after which the process votes for its earlier life.
     pub(crate) kept: f64,
-    /// How long a sealed voter waits for the next configuration.
+    /// Time after which a voter treats its seal as abandoned.
     pub(crate) patience: Duration,
-    /// What each place is to the singleton; empty: there is none.
+    /// Role of each place towards the singleton; empty if there is no singleton.
     pub(crate) standings: Vec<Standing>,
-    /// How often a candidate ceases to be one, or becomes one again, when it gossips.
+    /// Probability, at each gossip, that a candidate stops or resumes being one.
     pub(crate) toggles: f64,
-    /// How often gossip begins, or ceases, to call somebody Down, when a node might propose.
+    /// Probability, at each proposal, that this node's view of a member changes between Down and
+    /// available.
     pub(crate) rumours: f64,
     pub(crate) weakened: Weakened,
 }
@@ -62,9 +63,9 @@ impl Weather {
     }
 }
 
-/// What outlives a process: how many lives a place had, and its disk.
+/// State that outlives a process: the number of lives that each place had, and its disk.
 pub(crate) struct Shared {
-    /// Nobody is removed any more but by its own wish.
+    /// No member is removed except at its own request.
     pub(crate) quiet: bool,
     places: Vec<(u64, Option<(ReplicaId, AcceptorState)>)>,
 }
@@ -91,21 +92,21 @@ fn place_of(id: ReplicaId) -> usize {
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
     Epoch(EpochMessage),
-    /// With the sender's wall clock, which nobody should believe.
+    /// With the sender's wall clock, which the receiver must not trust.
     Lease(LeaseMessage, WallTime),
-    /// A joiner would like to join; its earlier lives are over.
+    /// A joiner's request to be admitted; it proves that the place's earlier lives have ended.
     Knock,
-    /// The answer: the sender's epoch is all that it says.
+    /// Answer to `Knock`; carries only the sender's configuration id.
     Heard,
     Singleton(SingletonMessage),
-    /// Gossip: what the sender is to the singleton.
+    /// Gossip: the sender's role towards the singleton.
     Standing(Standing),
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Envelope {
     from: ReplicaId,
-    /// `None`: whoever lives there.
+    /// `None`: the process that currently runs at the place.
     to: Option<ReplicaId>,
     epoch: Option<EpochId>,
     body: Body,
@@ -115,13 +116,13 @@ pub(crate) struct Envelope {
 pub(crate) enum Event {
     Installed(Arc<Epoch>),
     Sealed,
-    /// It holds a lease for the first time in its life.
+    /// The node holds a lease for the first time in its life.
     Served(ReplicaId),
-    /// An instance of the singleton starts.
+    /// An instance of the singleton has started.
     Started,
 }
 
-/// What a directed test orders.
+/// Actions that a directed test requests.
 #[derive(Clone, Debug)]
 pub(crate) enum Command {
     Propose(Change),
@@ -136,7 +137,7 @@ pub(crate) struct Node {
     rng: SmallRng,
     epochs: Epochs,
     grantor: Grantor,
-    /// None: a restarted voter votes for its earlier life, and hosts nothing.
+    /// `None` for a restarted voter: it votes for its earlier life and hosts nothing.
     holder: Option<Holder>,
     waiting: BTreeSet<ReplicaId>,
     inputs: VecDeque<EpochInput>,
@@ -148,13 +149,13 @@ pub(crate) struct Node {
     released: bool,
     stop_at_accept: bool,
     pub(super) singleton: Option<Singleton>,
-    /// A candidate by its place is none while this is false.
+    /// While false, a place configured as a candidate reports itself as none.
     hosting: bool,
-    /// Whom gossip calls Down here.
+    /// Members that gossip calls Down in this node's view.
     down: BTreeSet<ReplicaId>,
     heard: BTreeMap<ReplicaId, Standing>,
     gossip_at: Option<Instant>,
-    /// When the instance will have stopped.
+    /// The time at which the stopping instance ends.
     stopped_at: Option<Instant>,
 }
 
@@ -195,7 +196,7 @@ impl Node {
         }
     }
 
-    /// For a report.
+    /// This node's state, for a failure report.
     pub(crate) fn story(&self, now: Instant) -> String {
         let Self { me, epochs, leaving, singleton, .. } = self;
         let epoch = epochs.installed().map(|epoch| (epoch.id(), epoch.members().to_vec()));
@@ -230,7 +231,7 @@ impl Node {
 
     // ── singleton ───────────────────────────────────────────────────────────────────────────
 
-    /// Whether an instance is here that may begin a message.
+    /// Whether this place has an instance that may begin a message.
     pub(crate) fn hosts(&self, now: Instant) -> bool {
         let here = |one: &Singleton| matches!(one.running(), Running::Yes | Running::Stopping);
         let outlives = self.weather.weakened.rule.has(Bug::OutlivesLease);
@@ -357,9 +358,9 @@ impl Node {
         }
     }
 
-    /// The removed process ends, once a member of the configuration without it has that one, and a
-    /// new one starts in its place. Were the decision known only to those who end, nobody could
-    /// go on.
+    /// A removed process ends once a member of a configuration without it has installed that
+    /// configuration; a new process then starts at its place. If only removed members knew of the
+    /// decision and ended, the cluster could not continue.
     fn next_life(&mut self, now: Now, fx: &mut Effects<Self>) {
         fx.mark("new life");
         let canary = self.weather.weakened.rule;
@@ -468,7 +469,7 @@ impl Node {
         }
     }
 
-    /// The state may be a view that is lost again: what it said of anybody may be taken back.
+    /// Changes this node's view of a member: a suspicion of gossip may be withdrawn later.
     fn rumour(&mut self, epoch: &Epoch, fx: &mut Effects<Self>) {
         let rumours = self.weather.rumours;
         if rumours == 0.0 || !self.rng.random_bool(rumours) {
@@ -498,7 +499,7 @@ impl Node {
         }
     }
 
-    /// Its earlier lives held the same lock: they are dead.
+    /// A joiner's earlier lives held the same lock file, so they are dead.
     fn knocked(&mut self, now: Now, from: ReplicaId, fx: &mut Effects<Self>) {
         let Some(epoch) = self.epochs.installed() else { return };
         if !epoch.is_member(from) && !epoch.left().contains(&from) {
@@ -515,7 +516,7 @@ impl Node {
     }
 }
 
-/// The grantor's time when the heartbeat was sent, if all wall clocks were right.
+/// The grantor's time at which the heartbeat was sent, if all wall clocks were right.
 fn as_of(now: Now, sent: WallTime) -> Now {
     let (here, there) = (now.wall.as_millis(), sent.as_millis());
     let shift = |ms: u64| ms.min(3_600_000) * 1_000_000;

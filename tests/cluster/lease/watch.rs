@@ -1,4 +1,4 @@
-//! Who was removed, and whether it serves all the same.
+//! Checks that no removed node serves, and that at most one instance of the singleton runs.
 
 use std::collections::BTreeSet;
 
@@ -8,16 +8,16 @@ use ostraca_ddata::sim::{NodeIndex, Observer, Orders, View, Violation};
 
 use super::node::{Event, Node};
 
-/// Knows of every configuration that was installed anywhere.
+/// Observes every configuration that any node installs.
 #[derive(Default)]
 pub(crate) struct Watch {
     newest: EpochId,
     removed: BTreeSet<ReplicaId>,
     served: BTreeSet<ReplicaId>,
-    /// Removals of nodes that had served.
+    /// Removals of nodes that had held a lease.
     pub(crate) takeovers: u64,
     pub(crate) decisions: u64,
-    /// Instances of the singleton.
+    /// Instances of the singleton that have started.
     pub(crate) started: u64,
 }
 

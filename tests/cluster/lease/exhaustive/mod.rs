@@ -1,22 +1,25 @@
-//! The decision protocol with ballots, leases and two changes at three members: every schedule.
+//! Every schedule of the decision protocol with ballots, leases and two changes at three members.
 //!
 //! Real machines: `Epochs`, [`Grantor`](ostraca::cluster::lease::Grantor) and
-//! [`Holder`](ostraca::cluster::lease::Holder). Messages come in any order, at any time, any number
-//! of times or never; who has something to propose does so at any time, in whatever epoch it is; a
-//! crash for good is a node that takes no further step.
-//! Clocks are order alone: the holder's lease from a heartbeat ends at any time after it was sent,
-//! in the order of sending; a promise may end at a grantor from then on, and the wait after an
-//! install once the leases from all heartbeats sent before it are over. That is the earliest that
-//! T_q and T_p allow: how both follow from clock rates within ρ, the timed model beside shows.
+//! [`Holder`](ostraca::cluster::lease::Holder). A message may arrive in any order, at any time, any
+//! number of times or never. A node proposes its changes at any time, in its current configuration.
+//! A node that takes no further step models a permanent crash.
 //!
-//! Bounds: one change that swaps a member, one that removes another, proposed by one node or by two
-//! at once; one ballot for each and, in one case, one more for an abandoned seal; one or two
-//! heartbeats beside those at installs; the lease of one member at a time (that of others is never
-//! in the way: more schedules, not fewer); leases or data, not both. A Withhold is answered at once
-//! by all, and a Seal that a lease refuses comes later instead. Left to the timed model: restarts,
-//! releases, proof of death, what is granted or refused after a Withhold.
+//! Clocks are reduced to an order of events. The holder's lease from a heartbeat may end at any
+//! time after that heartbeat was sent, in the order of sending. From then on a grantor's promise
+//! may end, and the wait after an install may end once the leases from all heartbeats sent before
+//! it have ended. These are the earliest moments that T_q and T_p allow; the timed model in the
+//! parent module covers how both follow from clock rates within ρ.
 //!
-//! The smallest cases run always; all of them take about a minute of one core:
+//! Bounds: one change that swaps a member and one that removes another, proposed by one node or by
+//! two concurrently; one ballot for each change and, in one case, a second ballot for an abandoned
+//! seal; one or two heartbeats besides those at installs; the lease of one member at a time (leases
+//! of other members never block a step, which adds schedules and removes none); leases or data, not
+//! both. All voters answer a Withhold at once, and a Seal that a lease refuses is delivered later
+//! instead. The timed model covers restarts, releases, proof of death, and grants and refusals
+//! after a Withhold.
+//!
+//! The smallest cases always run; all of them take about a minute of one core:
 //! `OSTRACA_EXHAUSTIVE=1 cargo test -p ostraca --test cluster every_schedule -- --nocapture`.
 
 mod node;
@@ -29,36 +32,37 @@ use ostraca_ddata::replicator::epoch::Change;
 
 use self::search::Search;
 
-/// A broken promise, named as in spec/reference/epochs.md §2.
+/// A violated property (docs/protocol/configurations.md#properties,
+/// docs/protocol/leases.md#no-service-beside-a-decided-exclusion).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Violation {
-    /// A: two configurations of one epoch.
+    /// Two configurations with one id.
     TwoConfigurations,
-    /// BC: a majority answers a read without what was acked before it began.
+    /// A majority answers a read without a write that was acknowledged before the read began.
     Lost,
-    /// L: the holder serves though a configuration without it is decided.
+    /// The holder serves although a configuration without it is decided.
     Overlap,
 }
 
-/// What one node would like, and how often it loses its patience with a seal.
+/// The changes that one node proposes, and how often it treats a seal as abandoned.
 struct Plan {
     node: u64,
     wishes: Vec<Change>,
     patience: u8,
 }
 
-/// A small world.
+/// One bounded model.
 struct Case {
     /// Founders: nodes 1..=members.
     members: u64,
     /// Founders and joiners.
     nodes: u64,
     plan: Vec<Plan>,
-    /// Whether data is in it: one token, acked by whoever may.
+    /// Whether data is modelled: one token that any eligible node may acknowledge.
     token: bool,
-    /// Of whom the lease is in it.
+    /// The node whose lease is modelled.
     holder: Option<u64>,
-    /// Heartbeats of the holder; an install always sends one.
+    /// Number of the holder's heartbeats besides those that each install sends.
     beats: u64,
     epoch_bug: Option<DataBug>,
     lease_bug: Option<Bug>,
@@ -74,7 +78,7 @@ impl Case {
     }
 }
 
-/// What a search came to.
+/// Result of a search.
 #[derive(Debug)]
 struct Found {
     states: usize,
@@ -113,7 +117,7 @@ impl Found {
     }
 }
 
-/// More states than any case has.
+/// A limit that no case reaches.
 const ALL: usize = usize::MAX;
 
 fn change(join: &[u64], leave: &[u64]) -> Change {
@@ -125,23 +129,23 @@ fn plan(node: u64, wishes: Vec<Change>) -> Plan {
     Plan { node, wishes, patience: 0 }
 }
 
-/// 4 for 3; then without 2.
+/// Node 4 replaces node 3; then node 2 is removed.
 fn one_proposer() -> Vec<Plan> {
     vec![plan(1, vec![change(&[4], &[3]), change(&[], &[2])])]
 }
 
-/// 4 for 3, and without 1, in either order or in one epoch.
+/// One node replaces 3 by 4, another removes 1: in either order, or competing in one configuration.
 fn two_proposers() -> Vec<Plan> {
     vec![plan(1, vec![change(&[4], &[3])]), plan(2, vec![change(&[], &[1])])]
 }
 
-/// 4 for 3, and 2 may take the seal for abandoned.
+/// Node 4 replaces node 3, and node 2 may treat the seal as abandoned.
 fn an_abandoned_seal() -> Vec<Plan> {
     vec![plan(1, vec![change(&[4], &[3])]), Plan { patience: 1, ..plan(2, Vec::new()) }]
 }
 
 impl Case {
-    /// Three founders, of whom one may join.
+    /// Three founders and one further node that may join.
     fn new(plan: Vec<Plan>) -> Self {
         Self {
             members: 3,
@@ -171,7 +175,7 @@ impl Case {
         Self { lease_bug: Some(bug), ..self }
     }
 
-    /// Every schedule keeps the promises, and `changes` changes can be decided.
+    /// Asserts that no schedule violates a property and that `changes` changes can be decided.
     #[expect(clippy::print_stderr, reason = "the figures are the result")]
     fn is_safe(&self, name: &str, changes: u64) {
         let begun = std::time::Instant::now();
@@ -182,7 +186,7 @@ impl Case {
         assert!(found.is_complete && reached, "{name}: {found:?}");
     }
 
-    /// The shortest schedule that breaks a promise has so many steps that show something.
+    /// Asserts that the shortest schedule with this violation has `steps` visible steps.
     #[expect(clippy::print_stderr, reason = "the figures are the result")]
     fn breaks(&self, violation: Violation, steps: usize) {
         let found = Search::new(self).run(ALL);
@@ -205,12 +209,12 @@ fn every_schedule_of_two_changes_at_three_members_keeps_the_promises() {
     Case::with_lease(one_proposer(), 2, 2).is_safe("one proposer, lease of 2, 2 beats", 2);
     Case::with_lease(two_proposers(), 1, 2).is_safe("two proposers, lease of 1, 2 beats", 2);
     Case::with_lease(two_proposers(), 3, 1).is_safe("two proposers, lease of 3, 1 beat", 2);
-    let bug = DataBug::AcceptBeforeSync; // breaks nothing before the second change
+    let bug = DataBug::AcceptBeforeSync; // has no effect before the second change
     Case::with_token(one_proposer()).without_epoch_rule(bug).breaks(Violation::Lost, 17);
 }
 
-/// Each rule of spec/safety.md §4 and spec/reference/epochs.md §3 that these cases can break. (For
-/// a lease over two epochs they are too small: `directed` has it, with six nodes.)
+/// Each rule of docs/protocol/leases.md that these cases can violate when it is left out. (For a
+/// lease over two configurations they are too small: `directed` tests it with six nodes.)
 #[test]
 fn each_rule_of_the_lease_is_needed() {
     use Bug::{

@@ -1,5 +1,5 @@
-//! One node of the exhaustive model: the real configuration machine, grantor and holder, with a
-//! data of one token and clocks that only say what comes before what.
+//! One node of the exhaustive model: the real configuration machine, grantor and holder, data of
+//! one token, and clocks that only order events.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -21,33 +21,32 @@ use super::Case;
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-/// Of every grantor: whatever was promised in an earlier life is over.
+/// The time of every grantor: promises of an earlier life have expired.
 const LONG_AFTER_BOOT: Instant = Instant::from_nanos(1_000_000_000_000);
 
-/// What one node may learn of another. Whatever was said once may be heard at any later time, any
-/// number of times, or never.
+/// Information that one node may receive from another. A body that was sent once may be received at
+/// any later time, any number of times or never.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Body {
     Epoch(EpochMessage),
     Lease(LeaseMessage),
-    /// A fact that nobody says: at the holder, the leases from its heartbeats up to this one are
-    /// over.
+    /// A fact, not a message: the holder's leases from its heartbeats up to this one have ended.
     Over(u64),
-    /// The snapshot that its sender froze for this epoch.
+    /// The snapshot that its sender froze for this configuration.
     Frozen(EpochId, bool),
-    /// The state of a sender that is synced for this epoch.
+    /// The state of a sender that is synced for this configuration.
     State(EpochId, bool),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Event {
-    /// The message with this index among those to this node.
+    /// Receives the message with this index among those sent to this node.
     Hear(u16),
     Propose,
     LosePatience,
-    /// Acks the token.
+    /// Acknowledges the token.
     Ack,
-    /// Answers a read that began when the token was acked, without it.
+    /// Answers a read that began after the token was acknowledged, without the token.
     Lack,
     Beat,
     /// At the holder, the lease from its oldest running heartbeat ends.
@@ -60,17 +59,17 @@ enum Pull {
     State(EpochId),
 }
 
-/// What came of an event beside the new state.
+/// Results of an event besides the new state.
 #[derive(Default)]
 pub(super) struct Effects {
     pub(super) said: Vec<(ReplicaId, Body)>,
     pub(super) acked: bool,
     pub(super) lacked: bool,
-    /// Nothing came of it: as if it had not happened.
+    /// The event had no effect, so the search ignores it.
     pub(super) void: bool,
 }
 
-/// This node's own ballot, and how far it is; read from the machine's essence.
+/// This node's own ballot and its phase, parsed from the essence of the machine.
 #[derive(Clone, Default)]
 struct Own {
     ballot: Option<String>,
@@ -97,21 +96,21 @@ pub(super) struct Node {
     acked: BTreeSet<EpochId>,
     lacked: BTreeSet<EpochId>,
     pulls: BTreeSet<Pull>,
-    /// Of whom the lease is in the model.
+    /// The node whose lease is modelled.
     leased: Option<ReplicaId>,
     grantor: Grantor,
     clock: Instant,
-    /// The promises here may be over once the leases from heartbeats up to this one are.
+    /// The promises here may end once the leases from heartbeats up to this one have ended.
     protects: u64,
-    /// They are, up to this one.
+    /// The leases from heartbeats up to this one have ended.
     over: u64,
-    /// The last heartbeat that was granted.
+    /// The last granted heartbeat.
     granted: u64,
-    /// It was asked for its consent; matters only to who grants all the same.
+    /// This node was asked for its consent; relevant only with `AckAfterConsent`.
     consented: bool,
     holder: Option<Holder>,
     holder_clock: Instant,
-    /// When each heartbeat was sent, by number from 1.
+    /// Sending time of each heartbeat, by number from 1.
     sent: Vec<Instant>,
     expired: u64,
     beats: u64,
@@ -168,14 +167,14 @@ impl Node {
         }
     }
 
-    /// The first configuration is here, for long already.
+    /// Installs the first configuration, as if long ago.
     pub(super) fn found(&mut self, epoch: Arc<Epoch>) -> Effects {
         let mut fx = Effects::default();
         self.tell(0, EpochInput::Found(epoch), &mut fx);
         self.clock = LONG_AFTER_BOOT;
         (self.protects, self.expired) = (0, self.sent());
         self.holder_clock = self.holder_clock + lease().duration;
-        fx.said.retain(|(_, body)| !matches!(body, Body::Lease(_))); // it was lost, long ago
+        fx.said.retain(|(_, body)| !matches!(body, Body::Lease(_))); // these were lost long ago
         let over = (self.expired > 0).then_some(Body::Over(self.expired));
         fx.said.extend(over.iter().flat_map(|over| self.all.iter().map(|to| (*to, over.clone()))));
         fx
@@ -185,7 +184,7 @@ impl Node {
         self.clock = LONG_AFTER_BOOT;
     }
 
-    /// Everything that decides what this node does next: two of one essence go the same ways.
+    /// Everything that determines this node's next steps: two states with one essence behave alike.
     pub(super) fn essence(&self) -> String {
         if self.epochs.is_excluded() {
             return format!("{} out {} {}", self.me, self.sent.len(), self.expired);
@@ -201,8 +200,9 @@ impl Node {
         text
     }
 
-    /// Whether a promise runs here; until which heartbeat's lease is over, at least; which one was
-    /// granted last. What was promised ends T_q after the last time that anything was.
+    /// Whether a promise runs here, the last heartbeat whose lease must end before it may, the last
+    /// granted heartbeat, and whether consent was asked for. A promise ends T_q after the last
+    /// grant.
     fn promise(&self) -> (bool, u64, u64, bool) {
         let now = Now { mono: self.clock, wall: WallTime::default() };
         let leased = self.leased.as_slice();
@@ -211,13 +211,13 @@ impl Node {
         (runs, if runs { self.protects } else { 0 }, granted, self.consented)
     }
 
-    /// Sealed, it grants nothing any more in this configuration.
+    /// Whether this node grants: once sealed it grants no further lease in this configuration.
     fn grants(&self) -> bool {
         !self.epochs.sealed()
             || matches!(self.lease_bug, Some(Bug::SealedGrants | Bug::AckAfterConsent))
     }
 
-    /// The holder's times are its heartbeats', and T_p after each.
+    /// Renames a time of the holder: a sending time of a heartbeat, or such a time plus T_p.
     fn holders(&self, at: u64) -> String {
         let at = Instant::from_nanos(at);
         let number = |at: Instant| self.sent.iter().position(|sent| *sent == at);
@@ -228,9 +228,9 @@ impl Node {
         let end = self.sent.iter().position(|sent| *sent + held() == at);
         match end {
             _ if at + held() <= self.holder_clock => "over".to_owned(),
-            _ if at <= self.holder_clock => "late".to_owned(), // only who misjudges it
+            _ if at <= self.holder_clock => "late".to_owned(), // only with a fault of time
             Some(index) => format!("#{index}+"),
-            None => "longer".to_owned(), // so does this one
+            None => "longer".to_owned(), // likewise
         }
     }
 
@@ -238,7 +238,7 @@ impl Node {
         matches!(self.lease_bug, Some(Bug::LeaseFromAck | Bug::NoDriftMargin))
     }
 
-    // ── what the search asks ──
+    // ── queries of the search ──
 
     pub(super) fn serves(&self) -> bool {
         self.holder.as_ref().is_some_and(|holder| holder.serves(self.holder_clock))
@@ -252,7 +252,8 @@ impl Node {
         self.epochs.state().accepted.as_ref()
     }
 
-    /// What can happen here beside hearing something; `known`: a majority has acked the token.
+    /// The events that are possible here besides receiving a message; `known`: a majority has
+    /// acknowledged the token.
     pub(super) fn own_events(&self, known: bool) -> Vec<Event> {
         let mut events = Vec::new();
         let epoch = self.epochs.id().filter(|_| self.token_moves && self.epochs.eligible());
@@ -267,10 +268,11 @@ impl Node {
         events
     }
 
-    /// Whether hearing this will never again change anything here that is looked at.
+    /// Whether receiving this body can never again change anything that the search observes.
     ///
-    /// Of an earlier configuration: it would only be answered by the installed one, which whoever
-    /// decided it has told everybody concerned, in a message that stays.
+    /// A message of an earlier configuration would only be answered with the installed one, which
+    /// the node that decided it has sent to all nodes concerned, in a message that remains
+    /// receivable.
     pub(super) fn is_deaf_to(&self, body: &Body) -> bool {
         if self.epochs.is_excluded() && self.holder.is_none() {
             return !matches!(body, Body::Over(_));
@@ -304,8 +306,8 @@ impl Node {
         }
     }
 
-    /// Of the own configuration: an answer to a question that is not asked any more, or a question
-    /// that was answered.
+    /// Whether a message of this node's own configuration has no effect: an answer to a question
+    /// that is no longer open, or a question that was already answered.
     fn needs_no(&self, message: &EpochMessage) -> bool {
         use EpochMessage as M;
         if epoch_of(message) != self.epochs.id() || self.epochs.id().is_none() {
@@ -329,7 +331,7 @@ impl Node {
         }
     }
 
-    /// To be called after each step.
+    /// Must be called after each step.
     fn look_at_attempt(&mut self) {
         let essence = self.epochs.essence();
         let attempt = essence.split_once("Attempt { ballot: ").map(|(_, attempt)| attempt);
@@ -340,8 +342,8 @@ impl Node {
 
     // ── steps ──
 
-    /// `beats`: how many heartbeats the holder has sent, wherever it is; `over`: up to which one
-    /// the leases are over there.
+    /// `beats`: the number of heartbeats that the holder has sent; `over`: the last heartbeat up to
+    /// which the holder's leases have ended.
     pub(super) fn take(
         &mut self,
         event: Event,
@@ -396,8 +398,8 @@ impl Node {
         fx
     }
 
-    /// Everybody says at once that no lease runs. (To ask before the Seal saves time; the Seal asks
-    /// again, and only what is granted later would be refused in between.)
+    /// Every voter answers at once that no lease runs. (Asking before the Seal only saves time: the
+    /// Seal asks again, and a voter that answered a Withhold refuses only later grants.)
     fn withhold_nothing(&mut self, beats: u64, fx: &mut Effects) {
         let asked = |(to, body): &(ReplicaId, Body)| match body {
             Body::Epoch(EpochMessage::Withhold { epoch, ballot, .. }) => {
@@ -441,7 +443,7 @@ impl Node {
                 self.learn_token(*token, fx);
                 self.tell(beats, EpochInput::StateMerged { epoch: *epoch, from }, fx);
             }
-            // Not asked for, or a fact.
+            // A body that was not pulled, or a fact.
             Body::Lease(LeaseMessage::Release { .. })
             | Body::Over(_)
             | Body::Frozen(..)
@@ -455,7 +457,8 @@ impl Node {
         }
     }
 
-    /// Whoever pulls may get what is here now. In the first configuration nobody does.
+    /// Every node that pulls may receive the current state. In the first configuration no node
+    /// pulls.
     fn give_state(&self, fx: &mut Effects) {
         let id = self.epochs.id().filter(|id| id.number > 1 && self.epochs.synced());
         let state = id.filter(|_| self.token_moves).map(|id| Body::State(id, self.token));
@@ -472,7 +475,7 @@ impl Node {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             let mut out = Outbox::new();
-            self.now = self.now + SECOND; // past every pace
+            self.now = self.now + SECOND; // longer than every retry interval
             let now = Now { mono: self.now, wall: WallTime::default() };
             self.epochs.handle(now, input, &mut out);
             for output in out.drain().collect::<Vec<_>>() {
@@ -489,9 +492,9 @@ impl Node {
         fx: &mut Effects,
     ) {
         match output {
-            // Answered by a configuration that its decider has told everybody.
+            // Answered by a configuration that the node that decided it has sent to every node.
             EpochOutput::Send { message: EpochMessage::Ask { .. }, .. } => {}
-            // It may as well propose later, or hear of the Seal later.
+            // Equivalent to proposing later, or to receiving the Seal later.
             EpochOutput::Outcome(Outcome::Refused { .. })
             | EpochOutput::Send {
                 message: EpochMessage::Refused { why: Refusal::Leased(_), .. },
@@ -538,11 +541,11 @@ impl Node {
         }
     }
 
-    /// How long exactly a promise still runs decides nothing: it is a T_q, or over.
+    /// Whether a promise still runs decides the answer; the remaining time is either T_q or zero.
     fn remaining(&mut self, removed: &[ReplicaId]) -> Vec<(ReplicaId, Duration)> {
         let Some(leased) = self.leased.filter(|id| removed.contains(id)) else { return Vec::new() };
         if self.protects <= self.over {
-            self.clock = self.clock + lease().duration; // it may be as late as that
+            self.clock = self.clock + lease().duration; // the grantor's time may be that late
             self.protects = 0;
         }
         self.consented = self.lease_bug == Some(Bug::AckAfterConsent);
@@ -553,7 +556,7 @@ impl Node {
 
     fn hold(&mut self, input: HolderInput, fx: &mut Effects) {
         let Some(holder) = &mut self.holder else { return };
-        self.holder_clock = self.holder_clock + MS; // no two heartbeats at one time
+        self.holder_clock = self.holder_clock + MS; // so no two heartbeats have one sending time
         let now = Now { mono: self.holder_clock, wall: WallTime::default() };
         let mut out = Outbox::new();
         holder.handle(now, input, &mut out);
@@ -570,12 +573,12 @@ impl Node {
     }
 }
 
-/// T_p.
+/// T_p, the time for which a grant is valid at its holder.
 fn held() -> Duration {
     holding_time(&lease())
 }
 
-/// Of which configuration a message is, but for `Install`.
+/// The configuration that a message belongs to; `None` for `Install` and `Ask`.
 fn epoch_of(message: &EpochMessage) -> Option<EpochId> {
     use EpochMessage as M;
     match message {
@@ -598,7 +601,7 @@ fn upto<'a>(text: &'a str, end: &str) -> &'a str {
     text.split_once(end).expect("the field is printed").0
 }
 
-/// The text with each `Instant(n)` in it by another name.
+/// The text with each `Instant(n)` in it replaced by a name.
 fn named(text: &str, name: impl Fn(u64) -> String) -> String {
     let mut parts = text.split("Instant(");
     let mut named = parts.next().unwrap_or_default().to_owned();

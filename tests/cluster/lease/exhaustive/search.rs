@@ -1,16 +1,17 @@
-//! Breadth first through every schedule of a [`Case`].
+//! Breadth-first search through every schedule of a [`Case`].
 //!
-//! # What makes it fit, and why nothing is left out
-//! - A node's step depends on its own state and one message: each is executed once and remembered.
-//! - Whatever was said stays to be heard, at any later time, any number of times or never. So steps
-//!   of different nodes commute, and a step that says nothing and shows nothing (an answer that
-//!   completes no quorum) may as well happen right before the same node's next one that does:
-//!   states between are not visited. The order of one node's own steps stays as it is. (A step's
-//!   one look at another node, how many heartbeats the holder has sent when a configuration is
-//!   installed, belongs to steps that show something.)
-//! - What a node would hear without effect for ever ([`Node::is_deaf_to`]) is dropped, so that
-//!   states that differ in it only are one.
-//! - A state is five small numbers, each a node with its unheard messages, and what was shown.
+//! # Reductions, and why no schedule is lost
+//! - A node's step depends on its own state and one message: each step is executed once and its
+//!   result is stored.
+//! - Every sent body remains receivable at any later time, any number of times or never. Steps of
+//!   different nodes therefore commute, and a step that sends nothing and shows nothing (an answer
+//!   that completes no quorum) may as well happen right before the same node's next step that does:
+//!   the states between are not visited. The order of one node's own steps is kept. (A step reads
+//!   one value of another node, the number of heartbeats that the holder has sent when a
+//!   configuration is installed; such a step shows something.)
+//! - A body that can never have an effect on its receiver ([`Node::is_deaf_to`]) is dropped, so
+//!   that states that differ only in it become one.
+//! - A state is five small numbers, one per node with its receivable bodies, and the visible facts.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -22,18 +23,19 @@ use ostraca_ddata::replicator::epoch::{Ballot, Epoch, EpochId};
 use super::node::{Body, Effects, Event, Node, founding};
 use super::{Case, Found, Violation};
 
-/// Nodes of a case, at most.
+/// Maximum number of nodes of a case.
 const NODES: usize = 5;
-/// Messages to one node that a case can tell apart, at most.
+/// Maximum number of distinct messages to one node.
 const MESSAGES_MAX: usize = 256;
-/// Configurations, epochs: what [`Facts`] has room for.
+/// Maximum numbers of configurations and epochs; they size [`Facts`].
 const CONFIGURATIONS_MAX: usize = 32;
 const EPOCHS_MAX: u64 = 3;
 
 type Inbox = [u64; MESSAGES_MAX / 64];
 
-/// What was shown: a bit for each configuration that is decided; whether a majority has acked the
-/// token; until then who has, by epoch; after that who has answered a read without it.
+/// Visible facts: a bit for each decided configuration; whether a majority has acknowledged the
+/// token; before that the nodes that have acknowledged it, by epoch; afterwards the nodes that have
+/// answered a read without it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
 struct Facts {
     decided: u32,
@@ -41,7 +43,7 @@ struct Facts {
     by: [u8; EPOCHS_MAX as usize],
 }
 
-/// A node, and what it may yet hear.
+/// A node's state together with the bodies that it may still receive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Place {
     local: u32,
@@ -54,7 +56,7 @@ struct State {
     facts: Facts,
 }
 
-/// One node's state, and what is asked of it in every state.
+/// One node's state, with the values that every visit reads.
 struct Local {
     node: Node,
     id: usize,
@@ -64,7 +66,7 @@ struct Local {
     sent: u64,
 }
 
-/// Where a step of a node leads.
+/// The result of a node's step.
 #[derive(Clone)]
 struct Step {
     local: u32,
@@ -74,7 +76,7 @@ struct Step {
     is_shown: bool,
 }
 
-/// A step that shows something, after as many as one likes that do not.
+/// A visible step, after any number of invisible ones.
 #[derive(Clone)]
 struct Move {
     place: u32,
@@ -117,7 +119,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Visits states until there are no more, or `most`, or one breaks a promise.
+    /// Visits states until all are visited, `most` is reached, or a state violates a property.
     pub(super) fn run(mut self, most: usize) -> Found {
         let start = self.start();
         self.seen.insert(start, u32::MAX);
@@ -180,7 +182,7 @@ impl<'a> Search<'a> {
         if let Some(local) = self.by_essence.get(&essence) {
             return *local;
         }
-        // All that are out are alike.
+        // All excluded nodes are equal for the search.
         let installed = node.epochs.installed().filter(|_| !node.epochs.is_excluded()).cloned();
         let installed = installed.map(|epoch| self.configuration(&epoch));
         let accepted = node.accepted().cloned();
@@ -247,7 +249,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// What the node may yet hear to any effect.
+    /// The bodies whose receipt can still have an effect on the node.
     fn audible(&self, place: Place) -> Inbox {
         let local = &self.locals[place.local as usize];
         let over = self.over(place);
@@ -262,7 +264,7 @@ impl<'a> Search<'a> {
         inbox
     }
 
-    /// The holder's leases from its heartbeats up to this one are over.
+    /// The last heartbeat up to which the holder's leases have ended, as received here.
     fn over(&self, place: Place) -> u64 {
         let heard = &self.heard[self.locals[place.local as usize].id];
         let over = bits(&place.inbox).map(|message| match heard[usize::from(message)].1 {
@@ -283,7 +285,7 @@ impl<'a> Search<'a> {
         with
     }
 
-    /// Everything that can be shown next from here.
+    /// All visible steps that are possible next from here.
     fn moves(&mut self, at: u32, beats: u64, known: bool) -> Arc<[Move]> {
         if let Some(moves) = self.moves.get(&(at, beats, known)) {
             return moves.clone();
@@ -310,7 +312,7 @@ impl<'a> Search<'a> {
         moves
     }
 
-    // ── all of them ──
+    // ── all nodes ──
 
     fn local(&self, state: &State, index: usize) -> &Local {
         &self.locals[self.places[state.places[index] as usize].local as usize]
@@ -384,7 +386,7 @@ impl<'a> Search<'a> {
         self.decided(state).map(|epoch| epoch.id().number).max().unwrap_or_default()
     }
 
-    /// Whether the holder is out after it has served or might have.
+    /// Whether a configuration without the holder is decided.
     fn takes_over(&self, state: &State) -> bool {
         let holder = self.case.holder.map(ReplicaId::new);
         holder.is_some_and(|id| self.decided(state).any(|epoch| !epoch.is_member(id)))
@@ -406,7 +408,7 @@ impl<'a> Search<'a> {
         lost.then_some(Violation::Lost)
     }
 
-    /// How this state came about, a line for each step.
+    /// The path to this state, a line for each step.
     fn trace(&self, mut index: usize) -> Vec<String> {
         let mut lines = Vec::new();
         while let Some(&(state, before)) = self.seen.order.get(index) {
@@ -444,7 +446,7 @@ fn bits(inbox: &Inbox) -> impl Iterator<Item = u16> {
     })
 }
 
-/// States in the order in which they were found, each with the one before it.
+/// States in the order of their discovery, each with its predecessor.
 struct Seen {
     order: Vec<(State, u32)>,
     table: Vec<u32>, // open addressing; at most half full
@@ -471,7 +473,7 @@ impl Seen {
         }
     }
 
-    /// Where it stands, or would.
+    /// The slot of this state, or the free slot where it would be inserted.
     fn slot(&self, state: &State) -> usize {
         let mut hash = u64::from(state.facts.decided) | u64::from(state.facts.known) << 32;
         let [one, two, three] = state.facts.by.map(u64::from);
