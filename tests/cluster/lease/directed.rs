@@ -156,27 +156,27 @@ fn caught(name: &'static str, scenario: Scenario, bug: Bug) {
 }
 
 #[test]
-fn an_own_ack_that_always_counts_is_caught() {
-    caught("an_own_ack_that_always_counts_is_caught", b_counts_itself, Bug::OwnAckAlways);
+fn fault_own_ack_always_is_detected() {
+    caught("fault_own_ack_always_is_detected", b_counts_itself, Bug::OwnAckAlways);
 }
 
 #[test]
-fn a_sealed_grantor_that_goes_on_is_caught() {
-    caught("a_sealed_grantor_that_goes_on_is_caught", b_counts_itself, Bug::SealedGrants);
+fn fault_sealed_grants_is_detected() {
+    caught("fault_sealed_grants_is_detected", b_counts_itself, Bug::SealedGrants);
 }
 
 #[test]
-fn a_lease_over_two_configurations_is_caught() {
-    let name = "a_lease_over_two_configurations_is_caught";
+fn fault_lease_over_two_epochs_is_detected() {
+    let name = "fault_lease_over_two_epochs_is_detected";
     caught(name, p_counts_two_configurations, Bug::LeaseOverTwoEpochs);
 }
 
 #[test]
-fn a_consent_right_after_a_restart_is_caught() {
-    caught("a_consent_right_after_a_restart_is_caught", b_forgets, Bug::ConsentAfterRestart);
+fn fault_consent_after_restart_is_detected() {
+    caught("fault_consent_after_restart_is_detected", b_forgets, Bug::ConsentAfterRestart);
 }
 
 #[test]
-fn a_lease_that_counts_from_the_ack_is_caught() {
-    caught("a_lease_that_counts_from_the_ack_is_caught", acks_are_slow, Bug::LeaseFromAck);
+fn fault_lease_from_ack_is_detected() {
+    caught("fault_lease_from_ack_is_detected", acks_are_slow, Bug::LeaseFromAck);
 }

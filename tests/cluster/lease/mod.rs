@@ -297,18 +297,18 @@ macro_rules! canaries {
 }
 
 canaries! {
-    an_ack_after_consent_is_caught: AckAfterConsent, 200;
-    a_seal_that_does_not_refuse_is_caught: NoRefusal, 200;
-    a_consent_right_after_an_install_is_caught: ConsentAfterInstall, 2_000;
-    who_consents_to_its_own_removal_and_goes_on_is_caught: OwnRemovalGoesOn, 2_000;
-    who_stops_at_the_accept_only_is_caught: StopsAtAccept, 2_000;
-    a_release_without_an_end_is_caught: ReleaseGoesOn, 200;
-    a_flag_in_place_of_the_clock_is_caught: FlagNotClock, 200;
+    fault_ack_after_consent_is_detected: AckAfterConsent, 200;
+    fault_no_refusal_is_detected: NoRefusal, 200;
+    fault_consent_after_install_is_detected: ConsentAfterInstall, 2_000;
+    fault_own_removal_goes_on_is_detected: OwnRemovalGoesOn, 2_000;
+    fault_stops_at_accept_is_detected: StopsAtAccept, 2_000;
+    fault_release_goes_on_is_detected: ReleaseGoesOn, 200;
+    fault_flag_not_clock_is_detected: FlagNotClock, 200;
 }
 
 #[test]
-fn a_lease_without_drift_margin_is_caught() {
-    let name = "a_lease_without_drift_margin_is_caught";
+fn fault_no_drift_margin_is_detected() {
+    let name = "fault_no_drift_margin_is_detected";
     let weakened = Weakened::by(Bug::NoDriftMargin);
     must_be_caught_by(name, 400, |seed| {
         // Only clock drift, on a network fast enough for removals to be decided in time.
@@ -322,8 +322,8 @@ fn a_lease_without_drift_margin_is_caught() {
 }
 
 #[test]
-fn a_promise_that_counts_from_the_sender_s_time_is_caught() {
-    let name = "a_promise_that_counts_from_the_sender_s_time_is_caught";
+fn fault_grants_from_sending_is_detected() {
+    let name = "fault_grants_from_sending_is_detected";
     let weakened = Weakened { grants_from_sending: true, ..Weakened::default() };
     must_be_caught(name, weakened, 400);
 }

@@ -197,7 +197,7 @@ impl Case {
 }
 
 #[test]
-fn every_schedule_of_two_changes_at_three_members_keeps_the_promises() {
+fn every_schedule_of_two_changes_at_three_members_is_safe() {
     Case::with_lease(one_proposer(), 2, 1).is_safe("one proposer, lease of 2, 1 beat", 2);
     Case::with_lease(two_proposers(), 1, 1).is_safe("two proposers, lease of 1, 1 beat", 2);
     if std::env::var_os("OSTRACA_EXHAUSTIVE").is_none() {
