@@ -39,7 +39,7 @@ fn fault_removed_by_verdict_is_detected_after_a_recovery() {
     assert_eq!(sizes.collect::<Vec<_>>(), [Some((true, 3)); 3]);
     sim.crash(NodeIndex::new(1));
     let failed = sim.try_run_for(40 * SECOND).err().map(|failure| failure.reason.clone());
-    assert!(failed.is_some_and(|reason| reason.contains("removed, which is in the newest")));
+    assert!(failed.is_some_and(|reason| reason.contains("removed, but it is in the newest")));
 }
 
 #[test]
@@ -51,5 +51,5 @@ fn fault_up_without_configuration_is_detected() {
 #[test]
 fn fault_removed_by_verdict_is_detected() {
     let reason = run(Bug::RemovedByVerdict).unwrap_or_default();
-    assert!(reason.contains("removed, which is in the newest"), "{reason}");
+    assert!(reason.contains("removed, but it is in the newest"), "{reason}");
 }

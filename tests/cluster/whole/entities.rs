@@ -1,6 +1,7 @@
-//! What a node's sharding machines order, and a stand-in for what runs entities: mailboxes of
-//! numbers, handled one after the other while the lease runs; what is left when a drain ends is the
-//! payload. A message comes where its shard lives: gates have tests of their own.
+//! Executes the outputs of a node's sharding machines and simulates entities: mailboxes of numbers,
+//! handled one after the other while the lease runs. Messages left in a mailbox when its drain ends
+//! are the payload of the shard. A message arrives at the node that hosts its shard, because gates
+//! have tests of their own.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,30 +24,31 @@ use super::{Body, Event, WholeNode, Work};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// As nodes have it.
+/// The times that a node uses by default.
 const CALM: Duration = Duration::from_millis(200);
 const CALM_WITHIN: Duration = Duration::from_secs(2);
 
-/// What a harness asks.
+/// Requests of a harness.
 #[derive(Debug)]
 pub(crate) enum Order {
     Start(EntityType, Box<Settings>, Hosts),
-    /// The same with a strategy of the program's own: now and then it fails, is late, says nothing
-    /// or names a region that is not there.
+    /// Starts the type with a strategy of the program, which at random fails, is late, does not
+    /// answer or names an absent region.
     StartOwn(EntityType, Box<Settings>),
-    /// Somebody here sends to a shard without a home.
+    /// An entity here sends to a shard without a home.
     Want(EntityType, ShardId),
-    /// The program wants the shards to live nowhere.
+    /// The program requests that these shards stop everywhere.
     Stop(EntityType, Vec<ShardId>),
-    /// A message for an entity of the shard, if it lives here.
+    /// A message for an entity of the shard; ignored unless the shard is hosted here.
     Tell(EntityType, ShardId, u64),
-    /// So many messages of this node to entities anywhere, where they are run for real.
+    /// Sends this number of messages from this node to random entities; only with a real entity
+    /// runtime.
     TellAny(usize),
-    /// What do nodes say? Of each shard there is an entity for each message that waits.
+    /// Queries all nodes. Each queued message counts as an entity of its shard.
     Survey(EntityType, Question, Duration),
 }
 
-/// What a harness may know.
+/// Events that a harness observes.
 #[derive(Clone, Debug)]
 pub(crate) enum Seen {
     Registered,
@@ -58,9 +60,9 @@ pub(crate) enum Seen {
     Discarded(u64),
     Surveyed(Found),
     Slow(Slow),
-    /// The program's strategy was asked; what it is about to do.
+    /// The program's strategy was asked; carries the planned behaviour.
     Consulted(&'static str),
-    /// Its failures were complained about.
+    /// Failures of the strategy were reported.
     StrategyFailed,
     /// Shards are pinned to places without a region.
     PinsAbsent,
@@ -69,12 +71,12 @@ pub(crate) enum Seen {
 
 type Key = (EntityType, ShardId);
 
-/// See the module's page.
+/// The simulated entities of one node (see the module).
 pub(crate) struct Entities {
     mailboxes: BTreeMap<Key, Vec<u64>>,
     drains: BTreeMap<Key, Instant>,
     handle_at: Option<Instant>,
-    advice: Vec<(Instant, Fact)>, // under way from the program's strategy
+    advice: Vec<(Instant, Fact)>, // pending answers of the program's strategy
     chance: Stream,
 }
 
@@ -95,7 +97,7 @@ impl Entities {
         self.drains.values().copied().chain(self.handle_at).chain(advice).min()
     }
 
-    /// What the program's strategy does with a question.
+    /// Simulates the answer of the program's strategy to a request and returns its behaviour.
     fn consult(
         &mut self,
         now: Now,
@@ -132,7 +134,7 @@ impl Entities {
         own.map(|((_, shard), mailbox)| (*shard, mailbox.len() as u64)).collect()
     }
 
-    /// Accepted and neither handled nor handed over.
+    /// Messages that were accepted and neither handled nor handed over.
     pub(crate) fn holds(&self) -> impl Iterator<Item = u64> + '_ {
         self.mailboxes.values().flatten().copied()
     }
@@ -148,7 +150,7 @@ fn opened(payload: &Bytes) -> Vec<u64> {
 }
 
 impl WholeNode {
-    /// The region of a type here.
+    /// This node's region of the type.
     pub(crate) fn region(&self, entity_type: &EntityType) -> Option<&Region> {
         self.machines.of(entity_type)?.region()
     }
@@ -166,7 +168,7 @@ impl WholeNode {
             _ => false,
         };
         if ends {
-            // Everything stops: what is held here is counted as lost.
+            // The node stops all shards: messages held here count as lost.
             let lost = self.messages().into_iter();
             lost.for_each(|id| fx.emit(Event::Sharding(Seen::Discarded(id))));
         }
@@ -191,7 +193,7 @@ impl WholeNode {
                     }
                 }
                 Dest::Exists { to, entity_type, number, .. } => {
-                    self.answer(to, entity_type, lives(number, None), fx); // it knows no ids
+                    self.answer(to, entity_type, lives(number, None), fx); // no entity ids are stored
                 }
                 Dest::Strategy { entity_type, number, asked } => {
                     let fate = self.entities.consult(now, (entity_type, number), &asked);
@@ -221,7 +223,7 @@ impl WholeNode {
             Told::Left => Seen::Left,
             Told::Acting { .. } => Seen::Acting,
             Told::SteppedDown { .. } => Seen::SteppedDown,
-            Told::Differs { .. } => unreachable!("all nodes are set alike"),
+            Told::Differs { .. } => unreachable!("all nodes have the same settings"),
         }));
     }
 
@@ -262,7 +264,7 @@ impl WholeNode {
                 fx.emit(Event::Sharding(Seen::Hosts(shard, generation)));
                 let carried = payload.map(|payload| opened(&payload)).unwrap_or_default();
                 let before = mailboxes.insert((entity_type, shard), carried);
-                assert!(before.is_none_or(|mailbox| mailbox.is_empty()), "it was drained");
+                assert!(before.is_none_or(|mailbox| mailbox.is_empty()), "the shard was drained");
                 *handle_at = Some(now.mono);
             }
             RegionOutput::Adopt { shard, generation } => {
@@ -288,8 +290,7 @@ impl WholeNode {
         }
     }
 
-    /// What runs entities has its turns, and what it says goes where it belongs, until there is
-    /// nothing left to say.
+    /// Runs the entity runtime and routes its outputs, until it produces none.
     pub(super) fn keep_house(&mut self, now: Now, fx: &mut Effects<Self>) {
         loop {
             let serves = self.membership.serves(now.mono);
@@ -315,14 +316,15 @@ impl WholeNode {
         }
     }
 
-    /// Whoever leaves waits until what it has sent has come, but not for ever.
+    /// Whether a leaving node's sent messages have all arrived; after `CALM_WITHIN` the node no
+    /// longer waits.
     pub(super) fn is_calm(&mut self, now: Now) -> bool {
         let at = *self.left_at.get_or_insert(now.mono);
         let Some(house) = &mut self.house else { return true };
         house.is_calm(now.mono, CALM) || now.mono >= at + CALM_WITHIN
     }
 
-    /// What a harness asks, as a fact for the machines.
+    /// Translates a request of the harness into an input of the machines.
     pub(super) fn ordered(
         &mut self,
         now: Now,
@@ -384,7 +386,7 @@ impl WholeNode {
         self.work_off(now, fx);
     }
 
-    /// Each shard that lives here handles a message, if the lease runs.
+    /// Each shard hosted here handles one message if the lease runs.
     fn handle_some(&mut self, now: Now, fx: &mut Effects<Self>) {
         let mut more = false;
         let serves = self.membership.serves(now.mono);
@@ -400,14 +402,14 @@ impl WholeNode {
         self.entities.handle_at = more.then(|| now.mono + pause);
     }
 
-    /// Messages that would be lost with this node: in mailboxes, and in payloads that are kept.
+    /// Messages that would be lost with this node: those in mailboxes and those in stored payloads.
     pub(crate) fn messages(&self) -> Vec<u64> {
         let regions = self.machines.types().filter_map(|(_, of_type)| of_type.region());
         let payloads = regions.flat_map(Region::payloads).flat_map(opened);
         self.entities.holds().chain(payloads).collect()
     }
 
-    /// What this node knows of a type, for a report.
+    /// This node's state of a type, for a failure report.
     pub(crate) fn sharding_story(&self, entity_type: &EntityType) -> String {
         let Some(of) = self.machines.of(entity_type) else { return "no type".into() };
         let coordinator = of.coordinator().map(|c| (c.phase(), c.hindrance()));

@@ -1,5 +1,5 @@
-//! The seam to what runs entities for real, in place of the stand-in of [`entities`](super::entities):
-//! gates, lanes, tasks and a user's code.
+//! Interface to a real entity runtime, which replaces the simulation of
+//! [`entities`](super::entities) with gates, lanes, tasks and a user's code.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,54 +9,54 @@ use ostraca::sharding::region::{RegionInput, RegionOutput};
 use ostraca_ddata::clock::Instant;
 use ostraca_ddata::id::ReplicaId;
 
-/// Makes what runs the entities of a life: who it is, and a seed.
+/// Creates the entity runtime of a life from the node's id and a seed.
 pub(crate) type Houses = Rc<dyn Fn(ReplicaId, u64) -> Box<dyn House>>;
 
-/// A frame of a user lane, in its place; without one, only what has come.
+/// A frame of a user lane with its sequence number; without a frame, only an acknowledgement.
 #[derive(Clone, Debug)]
 pub(crate) struct Parcel {
-    /// From 1.
+    /// Sequence number from 1.
     pub(crate) number: u64,
-    /// All up to this one came.
+    /// All frames up to this number have arrived.
     pub(crate) acked: u64,
     pub(crate) frame: Option<Vec<u8>>,
 }
 
-/// What follows from a turn.
+/// Outputs of one run.
 #[derive(Default)]
 pub(crate) struct Said {
     pub(crate) parcels: Vec<(ReplicaId, Parcel)>,
     pub(crate) facts: Vec<RegionInput>,
 }
 
-/// What runs the entities of one type on one node.
+/// The entity runtime of one type on one node.
 pub(crate) trait House {
     fn perform(&mut self, order: RegionOutput);
 
-    /// Out of the installed configuration.
+    /// The region is not in the installed configuration.
     fn removed(&mut self, region: RegionId);
 
-    /// The lease has lapsed for long.
+    /// The lease is lost, not only paused by a lapse.
     fn lapsed(&mut self);
 
-    /// Hands were shaken with a life.
+    /// A handshake with this life has completed.
     fn up(&mut self, peer: ReplicaId);
 
-    /// Its connection is gone.
+    /// The connection to the peer has closed.
     fn closed(&mut self, now: Instant, peer: ReplicaId);
 
-    /// A later life has taken its place.
+    /// A later life has replaced this peer.
     fn over(&mut self, peer: ReplicaId);
 
     fn arrived(&mut self, from: ReplicaId, parcel: Parcel);
 
-    /// The node's own entities are told so much, as it draws.
+    /// Sends this number of messages to random entities from this node.
     fn tell(&mut self, messages: usize);
 
-    /// Everything that is ready has its turn, until nothing is.
+    /// Runs every ready task until none is ready.
     fn run(&mut self, now: Instant, serves: bool) -> Said;
 
-    /// Nothing is on its way from here, and nothing comes back.
+    /// Whether no message from here is in flight and no answer is expected.
     fn is_calm(&mut self, now: Instant, within: Duration) -> bool;
 
     fn next_deadline(&self) -> Option<Instant>;

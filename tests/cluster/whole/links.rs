@@ -1,4 +1,4 @@
-//! The transport: handshakes, lives, dials, and what comes from whom.
+//! The simulated transport: handshakes, lives, dials and the routing of received messages.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ impl WholeNode {
         fx.send(NodeIndex::new(place), 0, Letter { from: self.me, to, link, body });
     }
 
-    /// That incarnation, if hands were shaken with it.
+    /// The node of this incarnation, if a handshake with it has completed.
     pub(super) fn linked(&self, id: ReplicaId) -> Option<NodeId> {
         self.links.get(&place_of_id(id)).copied().filter(|node| node.incarnation == id)
     }
@@ -95,7 +95,7 @@ impl WholeNode {
         self.write(place, None, hello, fx);
     }
 
-    /// Dials whom membership wants and who is not there.
+    /// Dials the nodes that membership wants connected and that have no connection.
     pub(super) fn redial(&mut self, now: Now, fx: &mut Effects<Self>) {
         let is_there = |node: &NodeId| self.links.get(&place_of(*node)) == Some(node);
         let missing: Vec<(NodeId, Address)> = self
@@ -129,7 +129,7 @@ impl WholeNode {
         }
         let before = self.lives.get(&place).copied();
         if before.is_some_and(|before| before.incarnation > from.incarnation) {
-            return; // of a life that is over
+            return; // from a life that has ended
         }
         self.lives.insert(place, from);
         if let Some(old) = before.filter(|old| *old != from) {
@@ -162,7 +162,7 @@ impl WholeNode {
         }
         if let Body::Reset { meant, link } = body {
             if link.is_some_and(|link| self.shaken.get(&place) != Some(&link)) {
-                return; // of a link before this one
+                return; // of an earlier link
             }
             let is_it = self.links.get(&place) == Some(&meant);
             self.hang_up(meant);
@@ -172,7 +172,7 @@ impl WholeNode {
             return;
         }
         if matches!(body, Body::Quarantined) && to == Some(self.me) {
-            self.hang_up(from); // it has hung up, and the word of that may have been lost
+            self.hang_up(from); // the peer has closed the link; its reset may be lost
             self.work.push_back(Work::Membership(Input::Quarantined(from.peer)));
         }
         if to != Some(self.me) || self.links.get(&place) != Some(&from) {

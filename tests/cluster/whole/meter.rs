@@ -1,4 +1,4 @@
-//! How much the nodes of a run send.
+//! Counts the messages and bytes that the nodes of a run send.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,22 +10,22 @@ use serde::Serialize;
 
 use super::Body;
 
-/// States whose length is remembered: the same one goes to many.
+/// Maximum number of states whose encoded length is cached: one state is sent to many nodes.
 const STATES_MAX: usize = 1_024;
 
-/// Messages and their bytes as they are encoded; frames and encryption come on top.
+/// Messages and their encoded bytes, without frames and encryption.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
-    /// Of membership: gossip, heartbeats of the failure detector, joins.
+    /// Messages of membership: gossip, heartbeats of the failure detector, joins.
     pub(crate) membership: Sent,
-    /// Of the hosting lease.
+    /// Messages of the hosting lease.
     pub(crate) lease: Sent,
-    /// Of the Replicator: configurations, and its own gossip.
+    /// Messages of the Replicator: configurations and its own gossip.
     pub(crate) data: Sent,
     states: BTreeMap<usize, (Arc<Gossip>, u64)>, // by address; ≤ STATES_MAX
 }
 
-/// Of one kind.
+/// Messages and bytes of one kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sent {
     pub(crate) messages: u64,
@@ -78,7 +78,7 @@ fn length(message: &impl Serialize) -> u64 {
     counted.0
 }
 
-/// Keeps nothing but the length.
+/// A writer that counts the bytes and discards them.
 struct Counted(u64);
 
 impl io::Write for Counted {

@@ -1,8 +1,9 @@
-//! A whole node of a cluster as the simulator drives it: membership, and the guarded Replicator,
-//! wired by the functions that the driver uses, over a transport of handshakes.
+//! A whole node of a cluster in the simulator: membership and the guarded Replicator, connected by
+//! the functions that the real driver uses, over a transport with handshakes.
 //!
-//! Links are those of the simulator. A node talks only to whom it has shaken hands with; a message
-//! for a life that is over is answered by a reset, as a TCP connection is.
+//! The simulator provides the links. A node exchanges messages only with nodes with which it has
+//! completed a handshake; a message for a life that has ended is answered with a reset, as on a TCP
+//! connection.
 
 #![allow(dead_code, unused_imports, reason = "shared by suites, each of which uses a part")]
 
@@ -55,49 +56,50 @@ pub(crate) use self::places::{address, addresses, alias, name_of_all, node_at, p
 use self::places::{dialled, place_of_id};
 pub(crate) use self::watch::Watch;
 
-/// How long a dial may take, and how often a link that is to be kept is dialled again.
+/// Value of `wait_without_quorum` with [`World::waits`].
 const HALF_AN_HOUR: Duration = Duration::from_secs(1_800);
 
 const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
 const REDIAL_EVERY: Duration = Duration::from_millis(500);
 
-/// How often a leaving node looks whether all that it has sent has come.
+/// Interval at which a leaving node checks whether its sent messages have all arrived.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// States of more members are neither encoded nor hashed on their way: a bench of a thousand nodes
-/// would do little else.
+/// Gossip states with more members are neither re-encoded nor fully hashed on their way, because
+/// that would dominate the run time of a bench of a thousand nodes.
 const MEMBERS_LOOKED_AT: usize = 200;
 
-/// Messages for entities have 8 bytes: two go together, more come in pieces.
+/// An entity message has 8 bytes: two fit into one payload, more are split into parts.
 const CUT: Cut = Cut { whole: 16, part: 8, window: 16, words: 1 << 20 };
 
-/// What the nodes of a run are made of. Cheap to clone.
+/// Settings of the nodes of a run. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct World {
-    /// Settings of the node at a place; its own address is filled in elsewhere.
+    /// Settings of the node at a place, without its own address.
     pub(crate) config: Rc<dyn Fn(usize) -> Cluster>,
-    /// What must agree, by place.
+    /// Settings that must agree between nodes, by place.
     pub(crate) settings: Rc<dyn Fn(usize) -> Settings>,
-    /// Where the node at a place says that it is dialled.
+    /// The address that the node at a place advertises.
     pub(crate) claims: Rc<dyn Fn(usize) -> Address>,
-    /// Whether a place has a data directory: memory survives, and so does who it is.
+    /// Whether a place has a data directory; with one, memory and identity survive a restart.
     pub(crate) keeps: Rc<dyn Fn(usize) -> bool>,
-    /// Names the data directory of a life at a place: another one each time stands for a copy.
+    /// Names the data directory of a life at a place; a new name in each life stands for a copied
+    /// directory.
     pub(crate) directory: Rc<dyn Fn(usize, u32) -> u64>,
     /// Whether a restart with a data directory proves that the old process is dead.
     pub(crate) proof: bool,
-    /// How long a leaving node takes to drain; `None`: it never does.
+    /// Time that a leaving node takes to drain; `None` means that it never finishes.
     pub(crate) drain: Option<Duration>,
     /// Probability that a message between nodes that have shaken hands is lost; 0 to 1.
     pub(crate) loss: Rc<Cell<f64>>,
-    /// Who holds the lease of `lease-majority`.
+    /// The holder of the lease of `lease-majority`.
     pub(crate) downing_lease: Rc<Cell<Option<NodeId>>>,
-    /// Counts what is sent, if somebody wants to know.
+    /// Counts sent messages if present.
     pub(crate) meter: Option<Rc<RefCell<Meter>>>,
-    /// What runs entities for real.
+    /// Creates real entity runtimes, in place of the simulated entities.
     pub(crate) houses: Option<Houses>,
     pub(crate) cut: Cut,
-    /// Whether a side without a quorum waits for an operator (half an hour); else it ends itself at
+    /// Whether a side without a quorum waits half an hour for an operator; otherwise it stops at
     /// once, as by default.
     pub(crate) waits: bool,
     pub(crate) canary: Canary,
@@ -134,7 +136,7 @@ impl World {
     }
 }
 
-/// The member that an event is about, and where it stands.
+/// The member that an event concerns, and its status.
 fn told_of(event: &ClusterEvent) -> Option<(NodeId, Status)> {
     match event {
         ClusterEvent::MemberRemoved { member, .. }
@@ -150,66 +152,66 @@ fn told_of(event: &ClusterEvent) -> Option<(NodeId, Status)> {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
-    /// I am here; an answer is not answered.
+    /// A handshake, or the answer to one; an answer is not answered.
     Hello {
         address: Address,
         cluster: Option<ClusterId>,
         keeps: bool,
         is_answer: bool,
     },
-    /// Nobody listens here.
+    /// No process listens here.
     Refused,
-    /// Nobody for you: you were removed.
+    /// The receiver was removed, so its handshake is rejected.
     Quarantined,
-    /// The life that this is for is over, or has hung up.
+    /// The addressed life has ended or has closed the link.
     Reset {
         meant: NodeId,
-        /// On which the letter came that finds nobody; `None`: whichever.
+        /// The link on which the unroutable message came; `None` stands for any link.
         link: Option<u64>,
     },
     Cluster(ClusterMessage),
     Lease(LeaseMessage),
     Data(Message),
-    /// The first name of its header, the entity type, the bytes.
+    /// The first name of its header, the entity type and the bytes.
     Sharding(&'static str, String, Vec<u8>),
-    /// On a user lane.
+    /// A frame of a user lane.
     User(Parcel),
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Letter {
     pub(crate) from: NodeId,
-    /// `None`: whoever lives there.
+    /// `None`: the process that currently runs at the place.
     pub(crate) to: Option<NodeId>,
-    /// Which of the sender's links to that place, in order.
+    /// Number of the sender's link to that place, in order of handshakes.
     pub(crate) link: u64,
     pub(crate) body: Body,
 }
 
-/// What a harness asks of a node.
+/// Requests of a harness to a node.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// A user asks membership.
+    /// A user's request to membership.
     User(Wish),
-    /// A message comes as if this node had sent it.
+    /// Delivers a message as if the given node had sent it.
     Inject(NodeId, ClusterMessage),
-    /// An input of the Replicator's.
+    /// An input of the Replicator.
     Data(Box<data::Input>),
-    /// Something for the sharding machines, or for what stands for entities.
+    /// A request to the sharding machines or to the simulated entities.
     Sharding(Order),
 }
 
-/// What a harness may know.
+/// Events that a harness observes.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     Installed(Arc<Epoch>),
     Synced(EpochId),
     Belongs(ClusterId),
-    /// It has founded: its Replicator was told the first configuration.
+    /// The node has founded: its Replicator received the first configuration.
     Found(Arc<Epoch>),
     Cluster(ClusterEvent),
     Notice(Notice),
-    /// It may begin messages; once for each renewal.
+    /// The node may begin messages; emitted at each renewal.
     Leased,
     Lapsed,
     Stopped(StopReason),
@@ -235,22 +237,22 @@ pub(crate) struct WholeNode {
     pub(crate) house: Option<Box<dyn House>>,
     pub(crate) over: Option<StopReason>,
     cluster: Option<ClusterId>,
-    links: BTreeMap<usize, NodeId>,             // shaken hands
-    shaken: BTreeMap<usize, u64>,               // how often
-    gone: Vec<ReplicaId>,                       // links that ended in this turn
-    lives: BTreeMap<usize, NodeId>,             // last known of each place
+    links: BTreeMap<usize, NodeId>,             // completed handshakes
+    shaken: BTreeMap<usize, u64>,               // number of handshakes
+    gone: Vec<ReplicaId>,                       // links closed since the last run
+    lives: BTreeMap<usize, NodeId>,             // newest known of each place
     kept: BTreeMap<NodeId, Address>,            // links that membership wants
     dials: BTreeMap<usize, (Address, Instant)>, // not answered yet
     forgotten: BTreeSet<NodeId>,
     redial_at: Option<Instant>,
     drained_at: Option<Instant>,
-    left_at: Option<Instant>, // from then on it waits for calm
+    left_at: Option<Instant>, // when the wait for its sent messages began
     work: VecDeque<Work>,
     persists: u64,
-    pub(crate) memory: Memory, // the last that it wrote
+    pub(crate) memory: Memory, // last written to disk
     pub(crate) notices: Vec<Notice>,
-    losing: Stream,              // which messages are lost
-    seen: Vec<(NodeId, Status)>, // what subscribers were told of members
+    losing: Stream,              // decides the lost messages
+    seen: Vec<(NodeId, Status)>, // statuses reported to subscribers
 }
 
 impl WholeNode {
@@ -315,56 +317,56 @@ impl WholeNode {
         self.me
     }
 
-    /// Whether it talks with that life no more: it was removed here.
+    /// Whether this node rejects that life because it removed it.
     pub(crate) fn refuses(&self, node: NodeId) -> bool {
         self.forgotten.contains(&node)
     }
 
-    /// Whether a dial of that place has not been answered yet.
+    /// Whether a dial of that place is unanswered.
     pub(crate) fn is_dialling(&self, place: usize) -> bool {
         self.dials.contains_key(&place)
     }
 
-    /// The cluster that it belongs to, or belonged to when it stopped.
+    /// The cluster that the node belongs to, or belonged to when it stopped.
     pub(crate) const fn belonged(&self) -> Option<ClusterId> {
         self.cluster
     }
 
-    /// Its own status, as it knows it.
+    /// The node's own status in its gossip.
     pub(crate) fn status(&self) -> Option<Status> {
         let own = self.membership.gossip()?.member(self.me.incarnation)?;
         Some(own.status)
     }
 
-    /// The configuration that its Replicator has installed.
+    /// The configuration that the Replicator has installed.
     pub(crate) fn epoch(&self) -> Option<&Arc<Epoch>> {
         self.guard.replicator().epochs().installed()
     }
 
-    /// What it has accepted as the next configuration.
+    /// The accepted proposal for the next configuration.
     pub(crate) fn accepted(&self) -> Option<&AcceptedProposal> {
         self.guard.replicator().epochs().state().accepted.as_ref()
     }
 
-    /// Whether hands were shaken with anybody.
+    /// Whether any handshake has completed.
     pub(crate) fn is_linked(&self) -> bool {
         !self.links.is_empty()
     }
 
-    /// Places of the members that it lists as Up.
+    /// Places of the members that this node lists as Up.
     pub(crate) fn up(&self) -> BTreeSet<usize> {
         let Some(gossip) = self.membership.gossip() else { return BTreeSet::new() };
         let up = gossip.members().filter(|member| member.status == Status::Up);
         up.map(|member| place_of(member.node)).collect()
     }
 
-    /// Places of all the members that it lists.
+    /// Places of all members that this node lists.
     pub(crate) fn members(&self) -> BTreeSet<usize> {
         let Some(gossip) = self.membership.gossip() else { return BTreeSet::new() };
         gossip.members().map(|member| place_of(member.node)).collect()
     }
 
-    /// How it sees things, for a report.
+    /// The node's state, for a failure report.
     pub(crate) fn story(&self) -> String {
         let members = self.membership.gossip().map(|gossip| {
             let unreachable = gossip.unreachable();
@@ -397,7 +399,7 @@ impl WholeNode {
         )
     }
 
-    /// What its subscribers were told of the node at a place, in order.
+    /// The statuses of the node at a place that subscribers were told, in order.
     pub(crate) fn lives_seen(&self, place: usize) -> Vec<Status> {
         let of_it = self.seen.iter().filter(|(node, _)| place_of(*node) == place);
         of_it.map(|(_, status)| *status).collect()
@@ -407,9 +409,9 @@ impl WholeNode {
         self.membership.gossip().is_some_and(|gossip| gossip.converged(self.me.incarnation))
     }
 
-    // ── the wiring ──
+    // ── wiring ──
 
-    /// Feeds what waits, and what follows from it.
+    /// Processes queued inputs and the inputs that their outputs cause.
     fn work_off(&mut self, now: Now, fx: &mut Effects<Self>) {
         while let Some(work) = self.work.pop_front() {
             match work {
@@ -525,7 +527,7 @@ impl WholeNode {
         }
     }
 
-    /// The provider of `lease-majority`'s lease answers at once.
+    /// The simulated provider of `lease-majority`'s lease answers at once.
     fn outside(&mut self, acquire: bool) {
         let holder = self.world.downing_lease.get();
         let is_free = holder.is_none_or(|holder| holder == self.me);
@@ -539,8 +541,8 @@ impl WholeNode {
     }
 }
 
-/// What repeats itself, and what is long; the text of a state takes longer than all that follows from
-/// it. `None`: hash its text.
+/// Hashes frequent and long messages by their key fields, because formatting a state takes longer
+/// than processing it. `None`: the caller hashes the text of the message.
 fn hash_message(message: &ClusterMessage, hasher: &mut DefaultHasher) -> Option<()> {
     use ClusterMessage as M;
     std::mem::discriminant(message).hash(hasher);
@@ -689,7 +691,7 @@ impl Process for WholeNode {
             Body::Cluster(message) => hash_message(message, &mut hasher)?,
             Body::Lease(message) => message.hash(&mut hasher),
             Body::Data(message) => message.hash(&mut hasher),
-            _ => return None, // hashed by its text
+            _ => return None, // the simulator hashes its text
         }
         Some(hasher.finish())
     }
@@ -702,7 +704,7 @@ impl Process for WholeNode {
             Body::Cluster(message) => {
                 let bytes = rmp_serde::to_vec_named(&message).expect("plain data");
                 let again: ClusterMessage = rmp_serde::from_slice(&bytes).expect("our own bytes");
-                assert_eq!(again, message, "what is decoded is what was encoded");
+                assert_eq!(again, message, "decoding returns the encoded message");
                 Body::Cluster(again)
             }
             Body::Lease(message) => {

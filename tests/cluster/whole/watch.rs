@@ -1,4 +1,4 @@
-//! What must hold at every step of every run of whole nodes.
+//! Invariants that hold at every step of every run of whole nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,26 +12,26 @@ use ostraca_ddata::sim::{NodeIndex, Observer, Orders, View, Violation};
 
 use super::{Event, WholeNode};
 
-/// Configurations decide, and nothing else: who is Up stands in an installed one, who was removed
-/// is out of the newest, no two of one number differ, and nobody serves once one without it is
-/// installed anywhere, but by an operator's word.
+/// Only configurations decide membership: an Up member is in an installed configuration, a removed
+/// one is not in the newest, no two configurations share a number, and no node serves once a
+/// configuration without it is installed anywhere. Recovery by force is the exception.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     pub(crate) installed: BTreeMap<EpochId, Arc<Epoch>>,
     taken_up: BTreeSet<ReplicaId>,
     removed: BTreeSet<ReplicaId>,
     served: BTreeSet<ReplicaId>,
-    /// Removals of nodes that had served.
+    /// Removals of nodes that had held a lease.
     pub(crate) takeovers: u64,
-    /// Who ended itself by its strategy's word.
+    /// Nodes that stopped because their downing strategy decided so.
     pub(crate) ended: BTreeSet<ReplicaId>,
     founds_once: bool,
-    /// Clusters that a node ever belonged to.
+    /// Clusters that any node ever belonged to.
     pub(crate) clusters: BTreeSet<ClusterId>,
 }
 
 impl Watch {
-    /// Every seed remembers: a second foundation is a violation.
+    /// A watch for runs in which every seed keeps its memory: a second foundation is a violation.
     pub(crate) fn founding_once() -> Self {
         Self { founds_once: true, ..Self::default() }
     }
@@ -41,21 +41,21 @@ impl Watch {
         let newest = node.epoch().and_then(|own| self.newest_of(own));
         for member in gossip.members().filter(|member| member.status == Status::Up) {
             if !self.taken_up.contains(&member.incarnation()) {
-                let (me, who) = (node.me(), member.incarnation());
-                return Err(format!("{me} calls {who} Up, which is in no configuration"));
+                let (me, up) = (node.me(), member.incarnation());
+                return Err(format!("{me} calls {up} Up, but it is in no configuration"));
             }
         }
         for (removed, _) in gossip.tombstones() {
             if newest.is_some_and(|epoch| epoch.is_member(removed)) {
                 let me = node.me();
-                return Err(format!("{me} calls {removed} removed, which is in the newest one"));
+                return Err(format!("{me} calls {removed} removed, but it is in the newest one"));
             }
         }
         Ok(())
     }
 
-    /// The newest one of those that quorums have decided since the force that `own` comes from, if it
-    /// comes from one.
+    /// The newest configuration with the generation and the origin of `own`: if `own` descends from
+    /// a forced recovery, the newest one decided since.
     fn newest_of(&self, own: &Epoch) -> Option<&Arc<Epoch>> {
         let is_of_it = |epoch: &&Arc<Epoch>| {
             (epoch.id().generation, epoch.origin()) == (own.id().generation, own.origin())
@@ -85,19 +85,19 @@ impl Watch {
         Ok(())
     }
 
-    /// A generation that begins with one node begins beside no member of an earlier one.
+    /// No other node serves when a node starts a generation of its own by force.
     fn resumes(view: &View<'_, WholeNode>, by: NodeIndex) -> Result<(), String> {
         let others = (0..view.nodes()).map(NodeIndex::new).filter(|index| *index != by);
         for index in others {
             let serves = |node: &&WholeNode| node.membership.serves(view.clock(index).mono);
             if let Some(node) = view.process(index).filter(serves) {
-                return Err(format!("{} goes on beside {}", by.get(), node.me().incarnation));
+                return Err(format!("{} resumes while {} serves", by.get(), node.me().incarnation));
             }
         }
         Ok(())
     }
 
-    /// Where an orphan ends no member of its cluster lives.
+    /// When an orphan stops, no member of its cluster runs.
     fn orphaned(view: &View<'_, WholeNode>, orphan: NodeIndex) -> Result<(), String> {
         let cluster = view.process(orphan).and_then(WholeNode::belonged);
         for index in (0..view.nodes()).map(NodeIndex::new) {
@@ -114,13 +114,14 @@ impl Watch {
     fn lease(&self, view: &View<'_, WholeNode>, index: NodeIndex) -> Result<(), String> {
         let Some(node) = view.process(index) else { return Ok(()) };
         let id = node.me().incarnation;
-        // By an operator's word two sides serve, until they hear of it (spec/safety.md §1): what the
-        // other one decides is nothing to who has not. Its own side may not go on without it.
+        // After a forced recovery two sides may serve until they learn of each other, so a decision
+        // of the other side does not count for this node. It must not serve beside a configuration
+        // of its own side without it.
         let of_its_side = node.epoch().and_then(|own| self.newest_of(own));
         let is_removed =
             of_its_side.map_or(self.removed.contains(&id), |newest| newest.has_left(id));
         if is_removed && node.membership.serves(view.clock(index).mono) {
-            return Err(format!("{id} serves, and a configuration without it is installed"));
+            return Err(format!("{id} serves although a configuration without it is installed"));
         }
         Ok(())
     }
