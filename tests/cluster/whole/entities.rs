@@ -193,7 +193,7 @@ impl WholeNode {
                     }
                 }
                 Dest::Exists { to, entity_type, number, .. } => {
-                    self.answer(to, entity_type, lives(number, None), fx); // no entity ids are stored
+                    self.answer(to, entity_type, lives(number, None), fx); // no ids are stored
                 }
                 Dest::Strategy { entity_type, number, asked } => {
                     let fate = self.entities.consult(now, (entity_type, number), &asked);

@@ -13,7 +13,7 @@ use ostraca_ddata::replicator::port as data;
 use ostraca_ddata::sim::{Effects, NodeIndex};
 
 use super::places::{dialled, place_of, place_of_id};
-use super::{Body, DIAL_TIMEOUT, Event, Letter, REDIAL_EVERY, WholeNode, Work};
+use super::{Body, DIAL_TIMEOUT, Event, Packet, REDIAL_EVERY, WholeNode, Work};
 
 impl WholeNode {
     pub(super) fn write(
@@ -24,7 +24,7 @@ impl WholeNode {
         fx: &mut Effects<Self>,
     ) {
         let link = self.shaken.get(&place).copied().unwrap_or(0);
-        fx.send(NodeIndex::new(place), 0, Letter { from: self.me, to, link, body });
+        fx.send(NodeIndex::new(place), 0, Packet { from: self.me, to, link, body });
     }
 
     /// The node of this incarnation, if a handshake with it has completed.
@@ -154,8 +154,8 @@ impl WholeNode {
         let _ = now;
     }
 
-    pub(super) fn receive(&mut self, now: Now, letter: Letter, fx: &mut Effects<Self>) {
-        let Letter { from, to, link, body } = letter;
+    pub(super) fn receive(&mut self, now: Now, packet: Packet, fx: &mut Effects<Self>) {
+        let Packet { from, to, link, body } = packet;
         let place = place_of(from);
         if let Body::Hello { .. } = body {
             return self.greeted(now, from, body, fx);

@@ -179,7 +179,7 @@ pub(crate) enum Body {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Letter {
+pub(crate) struct Packet {
     pub(crate) from: NodeId,
     /// `None`: the process that currently runs at the place.
     pub(crate) to: Option<NodeId>,
@@ -564,19 +564,19 @@ fn hash_message(message: &ClusterMessage, hasher: &mut DefaultHasher) -> Option<
 }
 
 impl Process for WholeNode {
-    type Message = Letter;
+    type Message = Packet;
     type Command = Command;
     type Event = Event;
     type Disk = Vec<Memory>;
 
-    fn message(&mut self, now: Now, from: NodeIndex, letter: Letter, fx: &mut Effects<Self>) {
+    fn message(&mut self, now: Now, from: NodeIndex, packet: Packet, fx: &mut Effects<Self>) {
         if self.over.is_some() {
-            if let Body::Hello { .. } = letter.body {
-                self.write(from.get(), Some(letter.from), Body::Refused, fx);
+            if let Body::Hello { .. } = packet.body {
+                self.write(from.get(), Some(packet.from), Body::Refused, fx);
             }
             return;
         }
-        self.receive(now, letter, fx);
+        self.receive(now, packet, fx);
         self.work_off(now, fx);
         self.keep_house(now, fx);
     }
@@ -684,10 +684,10 @@ impl Process for WholeNode {
         }
     }
 
-    fn digest(letter: &Letter) -> Option<u64> {
+    fn digest(packet: &Packet) -> Option<u64> {
         let mut hasher = DefaultHasher::new();
-        (letter.from, letter.to).hash(&mut hasher);
-        match &letter.body {
+        (packet.from, packet.to).hash(&mut hasher);
+        match &packet.body {
             Body::Cluster(message) => hash_message(message, &mut hasher)?,
             Body::Lease(message) => message.hash(&mut hasher),
             Body::Data(message) => message.hash(&mut hasher),
@@ -696,8 +696,8 @@ impl Process for WholeNode {
         Some(hasher.finish())
     }
 
-    fn recode(mut letter: Letter) -> Letter {
-        letter.body = match letter.body {
+    fn recode(mut packet: Packet) -> Packet {
+        packet.body = match packet.body {
             Body::Cluster(ClusterMessage::Gossip(gossip)) if gossip.len() > MEMBERS_LOOKED_AT => {
                 Body::Cluster(ClusterMessage::Gossip(gossip))
             }
@@ -716,6 +716,6 @@ impl Process for WholeNode {
             }
             other => other,
         };
-        letter
+        packet
     }
 }
