@@ -1,5 +1,5 @@
-//! A node whose program blocks every thread of its runtime: its lease, its membership and its
-//! promises to others go on.
+//! A program blocks every thread of its runtime: the node keeps its lease, its membership and its
+//! promises to other nodes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 
 use crate::fixture::{Plan, eventually, soon};
 
-/// Longer than a lease runs, and than a silent node stays a member.
+/// Longer than a lease lasts, and longer than a silent node remains a member.
 const BLOCKS: Duration = Duration::from_secs(12);
 
 /// Threads of each node's runtime.
@@ -44,7 +44,7 @@ impl Entity for Sleeper {
     }
 }
 
-/// A node with a runtime of its own, as in a process of its own.
+/// A node with a runtime of its own, as in a separate process.
 struct Apart {
     node: Node,
     region: ShardRegion<Sleeper>,
@@ -79,7 +79,7 @@ impl Apart {
     }
 }
 
-/// Asks an entity where it lives, from one node.
+/// The node that hosts an entity, as the entity answers to `from`.
 async fn home(from: &Apart, entity: &str) -> Option<u64> {
     from.region.entity(entity).ask(Command::Where).await.ok()
 }
@@ -118,7 +118,7 @@ async fn blocked_runtime_keeps_lease_and_membership() {
             assert!(apart.node.lease().serves(), "a lease has lapsed");
         }
         let view = nodes[1].node.cluster().state().await.expect("it runs");
-        assert_eq!((view.up(), view.unreachable.len()), (3, 0), "the blocked node is a member");
+        assert_eq!((view.up(), view.unreachable.len()), (3, 0), "the blocked node is reachable");
         for name in &others {
             let at = home(&nodes[2], name).await.expect("entities of other nodes answer");
             assert_ne!(at, nodes[0].replica());
@@ -136,7 +136,7 @@ async fn blocked_runtime_keeps_lease_and_membership() {
     assert_eq!(stalls.handlers_blocked, THREADS as u64, "{stalls:?}");
     assert!(stalls.runtime_blocked >= 1, "{stalls:?}");
     assert!(stalls.runtime_blocked_max > BLOCKS / 2, "{stalls:?}");
-    assert_eq!(nodes[2].node.stats().await.stalls.handlers_blocked, 0, "others are not blamed");
+    assert_eq!(nodes[2].node.stats().await.stalls.handlers_blocked, 0, "only on the blocked node");
     for Apart { node, runtime, .. } in nodes {
         soon(node.stop()).await;
         drop(runtime);

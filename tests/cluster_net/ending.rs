@@ -1,4 +1,4 @@
-//! How nodes end in order.
+//! Orderly shutdown of nodes: phases, removal by the others, and shutdown of a whole cluster.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ async fn one_that_stops_is_removed_and_nobody_ever_misses_it() {
         ClusterEvent::MemberRemoved { member, .. } if member.node == who => Some("removed"),
         _ => None,
     };
-    // A step may be missed, where the next one came at once.
+    // The stream may skip a step if the next one followed at once.
     let mut steps = ["left", "exited", "removed"].iter();
     for step in told.iter().filter_map(short) {
         assert!(steps.any(|expected| *expected == step), "{step}: {told:?}");

@@ -1,6 +1,6 @@
-//! What a new user sees first: a node that founds alone, and warnings that say what to do.
+//! First contact with the library: a node that founds alone, and warnings that state a remedy.
 //!
-//! What is logged is the whole process's, so each of these runs in one of its own.
+//! The log belongs to the whole process, so each test here runs in a process of its own.
 
 use std::io::Write;
 use std::net::{TcpStream, UdpSocket};
@@ -33,11 +33,11 @@ impl Write for Log {
     }
 }
 
-/// What a host that is overloaded is warned of besides.
+/// Additional warnings that an overloaded host may cause.
 const OVERLOADED: [&str; 3] =
     ["node.slow_turn", "this node was stopped for", "cluster.lease_lapsed"];
 
-/// The lines so far that hold all of these.
+/// The lines logged so far that contain all of these words.
 fn lines(words: &[&str]) -> Vec<String> {
     let text = String::from_utf8(log().clone()).expect("UTF-8");
     let has_all = |line: &&str| words.iter().all(|word| line.contains(word));
@@ -45,7 +45,7 @@ fn lines(words: &[&str]) -> Vec<String> {
     text.lines().filter(|line| has_all(line) && !of_load(line)).map(str::to_owned).collect()
 }
 
-/// Runs that test once more in a process of its own, and there what it does.
+/// Runs the named test again in a process of its own; inside that process, runs `what`.
 async fn alone(test: &str, what: impl Future<Output = ()>) {
     const ALONE: &str = "OSTRACA_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -75,7 +75,7 @@ fn config(secret: u8) -> Config {
     config
 }
 
-/// With that seed, and in a hurry.
+/// The configuration with this seed and short retry times.
 fn seeded(mut config: Config, seed: &Multiaddr) -> Config {
     config.cluster.seeds = vec![Address::new(seed.to_string()).expect("short")];
     config.cluster.seed_node_timeout = Duration::from_secs(1);
@@ -83,8 +83,8 @@ fn seeded(mut config: Config, seed: &Multiaddr) -> Config {
     config
 }
 
-/// Waits until all of these were warned of, and then for so many more lines of that kind; each was
-/// warned of once.
+/// Waits until each wanted warning was logged, then for `more` further lines of a kind; each wanted
+/// warning must have been logged exactly once, and no other.
 async fn are_the_only_warnings(wanted: &[&[&str]], more: (&str, usize)) {
     let warned = |words: &[&str]| lines(&[&["WARN"], words].concat()).len();
     eventually("all is warned of", async || wanted.iter().all(|words| warned(words) > 0)).await;
@@ -101,14 +101,14 @@ async fn the_default_settings_listen_on_loopback_found_alone_and_say_so() {
     alone("the_default_settings_listen_on_loopback_found_alone_and_say_so", async {
         begin_log();
         let node = Node::start(Config::default()).await.expect("nothing has to be set");
-        // It listens when it has started, not a moment later.
+        // It listens as soon as `start` returns.
         let address = socket_address(&node.addresses()[0]).expect("an address of TCP");
         assert!(address.ip().is_loopback() && address.port() != 0, "{address}");
         TcpStream::connect(address).expect("it listens");
         soon(node.cluster().up()).await.expect("it founds alone");
-        let said =
+        let logged =
             lines(&["INFO", "cluster.alone: no seeds are set", "founds a cluster of its own"]);
-        assert_eq!(said.len(), 1, "{said:?}");
+        assert_eq!(logged.len(), 1, "{logged:?}");
         assert_eq!(lines(&["INFO", "node.listening", &address.port().to_string()]).len(), 1);
         soon(node.stop()).await;
     })
@@ -139,11 +139,12 @@ async fn another_cluster_name_is_one_warning_on_either_side_that_says_what_to_do
         other.net.cluster_name = "another".to_owned();
         other.net.limits.back_off = (Duration::from_millis(10), Duration::from_millis(100));
         let mut other = seeded(other, &founder.addresses()[0]);
-        other.cluster.seed_node_timeout = Duration::from_secs(5); // the refusal comes first
+        other.cluster.seed_node_timeout = Duration::from_secs(5); // longer than the refusal takes
         let other = Node::start(other).await;
         let here: &[&str] = &["net.refused:", "set cluster-name to that"];
         let there: &[&str] = &["net.refused_by_peer", "set cluster-name to that"];
-        // The seed is silent, too, which says less than that it has refused this node.
+        // The seed also stays silent; this notice has a lower level because the refusal is more
+        // precise.
         eventually("that is told", async || !lines(&["DEBUG", "cluster.notice"]).is_empty()).await;
         are_the_only_warnings(&[here, there], ("node.refused", 2)).await;
         drop((founder, other));
@@ -155,9 +156,9 @@ async fn another_cluster_name_is_one_warning_on_either_side_that_says_what_to_do
 async fn a_seed_where_nobody_listens_is_one_warning_that_says_what_to_do() {
     alone("a_seed_where_nobody_listens_is_one_warning_that_says_what_to_do", async {
         begin_log();
-        let nobody = free_addresses(1).remove(0);
-        let node = Node::start(seeded(config(1), &nobody)).await.expect("it starts");
-        let port = socket_address(&nobody).expect("an address of TCP").port().to_string();
+        let unused = free_addresses(1).remove(0);
+        let node = Node::start(seeded(config(1), &unused)).await.expect("it starts");
+        let port = socket_address(&unused).expect("an address of TCP").port().to_string();
         let silent: &[&str] = &["cluster.notice", "do not answer; are they started", &port];
         are_the_only_warnings(&[silent], ("net.dial_failed", 5)).await;
         drop(node);
@@ -171,7 +172,7 @@ async fn the_library_installs_no_subscriber() {
         let node = Node::start(Config::default()).await.expect("it starts");
         soon(node.cluster().up()).await.expect("it founds alone");
         soon(node.stop()).await;
-        assert!(!tracing::dispatcher::has_been_set(), "what is logged is the program's choice");
+        assert!(!tracing::dispatcher::has_been_set(), "the program chooses its subscriber");
     })
     .await;
 }
@@ -202,7 +203,7 @@ async fn who_listens_everywhere_tells_the_address_of_the_default_route() {
     .await;
 }
 
-/// Echoes.
+/// Answers each ask.
 #[derive(Default)]
 struct Echo;
 
@@ -217,7 +218,7 @@ impl Entity for Echo {
     }
 }
 
-/// A node of three that hosts the type, at that address.
+/// A node of three that hosts the type, at the address of `place`.
 async fn hosting(
     seeds: &[Multiaddr],
     place: usize,
@@ -235,7 +236,8 @@ async fn hosting(
     (node, region)
 }
 
-/// With the default number of shards, whose homes are a large value, and asks all the time.
+/// With the default number of shards, whose table of homes is a large value, and with asks before
+/// and after each restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn orderly_roll_logs_no_warning() {
     alone("orderly_roll_logs_no_warning", async {
@@ -261,7 +263,7 @@ async fn orderly_roll_logs_no_warning() {
         let warned = [lines(&["WARN"]), lines(&["ERROR"])].concat();
         assert!(warned.is_empty(), "{warned:#?}");
         let left = lines(&["INFO", "cluster.left"]).len();
-        assert_eq!(left, 3, "each left in order");
+        assert_eq!(left, 3, "each node left in order");
         for (node, _) in nodes {
             soon(node.stop()).await;
         }

@@ -1,4 +1,4 @@
-//! A cluster as a test writes it.
+//! A test cluster of nodes in one process.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -11,13 +11,13 @@ use ostraca::cluster::member::Address;
 use ostraca::ddata::id::NodeId;
 use ostraca::prelude::*;
 
-/// Ten times what anything here takes on a machine that has other things to do.
+/// Timeout of every wait: ten times the longest duration here on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(90);
 
-/// Ports that tests of this process were given, so that none is given twice.
+/// Ports handed out to tests of this process, so that no two tests get the same one.
 static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
-/// Addresses of loopback that nobody listens on.
+/// Loopback addresses that no process listens on.
 pub(crate) fn free_addresses(count: usize) -> Vec<Multiaddr> {
     let mut held = Vec::new();
     let mut free = Vec::new();
@@ -32,14 +32,14 @@ pub(crate) fn free_addresses(count: usize) -> Vec<Multiaddr> {
     free
 }
 
-/// How the nodes of a test are set up.
+/// Configuration of a test's nodes.
 pub(crate) struct Plan {
     pub(crate) seeds: Vec<Multiaddr>,
     settings: Settings,
 }
 
 impl Plan {
-    /// With so many seeds. What is lost is noticed and removed soon.
+    /// With this number of seeds, and short times until a lost node is detected and removed.
     pub(crate) fn with_seeds(count: usize) -> Self {
         Self::changed(count, |settings| {
             settings.downing.stable_after = Some(Duration::from_millis(300));
@@ -48,7 +48,7 @@ impl Plan {
         })
     }
 
-    /// With settings of the test's own.
+    /// With settings that the test changes.
     pub(crate) fn changed(count: usize, change: impl FnOnce(&mut Settings)) -> Self {
         let seeds = free_addresses(count);
         let address = |seed: &Multiaddr| Address::new(seed.to_string()).expect("short");
@@ -58,7 +58,7 @@ impl Plan {
         Self { seeds, settings }
     }
 
-    /// With other settings than those that it was made with.
+    /// Changes the settings of nodes that start later.
     pub(crate) fn change(&mut self, change: impl FnOnce(&mut Settings)) {
         change(&mut self.settings);
     }
@@ -70,18 +70,18 @@ impl Plan {
         config
     }
 
-    /// A node that listens on a seed's address.
+    /// Starts a node at a seed's address.
     pub(crate) async fn seed(&self, number: usize) -> Node {
         Node::start(self.config(&self.seeds[number], None)).await.expect("it starts")
     }
 
-    /// A node that is no seed.
+    /// Starts a node that is no seed.
     pub(crate) async fn other(&self) -> Node {
         let address = free_addresses(1).remove(0);
         Node::start(self.config(&address, None)).await.expect("it starts")
     }
 
-    /// All seeds, all Up to each other.
+    /// Starts all seeds and waits until all are Up in each node's view.
     pub(crate) async fn start(&self) -> Vec<Node> {
         let mut nodes = Vec::new();
         for number in 0..self.seeds.len() {
@@ -92,7 +92,7 @@ impl Plan {
     }
 }
 
-/// Waits until all of these see exactly these, all Up, and agree.
+/// Waits until each of these nodes lists exactly these nodes, all Up and reachable.
 pub(crate) async fn all_up(nodes: &[Node]) {
     let expected: BTreeSet<NodeId> = nodes.iter().map(|node| node.cluster().me()).collect();
     for node in nodes {
@@ -106,7 +106,7 @@ pub(crate) async fn all_up(nodes: &[Node]) {
     }
 }
 
-/// Waits until none of these knows that one.
+/// Waits until none of these nodes lists `who`.
 pub(crate) async fn gone(from: &[Node], who: NodeId) {
     for node in from {
         eventually("it is removed", async || {
@@ -116,10 +116,10 @@ pub(crate) async fn gone(from: &[Node], who: NodeId) {
     }
 }
 
-/// Starts a node on a directory, once its former life has let go of it.
+/// Starts a node on a directory once its former process has released the lock.
 pub(crate) async fn start_again(config: &Config) -> Node {
     let mut node = None;
-    eventually("the old life lets go of its lock", async || {
+    eventually("the old process releases its lock", async || {
         node = Node::start(config.clone()).await.ok();
         node.is_some()
     })
@@ -127,7 +127,7 @@ pub(crate) async fn start_again(config: &Config) -> Node {
     node.expect("it has started")
 }
 
-/// Waits until it is so.
+/// Polls until the condition holds; fails after [`SOON`].
 pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let tries = async {
         while !is_so().await {
@@ -137,12 +137,12 @@ pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool)
     assert!(tokio::time::timeout(SOON, tries).await.is_ok(), "never: {what}");
 }
 
-/// Waits for something that must not hang.
+/// Waits for a future; fails after [`SOON`].
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, future).await.expect("it hangs")
 }
 
-/// What a stream tells until `last` says so.
+/// Events of a stream up to the one that `last` accepts.
 pub(crate) async fn events_until(
     events: &mut ClusterEvents,
     last: impl Fn(&ClusterEvent) -> bool,
@@ -158,7 +158,7 @@ pub(crate) async fn events_until(
     }
 }
 
-/// Ends nodes that the test needs no more, at once and without a goodbye.
+/// Drops nodes without an orderly shutdown.
 pub(crate) fn drop_all(nodes: Vec<Node>) {
     drop(nodes);
 }

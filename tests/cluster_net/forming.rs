@@ -1,4 +1,4 @@
-//! How a cluster comes to be, and grows.
+//! How a cluster is founded and how it grows.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,7 +24,7 @@ async fn a_node_without_seeds_is_a_cluster_of_its_own() {
     replicator.update(&key, within, |visits| visits.increment()).await.expect("a quorum of one");
     eventually("it may serve", async || node.lease().serves()).await;
     soon(node.stop()).await;
-    assert!(replicator.replica_count().await.is_err(), "nothing runs any more");
+    assert!(replicator.replica_count().await.is_err(), "the node has stopped");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -36,7 +36,7 @@ async fn three_seeds_found_one_cluster_in_which_majorities_hold() {
         ids.insert(node.cluster().state().await.expect("it runs").id);
         eventually("it may serve", async || node.lease().serves()).await;
     }
-    assert!(ids.len() == 1 && !ids.contains(&None), "one cluster: {ids:?}");
+    assert!(ids.len() == 1 && !ids.contains(&None), "exactly one cluster: {ids:?}");
 
     let key = Key::<ORSet<String>>::new("online");
     let write = WriteMajority::within(PATIENCE);
@@ -60,7 +60,7 @@ async fn a_fourth_that_is_no_seed_joins_and_reads_what_was_written() {
     let write = WriteMajority::within(PATIENCE);
     nodes[0].replicator().update(&key, write, |sold| sold.add(7)).await.expect("a majority");
     let joiner = plan.other().await;
-    soon(joiner.cluster().up()).await.expect("it is let in");
+    soon(joiner.cluster().up()).await.expect("it joins");
     let read = joiner.replicator().get(&key, ReadMajority::within(PATIENCE)).await;
     assert_eq!(read.expect("a majority is there").map(|sold| sold.value()), Some(7));
     nodes.push(joiner);
@@ -86,7 +86,7 @@ async fn seeds_can_be_names() {
     drop_all(nodes);
 }
 
-/// Membership is on a thread of its own; the data part is busy with a program's function.
+/// Membership has a thread of its own; a function of the program blocks the data part.
 #[tokio::test(flavor = "multi_thread")]
 async fn membership_goes_on_while_replicated_data_is_busy() {
     let plan = Plan::with_seeds(2);
@@ -98,14 +98,14 @@ async fn membership_goes_on_while_replicated_data_is_busy() {
         let key = Key::<Flag>::new("busy");
         let function = move |_: &mut Edit<'_, Flag>| {
             let _ = began.send(());
-            let _ = released.recv(); // an error, when the other end is dropped
+            let _ = released.recv(); // returns an error once the other end is dropped
             Ok(())
         };
         replicator.update(&key, WriteLocal, function).await
     });
     soon(begins).await.expect("it began");
     let before = nodes[0].cluster().stats().await.expect("it runs").sent;
-    eventually("it goes on talking", async || {
+    eventually("it continues to send", async || {
         nodes[0].cluster().stats().await.expect("it runs").sent >= before + 5
     })
     .await;
@@ -168,7 +168,7 @@ async fn two_clusters_that_meet_stay_two() {
         soon(node.cluster().up()).await.expect("it founds alone");
     }
     nodes[0].net().dial(nodes[1].addresses()[0].clone());
-    eventually("they have met", async || {
+    eventually("they are connected", async || {
         nodes[0].net().peers().await.iter().any(|peer| peer.linked)
     })
     .await;

@@ -1,4 +1,4 @@
-//! What becomes of a node that vanishes, and of one that comes back.
+//! A node that vanishes, and one that comes back.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -45,17 +45,17 @@ async fn who_is_unreachable_is_shown_with_who_does_not_reach_it() {
     let lost = nodes.pop().expect("three");
     let who = lost.cluster().me();
     drop(lost);
-    eventually("somebody misses it", async || {
+    eventually("an observer reports it", async || {
         let view = nodes[0].cluster().state().await.expect("it runs");
         let by = view.unreachable.get(&who);
         by.is_some_and(|by| !by.is_empty() && !by.contains(&who))
     })
     .await;
-    assert_eq!(nodes[0].cluster().members().len(), 3, "nobody is removed yet");
+    assert_eq!(nodes[0].cluster().members().len(), 3, "no member is removed yet");
     drop_all(nodes);
 }
 
-/// The only seed, with this configuration, and two others.
+/// The only seed, which has this configuration, and two other nodes.
 async fn with_one_seed(dir: &Path) -> (Config, Node, Vec<Node>) {
     let plan = Plan::with_seeds(1);
     let at_seed = plan.config(&plan.seeds[0], Some(dir));
@@ -66,7 +66,7 @@ async fn with_one_seed(dir: &Path) -> (Config, Node, Vec<Node>) {
     (at_seed, seed, nodes)
 }
 
-/// Its list of seeds has nobody else whom it could ask, and who is inside dials no removed node.
+/// The seed's list contains only itself, and no member dials a removed node.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_only_seed_is_removed_and_called_when_it_starts_again() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -79,7 +79,8 @@ async fn the_only_seed_is_removed_and_called_when_it_starts_again() {
     drop_all(nodes);
 }
 
-/// It is removed, and its old life takes so long to end that the others forget it while it is connected.
+/// The seed is removed, and its old process takes so long to stop that the others forget it while
+/// it is still connected.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_only_seed_is_called_though_its_old_life_was_forgotten_before_it_ended() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -88,15 +89,15 @@ async fn the_only_seed_is_called_though_its_old_life_was_forgotten_before_it_end
     let (release, released) = tokio::sync::watch::channel(false);
     for phase in Phase::ALL {
         let mut released = released.clone();
-        let lingers = move || async move {
+        let waits = move || async move {
             let _ = released.wait_for(|released| *released).await;
         };
-        seed.shutdown().add_task(phase, "lingers", lingers).expect("it has not begun");
+        seed.shutdown().add_task(phase, "waits", waits).expect("it has not begun");
     }
     nodes[0].cluster().down(who).await.expect("a member");
     gone(&nodes, who).await;
     for node in &nodes {
-        eventually("its old life is forgotten", async || {
+        eventually("its old incarnation is forgotten", async || {
             let peers = node.stats().await.net.peers;
             let known = peers.iter().find(|stats| stats.peer == id.peer);
             known.is_none_or(|stats| stats.incarnation.is_none())
@@ -111,7 +112,7 @@ async fn the_only_seed_is_called_though_its_old_life_was_forgotten_before_it_end
     drop_all(nodes);
 }
 
-/// Nothing but the proof removes it: every wait is an hour.
+/// Only the proof of death can remove the old incarnation: every timeout is an hour.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_on_the_same_directory_is_proof_and_it_joins_at_once() {
     let hour = Duration::from_secs(3_600);
@@ -133,8 +134,11 @@ async fn a_restart_on_the_same_directory_is_proof_and_it_joins_at_once() {
         let (before, peer) = (lost.cluster().me(), lost.id().peer);
         drop(lost);
         let again = start_again(&config(number)).await;
-        assert!(again.id().peer == peer && again.cluster().me() != before, "the same peer anew");
-        soon(again.cluster().up()).await.expect("it is let in");
+        assert!(
+            again.id().peer == peer && again.cluster().me() != before,
+            "same peer, new incarnation"
+        );
+        soon(again.cluster().up()).await.expect("it joins");
         assert_eq!(again.cluster().state().await.expect("it runs").id, cluster_id);
         nodes.insert(number, again);
         gone(&nodes, before).await;
@@ -158,7 +162,7 @@ async fn one_that_is_declared_dead_stops() {
     drop_all(nodes);
 }
 
-/// Whoever asks first has it, once it is there to be had.
+/// A lease provider: once available, it grants the lease to the first node that asks.
 #[derive(Default)]
 struct Outside {
     holder: Arc<Mutex<Option<LeaseName>>>,
@@ -170,7 +174,7 @@ impl DowningLease for Outside {
     fn acquire(&self, lease: LeaseName) -> BoxFuture<'static, Result<bool, LeaseError>> {
         if !self.is_there.load(Ordering::SeqCst) {
             self.refused.fetch_add(1, Ordering::SeqCst);
-            return Box::pin(async { Err("nobody can tell".into()) });
+            return Box::pin(async { Err("provider unavailable".into()) });
         }
         let mut holder = self.holder.lock().expect("nobody panics under it");
         let has_it = *holder.get_or_insert_with(|| lease.clone()) == lease;
@@ -202,7 +206,8 @@ async fn with_lease_majority_nobody_is_removed_without_the_lease_and_it_is_given
     let lost = nodes.pop().expect("three");
     let who = lost.cluster().me();
     drop(lost);
-    eventually("it is asked for twice", async || outside.refused.load(Ordering::SeqCst) > 1).await;
+    eventually("the lease is requested twice", async || outside.refused.load(Ordering::SeqCst) > 1)
+        .await;
     for node in &nodes {
         assert!(node.cluster().members().iter().any(|member| member.node == who));
     }
@@ -210,7 +215,7 @@ async fn with_lease_majority_nobody_is_removed_without_the_lease_and_it_is_given
     gone(&nodes, who).await;
     all_up(&nodes).await;
     let is_held = || outside.holder.lock().expect("nobody panics under it").is_some();
-    eventually("it is given back", async || !is_held()).await;
+    eventually("the lease is released", async || !is_held()).await;
     drop_all(nodes);
 }
 

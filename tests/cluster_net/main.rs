@@ -1,5 +1,4 @@
-//! Clusters of whole nodes over real sockets of loopback: forming, joining, leaving, dying, coming
-//! back. spec/membership.md
+//! Clusters of whole nodes over loopback sockets: founding, joining, leaving, crashes and restarts.
 #![allow(
     clippy::redundant_closure_for_method_calls,
     reason = "`Edit::increment` is not general in the edit's lifetime, the closure is"

@@ -1,10 +1,10 @@
-//! Nodes that start again on their data directories.
+//! Nodes that restart on their data directories.
 
 use ostraca::prelude::*;
 
 use crate::fixture::{Plan, all_up, eventually, free_addresses, soon, start_again};
 
-/// One node, a data directory, no seeds: an operator's first two starts.
+/// One node with a data directory and no seeds, as in an operator's first starts.
 #[tokio::test(flavor = "multi_thread")]
 async fn lone_node_is_up_in_each_life() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -14,7 +14,7 @@ async fn lone_node_is_up_in_each_life() {
     let mut generations = Vec::new();
     for _ in 0..3 {
         let node = Node::start(config.clone()).await.expect("it starts");
-        soon(node.cluster().up()).await.expect("it goes on");
+        soon(node.cluster().up()).await.expect("it resumes");
         clusters.extend(node.cluster().state().await.expect("it runs").id);
         let epoch = node.replicator().configuration().await.expect("it runs").expect("installed");
         generations.push(epoch.id().generation);
@@ -24,7 +24,7 @@ async fn lone_node_is_up_in_each_life() {
     assert!(generations.is_sorted_by(|one, next| one < next), "{generations:?}");
 }
 
-/// Three nodes stop in order one after the other and start again, whichever first.
+/// Three nodes stop in order one after the other and restart in the order in which they stopped.
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_stopped_in_turn_come_back_by_the_last_one() {
     let plan = Plan::with_seeds(3);
@@ -48,7 +48,7 @@ async fn nodes_stopped_in_turn_come_back_by_the_last_one() {
     }
 }
 
-/// A node that is no seed, with a directory, comes back after the only seed was replaced elsewhere.
+/// A node with a directory that is no seed returns after the only seed has stopped for good.
 #[tokio::test(flavor = "multi_thread")]
 async fn node_returns_by_the_members_that_it_knew() {
     let plan = Plan::with_seeds(1);
@@ -63,7 +63,7 @@ async fn node_returns_by_the_members_that_it_knew() {
     all_up(&nodes).await;
     let returning = nodes.pop().expect("three");
     soon(returning.stop()).await;
-    soon(nodes.remove(0).stop()).await; // the seed, for good
+    soon(nodes.remove(0).stop()).await; // the seed, which does not return
     eventually("the other one is alone", async || nodes[0].cluster().members().len() == 1).await;
     nodes.push(start_again(&plan.config(&addresses[1], Some(dirs[2].path()))).await);
     all_up(&nodes).await;
@@ -72,7 +72,7 @@ async fn node_returns_by_the_members_that_it_knew() {
     }
 }
 
-/// Counts, and hands its count over.
+/// Counts asks and transfers its count when its shard moves.
 #[derive(Default)]
 struct Count(u64);
 
@@ -112,8 +112,8 @@ async fn add_to_all(region: &ShardRegion<Count>) -> Vec<u64> {
     counts
 }
 
-/// The last host is stopped while its replacement is joining and hosts nothing yet. On a machine that
-/// takes longer than the wait for that, states are lost: one of several tries must be quick enough.
+/// The last host stops while its replacement is joining and hosts nothing yet. If joining takes
+/// longer than the host waits, states are lost; one of five attempts must be fast enough.
 #[tokio::test(flavor = "multi_thread")]
 async fn last_host_waits_for_a_member_that_is_joining() {
     for _ in 0..5 {

@@ -1,4 +1,4 @@
-//! Clusters of three under load whose secret is replaced, and whose transport is.
+//! Clusters of three nodes under load while their secret or their transport is replaced.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Entity for Counter {
     }
 }
 
-/// Replaces the file as `mv` does, so that no reader sees half of it.
+/// Replaces the file by a rename, so that no reader sees a partial file.
 fn write(path: &Path, secrets: &[u8]) {
     let lines: String =
         secrets.iter().map(|byte| format!("{byte:02x}").repeat(32) + "\n").collect();
@@ -38,8 +38,8 @@ fn write(path: &Path, secrets: &[u8]) {
     std::fs::rename(beside, path).expect("the same directory");
 }
 
-/// Asks from one node, all entities in turn, until told to stop; counts the answers, and names the
-/// first ask that failed.
+/// Asks all entities in turn from one node until told to stop; counts the answers and returns the
+/// first failed ask.
 async fn load(
     region: ShardRegion<Counter>,
     stop: Arc<AtomicBool>,
@@ -60,10 +60,10 @@ struct Cluster {
     plan: Plan,
     dir: tempfile::TempDir,
     nodes: Vec<Node>,
-    regions: Vec<ShardRegion<Counter>>, // one a node
+    regions: Vec<ShardRegion<Counter>>, // one per node
 }
 
-/// What asks the entities from every node.
+/// Tasks that ask the entities from every node.
 struct Load {
     stop: Arc<AtomicBool>,
     answers: Arc<AtomicU64>,
@@ -80,16 +80,16 @@ impl Load {
         Self { stop, answers, tasks }
     }
 
-    /// Waits until all entities have answered some node once more.
+    /// Waits until the answers since this call exceed three per entity.
     async fn goes_on(&self) {
         let so_far = self.answers.load(Ordering::Relaxed);
-        eventually("the load goes on", async || {
+        eventually("the load continues", async || {
             self.answers.load(Ordering::Relaxed) > so_far + 3 * ENTITIES
         })
         .await;
     }
 
-    /// Ends; no ask has failed.
+    /// Stops the load; no ask may have failed.
     async fn end(self) {
         self.stop.store(true, Ordering::Relaxed);
         for task in self.tasks {
@@ -99,7 +99,7 @@ impl Load {
 }
 
 impl Cluster {
-    /// Three nodes, each with a file of its own.
+    /// Three nodes, each with a secret file of its own.
     async fn start(secrets: &[u8], stacks: &[Stack; 3]) -> Self {
         let plan = Plan::with_seeds(3);
         let dir = tempfile::tempdir().expect("a directory for temporary files");
@@ -119,8 +119,8 @@ impl Cluster {
         it
     }
 
-    /// Stops the oldest node in order, and starts another one at its address with this transport.
-    /// The others are asked meanwhile, and answer.
+    /// Stops the oldest node in order and starts a replacement at its address with this transport.
+    /// Meanwhile the other nodes must answer every ask.
     async fn restart_first(&mut self, secrets: &[u8], stack: Stack) {
         let load = Load::from(&self.regions[1..]);
         let (former, _region) = (self.nodes.remove(0), self.regions.remove(0));
@@ -128,7 +128,7 @@ impl Cluster {
         load.goes_on().await;
         former.stop().await;
         load.goes_on().await;
-        let address: Multiaddr = address.iter().take(2).collect(); // without the peer
+        let address: Multiaddr = address.iter().take(2).collect(); // without the peer id
         self.add(&address, secrets, stack).await;
         all_up(&self.nodes).await;
         let next = self.nodes.last().expect("it was added");
@@ -140,7 +140,7 @@ impl Cluster {
         load.end().await;
     }
 
-    /// A node with a file of its own for these secrets, or none.
+    /// Starts a node with its own file of these secrets, or without a file if there are none.
     async fn add(&mut self, address: &Multiaddr, secrets: &[u8], stack: Stack) {
         let mut config = self.plan.config(address, None);
         config.net.transport = stack;
@@ -156,7 +156,7 @@ impl Cluster {
         self.dir.path().join(format!("secret-{number}"))
     }
 
-    /// Gives one node after the other these secrets, while the others go on.
+    /// Writes these secrets to one node's file after the other while the load continues.
     async fn step(&self, secrets: &[u8], load: &Load) {
         for (number, node) in self.nodes.iter().enumerate() {
             let before = node.net().stats().await.secrets;
@@ -175,7 +175,8 @@ async fn secret_is_replaced_under_load_without_a_failed_ask() {
     for secrets in [&[1, 2][..], &[2, 1], &[2]] {
         it.step(secrets, &load).await;
     }
-    // The new secret is in use: a node that knows no other joins, and the old one opens nothing.
+    // Only the new secret is valid now: a node that has only this one joins, and a client with the
+    // old one is rejected.
     it.add(&free_addresses(1)[0], &[2], Stack::Own).await;
     all_up(&it.nodes).await;
     for (secret, is_accepted) in [(2, true), (1, false)] {
@@ -206,7 +207,7 @@ async fn own_and_stock_transports_form_one_cluster() {
     }
 }
 
-/// The way out on the day of an advisory.
+/// The procedure to change the transport after a security advisory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rolling_restart_changes_the_transport_without_a_failed_ask() {
     let mut it = Cluster::start(&[1], &[Stack::Own; 3]).await;

@@ -1,5 +1,5 @@
-//! Entities on whole nodes over real sockets: they spread, are told and asked from any node, move
-//! when a node leaves, and come back when one is lost.
+//! Entities on whole nodes over loopback sockets: they are spread over the nodes, can be reached
+//! from any node, move when a node leaves and restart when a node is lost.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::fixture::{Plan, SOON, all_up, drop_all, eventually, gone, soon};
 
 const ENTITIES: u64 = 60;
 
-/// Remembers what it has handled, in order.
+/// Remembers the handled numbers in order.
 #[derive(Default)]
 struct Journal(Vec<u64>);
 
@@ -23,11 +23,11 @@ enum Command {
     Note(u64),
     All(Reply<Vec<u64>>),
     Where(Reply<u64>),
-    /// Asks another entity where it lives.
+    /// Asks another entity for its node.
     AskOf(String, Reply<Option<u64>>),
-    /// Goes on until the shard is to move.
+    /// Runs until the shard starts to move.
     Hold,
-    /// Notes the number; the rest only has its length.
+    /// Notes the number; the bytes only add length.
     Long(u64, Vec<u8>),
     Panic,
 }
@@ -66,14 +66,14 @@ async fn started(node: &Node) -> Journals {
     region
 }
 
-/// A node's view of the type.
+/// This node's view of the type.
 async fn view(node: &Node) -> TypeView {
     node.sharding().types().await.expect("it runs").pop().expect("started")
 }
 
-/// Waits until a node has heard that a shard lives there: other nodes may hear of it sooner.
+/// Waits until the node knows this home of the shard; other nodes may learn of it earlier.
 async fn hears_of(node: &Node, shard: ShardId, home: u64) {
-    eventually("it has heard of the home", async || {
+    eventually("it knows the home", async || {
         let known = node.sharding().shard_home("journal", shard).expect("it is started");
         known.map(|known| known.replica().get()) == Some(home)
     })
@@ -97,7 +97,7 @@ impl Fixture {
         Self { plan, nodes, regions }
     }
 
-    /// Where each entity lives, as it says itself.
+    /// The node of each entity, as the entity answers.
     async fn homes(&self) -> Vec<u64> {
         let mut homes = Vec::new();
         for number in 0..ENTITIES {
@@ -113,7 +113,7 @@ impl Fixture {
         homes
     }
 
-    /// Tells every entity, from some node, a few numbers; returns the numbers.
+    /// Sends each of these numbers to every entity from one node.
     fn note(&self, from: usize, numbers: std::ops::Range<u64>) {
         for number in numbers {
             for entity in 0..ENTITIES {
@@ -123,7 +123,7 @@ impl Fixture {
         }
     }
 
-    /// Waits until every entity has handled exactly these numbers, in order.
+    /// Asserts that every entity has handled exactly these numbers in order.
     async fn all_have(&self, at: usize, expected: &[u64]) {
         for entity in 0..ENTITIES {
             let entity = self.regions[at].entity(&name(entity));
@@ -137,7 +137,7 @@ impl Fixture {
 async fn entities_spread_and_are_told_and_asked_from_every_node_in_order() {
     let it = Fixture::of_three().await;
     let homes: BTreeSet<u64> = it.homes().await.into_iter().collect();
-    assert_eq!(homes.len(), 3, "on every node");
+    assert_eq!(homes.len(), 3, "every node hosts entities");
     it.note(1, 0..20);
     it.all_have(1, &(0..20).collect::<Vec<_>>()).await;
     it.all_have(2, &(0..20).collect::<Vec<_>>()).await;
@@ -145,7 +145,7 @@ async fn entities_spread_and_are_told_and_asked_from_every_node_in_order() {
     for other in 1..10 {
         let home = soon(one.ask(|reply| Command::AskOf(name(other), reply))).await;
         let own = soon(it.regions[2].entity(&name(other)).ask(Command::Where)).await;
-        assert_eq!(home.expect("it answers"), own.ok(), "an entity asks an entity");
+        assert_eq!(home.expect("it answers"), own.ok(), "an entity reaches another entity");
     }
     soon(async {
         for node in it.nodes {
@@ -158,7 +158,7 @@ async fn entities_spread_and_are_told_and_asked_from_every_node_in_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_told_before_the_node_is_up_waits_and_comes_in_order() {
     let plan = Plan::with_seeds(1);
-    let joiner = plan.other().await; // its seed is not there yet
+    let joiner = plan.other().await; // its seed has not started yet
     let sharding = joiner.sharding();
     let region = sharding.start("journal", |_| Journal::default()).await.expect("at once");
     assert!(joiner.cluster().members().is_empty(), "it belongs to no cluster");
@@ -170,7 +170,7 @@ async fn what_is_told_before_the_node_is_up_waits_and_comes_in_order() {
     }
     let seed = plan.seed(0).await;
     let there = started(&seed).await;
-    soon(joiner.cluster().up()).await.expect("it is let in");
+    soon(joiner.cluster().up()).await.expect("it joins");
     for entity in 0..10 {
         for region in [&region, &there] {
             let entity = region.entity(&name(entity));
@@ -210,8 +210,9 @@ async fn a_node_that_leaves_loses_no_message_and_its_entities_live_on_elsewhere(
     it.homes().await;
     let (leaver, region) = (it.nodes.remove(1), it.regions.remove(1));
     let (left, me) = (leaver.cluster().me(), leaver.cluster().me().incarnation.get());
-    // State is in memory: what an entity noted before it moved is gone with its old instance, so
-    // what is counted is that every message told while nodes change is handled, once and in order.
+    // The state is only in memory, so numbers noted before a move are lost with the old instance.
+    // The test therefore checks that every number told during the change is handled once and in
+    // order.
     let stops = tokio::spawn(async move { leaver.stop().await });
     let mut numbers = 0..;
     while !stops.is_finished() {
@@ -227,7 +228,7 @@ async fn a_node_that_leaves_loses_no_message_and_its_entities_live_on_elsewhere(
         let noted = noted.expect("it answers");
         let last = noted.last().copied().map_or(0, |last| last + 1);
         let first = noted.first().copied().unwrap_or(told);
-        assert_eq!(noted, (first..last).collect::<Vec<_>>(), "in order, none left out");
+        assert_eq!(noted, (first..last).collect::<Vec<_>>(), "in order and without gaps");
         assert_eq!(last, told, "none lost at the end");
     }
     let homes = it.homes().await;
@@ -242,7 +243,7 @@ async fn a_node_that_leaves_loses_no_message_and_its_entities_live_on_elsewhere(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mailboxes_that_are_longer_than_any_message_move_whole_and_in_order() {
     const MESSAGES: u64 = 200;
-    const LENGTH: usize = 64 * 1_024; // twelve MiB in all, and a frame takes four
+    const LENGTH: usize = 64 * 1_024; // twelve MiB in total; a frame holds four
     let mut it = Fixture::of_three().await;
     it.homes().await;
     let (leaver, region) = (it.nodes.remove(1), it.regions.remove(1));
@@ -269,8 +270,8 @@ async fn a_program_may_ask_where_everything_lives() {
     let it = Fixture::of_three().await;
     let homes = it.homes().await;
     let sharding = it.nodes[1].sharding();
-    // Who hosts a type is told by gossip, which may come after the type's first homes.
-    eventually("it knows who hosts the type", async || {
+    // Gossip reports the regions of a type, possibly after the type's first homes.
+    eventually("it knows all regions of the type", async || {
         sharding.current_regions("journal").await.expect("it answers").len() == 3
     })
     .await;
@@ -301,7 +302,7 @@ async fn a_program_may_ask_why_an_entity_lives_there_and_whether_and_may_stop_it
     for node in &it.nodes {
         let sharding = node.sharding();
         soon(sharding.ready()).await.expect("it has registered");
-        eventually("it knows who hosts the type", async || {
+        eventually("it knows all regions of the type", async || {
             sharding.current_regions("journal").await.expect("it answers").len() == 3
         })
         .await;
@@ -315,7 +316,7 @@ async fn a_program_may_ask_why_an_entity_lives_there_and_whether_and_may_stop_it
         );
         let newest = why.decisions.first().expect("it was decided");
         let told = |witness| newest.accounts.iter().find(|account| account.witness == witness);
-        let region = told(Witness::Region).expect("its region remembers");
+        let region = told(Witness::Region).expect("its region has an account");
         assert_eq!((region.by.get(), region.remembered.is_over()), (home, true), "{why}");
         assert!(
             told(Witness::Coordinator).is_some_and(|it| it.remembered.written.is_some()),
@@ -332,9 +333,9 @@ async fn a_program_may_ask_why_an_entity_lives_there_and_whether_and_may_stop_it
     assert_eq!(none.to_string(), "journal has the shards 0 to 999: there is no 1000");
     soon(sharding.stop_shards("journal", [shard], SOON)).await.expect("it stops");
     let exists = sharding.entity_exists("journal", &counter, SOON);
-    assert!(!soon(exists).await.expect("its shard lives nowhere"));
-    soon(it.regions[1].entity(&name(0)).ask(Command::Where)).await.expect("it lives again");
-    // It was asked through another node, which may have heard of the new home sooner.
+    assert!(!soon(exists).await.expect("its shard has no home"));
+    soon(it.regions[1].entity(&name(0)).ask(Command::Where)).await.expect("it starts again");
+    // The ask went through another node, which may learn of the new home earlier.
     eventually("it exists", async || {
         soon(sharding.entity_exists("journal", &counter, SOON)).await.expect("it answers")
     })
@@ -350,19 +351,19 @@ async fn entities_of_a_node_that_is_lost_come_back_elsewhere_once_it_is_removed(
     let (id, me) = (lost.cluster().me(), lost.cluster().me().incarnation.get());
     assert!(before.contains(&me));
     drop(lost);
-    // What is sent meanwhile waits, unless it was on the lane to the node that is gone.
+    // Messages to its shards are buffered meanwhile, except those already sent to the lost node.
     it.regions[0].entity("new").tell(Command::Note(1)).expect("there is room");
     gone(&it.nodes, id).await;
     let homes = it.homes().await;
     assert!(!homes.contains(&me));
     it.note(1, 0..5);
     it.all_have(1, &(0..5).collect::<Vec<_>>()).await;
-    // A fresh node gets its part.
+    // A new node gets its share of the shards.
     let node = it.plan.seed(2).await;
     it.nodes.push(node);
     all_up(&it.nodes).await;
     it.regions.push(started(&it.nodes[2]).await);
-    eventually("it hosts its part", async || {
+    eventually("shards are balanced", async || {
         let mut hosted = Vec::new();
         for node in &it.nodes {
             hosted.push(view(node).await.shards.len());
@@ -380,11 +381,11 @@ async fn an_entity_that_panics_concerns_nobody_else() {
     good.tell(Command::Note(1)).expect("room");
     bad.tell(Command::Panic).expect("room");
     assert_eq!(soon(good.ask(Command::All)).await.expect("it answers"), [1]);
-    eventually("it is there again", async || bad.ask(Command::All).await.is_ok()).await;
+    eventually("it restarts", async || bad.ask(Command::All).await.is_ok()).await;
     drop_all(it.nodes);
 }
 
-/// Another entity than [`Journal`].
+/// A second entity type.
 struct Other;
 
 impl Entity for Other {
@@ -399,7 +400,7 @@ async fn types_that_make_no_sense_are_refused_and_nothing_runs() {
     let sharding = node.sharding();
     let why = async |name: &str| {
         let started = sharding.start(name, |_| Other).await;
-        started.expect_err("it makes no sense")
+        started.expect_err("it is invalid")
     };
     let journals = sharding.start("journal", |_| Journal::default()).await.expect("it starts");
     assert!(matches!(why("journal").await, NotStarted::OtherEntity { .. }));

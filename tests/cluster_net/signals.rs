@@ -1,4 +1,4 @@
-//! Signals: a node in a process of its own, which is this program once more, ended and paused.
+//! Signals to a node in a process of its own, which is this test program started again.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -11,34 +11,34 @@ use tokio::process::{Child, ChildStdout, Command};
 
 use crate::fixture::{Plan, all_up, drop_all, events_until, eventually, soon};
 
-/// Where the process finds the cluster; set for the process only.
+/// The seed's address for the child process; unset in the test itself.
 const SEED: &str = "OSTRACA_TEST_SEED";
 
 type Told = Lines<BufReader<ChildStdout>>;
 
-#[expect(clippy::print_stdout, reason = "a process tells its test what it does")]
+#[expect(clippy::print_stdout, reason = "the child process reports to its test")]
 fn tell(what: &str) {
     println!("\ntold {what}");
 }
 
-/// What every process does first: it joins.
+/// Starts the node of a child process and joins the cluster.
 async fn join(seed: &str) -> Node {
     let mut config = Config::default();
     config.cluster.wait_for_join = true;
     config.cluster.lease.heartbeat_interval = Duration::from_millis(250);
     let node = Node::start(config).await.expect("it starts");
-    node.cluster().join(&seed.parse().expect("an address")).await.expect("an order");
-    node.cluster().up().await.expect("it is let in");
+    node.cluster().join(&seed.parse().expect("an address")).await.expect("accepted");
+    node.cluster().up().await.expect("it joins");
     node
 }
 
-/// Runs until the node ends, and tells why after `last`.
+/// Runs until the node stops; calls `last` and then reports the reason.
 async fn run_before(node: Node, last: impl FnOnce()) {
     let me = node.cluster().me();
     let run = node.run_until_signal();
     tokio::pin!(run);
     let reason = tokio::select! {
-        biased; // asked once, it handles signals: only then may one be sent
+        biased; // the first poll installs the signal handlers
         reason = &mut run => reason,
         () = std::future::ready(()) => {
             tell(&format!("up {me}"));
@@ -53,14 +53,14 @@ async fn run(node: Node) {
     run_before(node, || ()).await;
 }
 
-/// Tells whether the node serves, when it is asked on stdin: what was written during a pause is
-/// read as soon as the process runs again.
+/// Reports whether the node serves when a line arrives on stdin: a line written during a pause is
+/// read as soon as the process continues.
 fn tell_when_asked(lease: &Lease) {
     std::io::stdin().read_line(&mut String::new()).expect("a line");
     tell(&format!("woken, serves: {}", lease.serves()));
 }
 
-/// This program once more, as the test of that name.
+/// Starts this program again as a child process that runs only the given test.
 fn process(test: &str, seed: &Multiaddr) -> (Child, Told) {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", &format!("signals::{test}"), "--nocapture"])
@@ -77,7 +77,7 @@ fn process(test: &str, seed: &Multiaddr) -> (Child, Told) {
 async fn told(lines: &mut Told, word: &str) -> String {
     let line = async {
         loop {
-            let line = lines.next_line().await.expect("it speaks UTF-8").expect("it runs");
+            let line = lines.next_line().await.expect("it prints UTF-8").expect("it runs");
             if let Some(rest) = line.strip_prefix("told ").and_then(|line| line.strip_prefix(word))
             {
                 return rest.trim().to_owned();

@@ -1,4 +1,4 @@
-//! Where shards go by the program's word, on whole nodes: by a strategy of its own, and by pins.
+//! Shard placement that the program controls: by an allocation strategy of its own, and by pins.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +33,7 @@ fn region_of(node: &Node) -> RegionId {
     RegionId::new(node.cluster().me().incarnation)
 }
 
-/// How many of the entities live where; `None`: one does not answer yet.
+/// Number of entities per node; `None` if an entity does not answer yet.
 async fn homes(region: &Guests) -> Option<BTreeMap<u64, usize>> {
     let mut homes = BTreeMap::new();
     for number in 0..ENTITIES {
@@ -45,10 +45,10 @@ async fn homes(region: &Guests) -> Option<BTreeMap<u64, usize>> {
 
 async fn all_live_at(region: &Guests, node: &Node) {
     let only = BTreeMap::from([(node.cluster().me().incarnation.get(), ENTITIES as usize)]);
-    eventually("all live there", async || homes(region).await.as_ref() == Some(&only)).await;
+    eventually("all are hosted there", async || homes(region).await.as_ref() == Some(&only)).await;
 }
 
-/// All shards where it is told to.
+/// Places all shards at the configured region.
 struct Told(Arc<Mutex<RegionId>>);
 
 impl ShardAllocationStrategy for Told {
@@ -96,7 +96,8 @@ async fn x7_shards_live_and_move_where_a_strategy_of_the_programs_own_says() {
     drop_all(nodes);
 }
 
-/// Fails in every way that it can before it says something of use; of moves it says nothing ever.
+/// Fails in every possible way before its first valid placement; its answer to a rebalance never
+/// comes.
 struct Sick(AtomicU64);
 
 impl ShardAllocationStrategy for Sick {
@@ -132,7 +133,7 @@ async fn x7_a_strategy_that_panics_fails_or_hangs_harms_nobody() {
     let sharding = nodes[0].sharding();
     let sick = sharding.start_with(setup(Sick(AtomicU64::new(0)))).await.expect("it starts");
     let well = sharding.start("well", |_| Guest).await.expect("it starts");
-    assert_eq!(all_of(&well).await, ENTITIES as usize, "another type is not concerned");
+    assert_eq!(all_of(&well).await, ENTITIES as usize, "another type is not affected");
     assert_eq!(all_of(&sick).await, ENTITIES as usize);
     soon(async {
         for node in nodes {
@@ -142,7 +143,7 @@ async fn x7_a_strategy_that_panics_fails_or_hangs_harms_nobody() {
     .await;
 }
 
-/// Asks its node about types while it is asked for its name.
+/// Queries its node about types during the call of `name`.
 struct Nosy(Sharding, Arc<Mutex<Vec<bool>>>);
 
 impl ShardAllocationStrategy for Nosy {
@@ -176,13 +177,13 @@ async fn a_strategy_is_asked_for_its_name_once_and_while_nothing_is_locked() {
     drop_all(nodes);
 }
 
-/// How many entities answer, sooner or later.
+/// Waits until all entities answer and returns their number.
 async fn all_of(region: &Guests) -> usize {
     eventually("all answer", async || homes(region).await.is_some()).await;
     homes(region).await.map_or(0, |homes| homes.values().sum())
 }
 
-/// A type whose shards are pinned.
+/// Starts a type whose shards are pinned.
 async fn pinned(node: &Node) -> Guests {
     let name = StrategyName::External;
     let settings = Settings { allocation_strategy: name, ..Settings::default() };
@@ -211,13 +212,13 @@ async fn x6_pins_move_shards_and_wait_for_nodes_that_are_to_come() {
         soon(sharding.pin_shards("guest", all_to(to), SOON)).await.expect("a majority has it");
         all_live_at(&regions[0], &nodes[at]).await;
     }
-    let seat = crate::fixture::free_addresses(1).remove(0);
-    let to_come = Address::new(seat.to_string()).expect("short");
+    let free = crate::fixture::free_addresses(1).remove(0);
+    let to_come = Address::new(free.to_string()).expect("short");
     soon(sharding.pin_shards("guest", all_to(to_come), SOON)).await.expect("a majority has it");
     let pins = soon(sharding.pins("guest", SOON)).await.expect("it answers");
     assert!(pins.len() <= ENTITIES as usize && pins.values().all(|pin| pin.region.is_none()));
     all_live_at(&regions[1], &nodes[0]).await;
-    nodes.push(Node::start(plan.config(&seat, None)).await.expect("it starts"));
+    nodes.push(Node::start(plan.config(&free, None)).await.expect("it starts"));
     let third = pinned(&nodes[2]).await;
     all_up(&nodes).await;
     all_live_at(&third, &nodes[2]).await;
@@ -245,7 +246,7 @@ async fn pins_that_nobody_would_follow_are_refused() {
     assert!(matches!(unknown, Err(PinError::Query(QueryError::NotStarted { .. }))), "{unknown:?}");
     pinned(&nodes[0]).await;
     sharding.start("well", |_| Guest).await.expect("it starts");
-    let error = pin("well", 0).await.expect_err("its strategy is another one");
+    let error = pin("well", 0).await.expect_err("it has another strategy");
     assert_eq!(
         error.to_string(),
         "well follows no pins: set its allocation-strategy = \"external\" on all nodes; nothing \

@@ -1,4 +1,4 @@
-//! Several entity types, on nodes of several roles, started by several threads.
+//! Several entity types on nodes of several roles, started by several threads.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fixture::{Plan, all_up, drop_all, eventually, free_addresses, soon};
 
-/// Says on which node it lives.
+/// Answers with the node that hosts it.
 struct Guest;
 
 impl Entity for Guest {
@@ -48,7 +48,7 @@ async fn twenty_types_started_twice_each_by_several_threads_are_up_and_none_twic
     soon(node.stop()).await;
 }
 
-/// Hosted by members of a role.
+/// A type that only members of the role host.
 fn of_role(role: &str) -> EntityTypeSetup<Guest> {
     let settings = Settings { role: Some(role.to_owned()), ..Settings::default() };
     let settings = Settings { number_of_shards: 20, ..settings };
@@ -78,7 +78,7 @@ async fn two_types_of_two_roles_live_on_their_own_members_and_answer_everywhere(
     };
     for role in ["cook", "waiter"] {
         for node in &nodes {
-            eventually("its members host it", async || {
+            eventually("the members of the role host it", async || {
                 let known = node.sharding().current_regions(role).await.expect("it is started");
                 known.into_iter().map(|region| region.replica().get()).eq(members(role))
             })
@@ -97,7 +97,7 @@ async fn two_types_of_two_roles_live_on_their_own_members_and_answer_everywhere(
     drop_all(nodes);
 }
 
-/// The largest of what anybody has said.
+/// The highest number that any node has written.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Highest(u64);
 
@@ -143,7 +143,7 @@ async fn data_of_a_programs_own_type_are_changed_where_it_is_registered_and_kept
         assert_eq!(found.expect("it decodes"), Highest(7));
     }
     let refused = soon(nodes[0].replicator().update(&key, WriteLocal, raise(9))).await;
-    let why = refused.expect_err("nobody registered it there").to_string();
+    let why = refused.expect_err("the type is not registered there").to_string();
     assert!(why.contains("NodeBuilder::types"), "{why}");
     drop_all(nodes);
 }
