@@ -11,7 +11,7 @@ use crate::fixture::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_stops_is_removed_and_nobody_ever_misses_it() {
+async fn stopping_node_is_removed_and_never_unreachable() {
     let plan = Plan::with_seeds(3);
     let mut nodes = plan.start().await;
     let mut events = nodes[0].cluster().events();
@@ -42,7 +42,7 @@ async fn one_that_stops_is_removed_and_nobody_ever_misses_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_others_ask_to_leave_ends_by_itself() {
+async fn node_asked_to_leave_stops_itself() {
     let plan = Plan::with_seeds(3);
     let mut nodes = plan.start().await;
     let leaver = nodes.remove(0);
@@ -55,7 +55,7 @@ async fn one_that_others_ask_to_leave_ends_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_of_the_program_run_where_they_were_put() {
+async fn shutdown_tasks_run_in_their_phases() {
     // With the default lease: a shorter one may lapse for a moment on a busy machine.
     let plan = Plan::changed(2, |settings| {
         settings.downing.stable_after = Some(Duration::from_millis(300));
@@ -96,7 +96,7 @@ async fn tasks_of_the_program_run_where_they_were_put() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_stopped_lets_go_of_its_directory_and_remembers_its_cluster() {
+async fn stopped_node_releases_its_directory_and_keeps_its_cluster() {
     let plan = Plan::with_seeds(2);
     let mut nodes = plan.start().await;
     let dir = tempfile::tempdir().expect("a directory");

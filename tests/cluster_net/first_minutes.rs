@@ -97,8 +97,8 @@ async fn are_the_only_warnings(wanted: &[&[&str]], more: (&str, usize)) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_default_settings_listen_on_loopback_found_alone_and_say_so() {
-    alone("the_default_settings_listen_on_loopback_found_alone_and_say_so", async {
+async fn default_settings_listen_on_loopback_and_found_alone() {
+    alone("default_settings_listen_on_loopback_and_found_alone", async {
         begin_log();
         let node = Node::start(Config::default()).await.expect("nothing has to be set");
         // It listens as soon as `start` returns.
@@ -116,8 +116,8 @@ async fn the_default_settings_listen_on_loopback_found_alone_and_say_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_secret_is_one_warning_on_either_side_that_says_what_to_do() {
-    alone("a_wrong_secret_is_one_warning_on_either_side_that_says_what_to_do", async {
+async fn wrong_secret_logs_one_warning_with_advice_on_either_side() {
+    alone("wrong_secret_logs_one_warning_with_advice_on_either_side", async {
         begin_log();
         let founder = Node::start(config(1)).await.expect("it starts");
         let stranger = Node::start(seeded(config(2), &founder.addresses()[0])).await;
@@ -131,8 +131,8 @@ async fn a_wrong_secret_is_one_warning_on_either_side_that_says_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_cluster_name_is_one_warning_on_either_side_that_says_what_to_do() {
-    alone("another_cluster_name_is_one_warning_on_either_side_that_says_what_to_do", async {
+async fn other_cluster_name_logs_one_warning_with_advice() {
+    alone("other_cluster_name_logs_one_warning_with_advice", async {
         begin_log();
         let founder = Node::start(config(1)).await.expect("it starts");
         let mut other = config(1);
@@ -153,8 +153,8 @@ async fn another_cluster_name_is_one_warning_on_either_side_that_says_what_to_do
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_seed_where_nobody_listens_is_one_warning_that_says_what_to_do() {
-    alone("a_seed_where_nobody_listens_is_one_warning_that_says_what_to_do", async {
+async fn silent_seed_logs_one_warning_with_advice() {
+    alone("silent_seed_logs_one_warning_with_advice", async {
         begin_log();
         let unused = free_addresses(1).remove(0);
         let node = Node::start(seeded(config(1), &unused)).await.expect("it starts");
@@ -178,8 +178,8 @@ async fn the_library_installs_no_subscriber() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_listens_everywhere_tells_the_address_of_the_default_route() {
-    alone("who_listens_everywhere_tells_the_address_of_the_default_route", async {
+async fn wildcard_listener_advertises_the_default_route_address() {
+    alone("wildcard_listener_advertises_the_default_route_address", async {
         begin_log();
         let mut config = config(1);
         config.net.listen = vec!["/ip4/0.0.0.0/tcp/0".parse().expect("valid")];

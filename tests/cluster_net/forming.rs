@@ -53,7 +53,7 @@ async fn three_seeds_found_one_cluster_in_which_majorities_hold() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fourth_that_is_no_seed_joins_and_reads_what_was_written() {
+async fn joiner_that_is_no_seed_reads_earlier_writes() {
     let plan = Plan::with_seeds(3);
     let mut nodes = plan.start().await;
     let key = Key::<PNCounter>::new("sold");
@@ -88,7 +88,7 @@ async fn seeds_can_be_names() {
 
 /// Membership has a thread of its own; a function of the program blocks the data part.
 #[tokio::test(flavor = "multi_thread")]
-async fn membership_goes_on_while_replicated_data_is_busy() {
+async fn membership_runs_while_replicated_data_is_busy() {
     let plan = Plan::with_seeds(2);
     let mut nodes = plan.start().await;
     let (release, released) = std::sync::mpsc::channel::<()>();
@@ -118,7 +118,7 @@ async fn membership_goes_on_while_replicated_data_is_busy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_waits_joins_whom_it_is_told_to() {
+async fn waiting_node_joins_the_given_address() {
     let host = Plan::with_seeds(0);
     let first = host.other().await;
     soon(first.cluster().up()).await.expect("it founds alone");
@@ -133,7 +133,7 @@ async fn a_node_that_waits_joins_whom_it_is_told_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn orders_that_make_no_sense_are_refused() {
+async fn impossible_commands_are_refused() {
     let plan = Plan::with_seeds(1);
     let nodes = plan.start().await;
     let cluster = nodes[0].cluster();
@@ -149,7 +149,7 @@ async fn orders_that_make_no_sense_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn settings_that_do_not_fit_together_start_nothing() {
+async fn inconsistent_settings_start_no_node() {
     let plan = Plan::changed(1, |settings| settings.gossip_interval = Duration::ZERO);
     let refused = Node::start(plan.config(&plan.seeds[0], None)).await.err();
     assert!(matches!(refused, Some(StartError::Config(_))), "{refused:?}");
@@ -161,7 +161,7 @@ async fn settings_that_do_not_fit_together_start_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_clusters_that_meet_stay_two() {
+async fn two_clusters_that_meet_stay_separate() {
     let (one, other) = (Plan::with_seeds(0), Plan::with_seeds(0));
     let nodes = [one.other().await, other.other().await];
     for node in &nodes {

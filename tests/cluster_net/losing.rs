@@ -17,7 +17,7 @@ use crate::fixture::{Plan, all_up, drop_all, events_until, eventually, gone, soo
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_vanishes_is_unreachable_and_then_removed() {
+async fn vanished_node_is_unreachable_and_then_removed() {
     let plan = Plan::with_seeds(3);
     let mut nodes = plan.start().await;
     let mut events = nodes[0].cluster().events();
@@ -38,7 +38,7 @@ async fn one_that_vanishes_is_unreachable_and_then_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_unreachable_is_shown_with_who_does_not_reach_it() {
+async fn unreachable_member_is_listed_with_its_observers() {
     let hour = Duration::from_secs(3_600);
     let plan = Plan::changed(3, |settings| settings.downing.stable_after = Some(hour));
     let mut nodes = plan.start().await;
@@ -68,7 +68,7 @@ async fn with_one_seed(dir: &Path) -> (Config, Node, Vec<Node>) {
 
 /// The seed's list contains only itself, and no member dials a removed node.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_only_seed_is_removed_and_called_when_it_starts_again() {
+async fn removed_only_seed_is_invited_after_its_restart() {
     let dir = tempfile::tempdir().expect("a directory");
     let (at_seed, seed, mut nodes) = with_one_seed(dir.path()).await;
     let who = seed.cluster().me();
@@ -82,7 +82,7 @@ async fn the_only_seed_is_removed_and_called_when_it_starts_again() {
 /// The seed is removed, and its old process takes so long to stop that the others forget it while
 /// it is still connected.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_only_seed_is_called_though_its_old_life_was_forgotten_before_it_ended() {
+async fn only_seed_is_invited_if_forgotten_before_it_stopped() {
     let dir = tempfile::tempdir().expect("a directory");
     let (at_seed, seed, mut nodes) = with_one_seed(dir.path()).await;
     let (who, id) = (seed.cluster().me(), seed.id());
@@ -114,7 +114,7 @@ async fn the_only_seed_is_called_though_its_old_life_was_forgotten_before_it_end
 
 /// Only the proof of death can remove the old incarnation: every timeout is an hour.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_on_the_same_directory_is_proof_and_it_joins_at_once() {
+async fn restart_on_the_same_directory_proves_death_and_joins() {
     let hour = Duration::from_secs(3_600);
     let plan = Plan::changed(3, |settings| {
         settings.downing.stable_after = Some(hour);
@@ -148,7 +148,7 @@ async fn a_restart_on_the_same_directory_is_proof_and_it_joins_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_is_declared_dead_stops() {
+async fn downed_node_stops() {
     let plan = Plan::with_seeds(3);
     let mut nodes = plan.start().await;
     let victim = nodes.pop().expect("three");
@@ -189,7 +189,7 @@ impl DowningLease for Outside {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_lease_majority_nobody_is_removed_without_the_lease_and_it_is_given_back_after() {
+async fn lease_majority_removes_with_the_lease_and_releases_it() {
     let mut plan = Plan::with_seeds(3);
     plan.change(|settings| {
         settings.downing.strategy = StrategyName::LeaseMajority;
@@ -220,7 +220,7 @@ async fn with_lease_majority_nobody_is_removed_without_the_lease_and_it_is_given
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_lease_majority_and_nobody_who_provides_the_lease_nothing_starts() {
+async fn lease_majority_without_a_provider_is_rejected() {
     let plan = Plan::changed(1, |settings| settings.downing.strategy = StrategyName::LeaseMajority);
     let refused = Node::start(plan.config(&plan.seeds[0], None)).await.expect_err("no provider");
     assert!(matches!(refused, StartError::Config(InvalidConfig::NoLeaseProvider)), "{refused}");

@@ -134,7 +134,7 @@ impl Fixture {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn entities_spread_and_are_told_and_asked_from_every_node_in_order() {
+async fn entities_spread_and_answer_every_node_in_order() {
     let it = Fixture::of_three().await;
     let homes: BTreeSet<u64> = it.homes().await.into_iter().collect();
     assert_eq!(homes.len(), 3, "every node hosts entities");
@@ -156,7 +156,7 @@ async fn entities_spread_and_are_told_and_asked_from_every_node_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_told_before_the_node_is_up_waits_and_comes_in_order() {
+async fn messages_told_before_up_wait_and_arrive_in_order() {
     let plan = Plan::with_seeds(1);
     let joiner = plan.other().await; // its seed has not started yet
     let sharding = joiner.sharding();
@@ -187,7 +187,7 @@ async fn what_is_told_before_the_node_is_up_waits_and_comes_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_proxy_routes_and_hosts_nothing_also_when_it_is_started_again() {
+async fn proxy_routes_and_hosts_nothing_even_if_started_twice() {
     let it = Fixture::of_three().await;
     let node = it.plan.other().await;
     soon(node.cluster().up()).await.expect("it joins");
@@ -205,7 +205,7 @@ async fn a_proxy_routes_and_hosts_nothing_also_when_it_is_started_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_leaves_loses_no_message_and_its_entities_live_on_elsewhere() {
+async fn leaving_node_loses_no_message_and_its_entities_move() {
     let mut it = Fixture::of_three().await;
     it.homes().await;
     let (leaver, region) = (it.nodes.remove(1), it.regions.remove(1));
@@ -241,7 +241,7 @@ async fn a_node_that_leaves_loses_no_message_and_its_entities_live_on_elsewhere(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mailboxes_that_are_longer_than_any_message_move_whole_and_in_order() {
+async fn mailboxes_longer_than_a_frame_move_whole_and_in_order() {
     const MESSAGES: u64 = 200;
     const LENGTH: usize = 64 * 1_024; // twelve MiB in total; a frame holds four
     let mut it = Fixture::of_three().await;
@@ -266,7 +266,7 @@ async fn mailboxes_that_are_longer_than_any_message_move_whole_and_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_program_may_ask_where_everything_lives() {
+async fn queries_return_every_home_and_entity_count() {
     let it = Fixture::of_three().await;
     let homes = it.homes().await;
     let sharding = it.nodes[1].sharding();
@@ -295,7 +295,7 @@ async fn a_program_may_ask_where_everything_lives() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_program_may_ask_why_an_entity_lives_there_and_whether_and_may_stop_its_shard() {
+async fn queries_explain_a_home_and_stop_its_shard() {
     let it = Fixture::of_three().await;
     let home = it.homes().await[0];
     let shard = it.regions[0].entity(&name(0)).shard();
@@ -344,7 +344,7 @@ async fn a_program_may_ask_why_an_entity_lives_there_and_whether_and_may_stop_it
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn entities_of_a_node_that_is_lost_come_back_elsewhere_once_it_is_removed() {
+async fn entities_of_a_lost_node_restart_after_its_removal() {
     let mut it = Fixture::of_three().await;
     let before = it.homes().await;
     let (lost, _) = (it.nodes.remove(2), it.regions.remove(2));
@@ -375,7 +375,7 @@ async fn entities_of_a_node_that_is_lost_come_back_elsewhere_once_it_is_removed(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_entity_that_panics_concerns_nobody_else() {
+async fn panicking_entity_affects_no_other_entity() {
     let it = Fixture::of_three().await;
     let (bad, good) = (it.regions[0].entity("bad"), it.regions[0].entity("good"));
     good.tell(Command::Note(1)).expect("room");
@@ -395,7 +395,7 @@ impl Entity for Other {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn types_that_make_no_sense_are_refused_and_nothing_runs() {
+async fn invalid_types_are_refused_and_not_started() {
     let node = Node::start(Config::default()).await.expect("it starts");
     let sharding = node.sharding();
     let why = async |name: &str| {

@@ -144,7 +144,7 @@ async fn the_second_signal_ends_it_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_was_paused_for_too_long_serves_nothing_and_ends() {
+async fn long_paused_node_serves_nothing_and_stops() {
     if let Ok(seed) = std::env::var(SEED) {
         let node = join(&seed).await;
         let lease = node.lease();
@@ -155,7 +155,7 @@ async fn one_that_was_paused_for_too_long_serves_nothing_and_ends() {
     let plan = Plan::with_seeds(1);
     let nodes = plan.start().await;
     let mut events = nodes[0].cluster().events();
-    let test = "one_that_was_paused_for_too_long_serves_nothing_and_ends";
+    let test = "long_paused_node_serves_nothing_and_stops";
     let (mut child, mut lines) = process(test, &plan.seeds[0]);
     let who = told(&mut lines, "up").await;
     signal(&child, rustix::process::Signal::STOP);

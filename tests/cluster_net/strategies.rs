@@ -79,7 +79,7 @@ fn setup(strategy: impl ShardAllocationStrategy) -> EntityTypeSetup<Guest> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn x7_shards_live_and_move_where_a_strategy_of_the_programs_own_says() {
+async fn shards_follow_a_custom_allocation_strategy() {
     let nodes = Plan::with_seeds(3).start().await;
     let told = Arc::new(Mutex::new(region_of(&nodes[1])));
     let mut regions = Vec::new();
@@ -128,7 +128,7 @@ fn later() -> Result<RegionId, StrategyError> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn x7_a_strategy_that_panics_fails_or_hangs_harms_nobody() {
+async fn failing_strategy_does_not_affect_other_types() {
     let nodes = Plan::with_seeds(1).start().await;
     let sharding = nodes[0].sharding();
     let sick = sharding.start_with(setup(Sick(AtomicU64::new(0)))).await.expect("it starts");
@@ -168,7 +168,7 @@ impl ShardAllocationStrategy for Nosy {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_strategy_is_asked_for_its_name_once_and_while_nothing_is_locked() {
+async fn strategy_name_is_read_once_without_a_lock() {
     let nodes = Plan::with_seeds(1).start().await;
     let asked = Arc::<Mutex<Vec<bool>>>::default();
     let nosy = Nosy(nodes[0].sharding(), asked.clone());
@@ -199,7 +199,7 @@ fn address_of(from: &Node, node: &Node) -> Address {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn x6_pins_move_shards_and_wait_for_nodes_that_are_to_come() {
+async fn pins_move_shards_and_wait_for_absent_nodes() {
     let plan = Plan::with_seeds(2);
     let mut nodes = plan.start().await;
     let regions = [pinned(&nodes[0]).await, pinned(&nodes[1]).await];
@@ -234,7 +234,7 @@ async fn x6_pins_move_shards_and_wait_for_nodes_that_are_to_come() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pins_that_nobody_would_follow_are_refused() {
+async fn pins_that_no_node_follows_are_refused() {
     let nodes = Plan::with_seeds(1).start().await;
     let sharding = nodes[0].sharding();
     let here = address_of(&nodes[0], &nodes[0]);

@@ -25,7 +25,7 @@ async fn names(node: &Node) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn twenty_types_started_twice_each_by_several_threads_are_up_and_none_twice() {
+async fn types_started_twice_by_several_threads_exist_once() {
     let node = Node::start(Config::default()).await.expect("it starts");
     assert_eq!(names(&node).await, [""; 0]);
     let starts: Vec<_> = (0..40)
@@ -56,7 +56,7 @@ fn of_role(role: &str) -> EntityTypeSetup<Guest> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_types_of_two_roles_live_on_their_own_members_and_answer_everywhere() {
+async fn types_of_two_roles_run_on_members_of_their_role() {
     let mut plan = Plan::with_seeds(2);
     plan.change(|settings| settings.roles = ["cook".to_owned()].into());
     let mut nodes = vec![plan.seed(0).await, plan.seed(1).await];
@@ -119,7 +119,7 @@ fn raise(to: u64) -> impl FnOnce(&mut Edit<'_, User<Highest>>) -> Result<(), Edi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn data_of_a_programs_own_type_are_changed_where_it_is_registered_and_kept_everywhere() {
+async fn custom_data_needs_registration_to_change_not_to_store() {
     let plan = Plan::with_seeds(3);
     let mut nodes = Vec::new();
     for number in 0..3 {
