@@ -1,19 +1,20 @@
-//! What a join, a leave and a crash cost in clusters of 3 to 1,000 simulated nodes: how long until
-//! every view has it, in how many rounds, and what each node sends for it; beside the theory.
+//! Cost of a join, a leave and a crash in clusters of 3 to 1,000 simulated nodes: time until every
+//! view contains the change, rounds, and messages and bytes per node, each next to its theoretical
+//! value.
 //!
-//! `cargo bench --bench membership`; arguments pick sizes: `-- 3 10 32`. Real machines, whole nodes
-//! (membership, Replicator, guard), on links that take exactly 1 ms, without loss: so the
-//! milliseconds between the first and the last view that has a change are the rounds of messages
-//! that its spreading took. Times are simulated and the same on every machine, but for the last line
-//! of each size: how much faster than real time the simulation ran.
+//! `cargo bench --bench membership`; arguments select sizes: `-- 3 10 32`. The bench runs the real
+//! machines of whole nodes (membership, Replicator, guard) on links that take exactly 1 ms and lose
+//! nothing. The milliseconds between the first and the last view with a change are therefore the
+//! rounds of messages in which the change spread. Times are simulated and equal on every machine,
+//! except in the last line of each size: the ratio of simulated to real time.
 //!
-//! In the end it starts 5 and 10 processes of the operating system and prints how long they take to be
-//! one cluster, with the goal beside; `-- processes` does this alone.
+//! Finally the bench starts 5 and 10 processes and prints the time until they form one cluster,
+//! next to the goal; `-- processes` runs only this part.
 //!
-//! Theory: up to `direct-limit` (100) members a change goes straight to all, one hop, and here it is
-//! the proposer that tells all that a configuration is installed. Above, push gossip to one random
-//! peer a round doubles those who know: log2 n rounds at least; to f = ⌈ln n⌉ + 6 at once it is
-//! log n / log (f + 1).
+//! Theory: up to `direct-limit` (100) members a change is sent directly to all members in one hop;
+//! here the proposer announces that a configuration is installed. Above that limit, push gossip to
+//! one random peer per round at most doubles the number of informed nodes, so it takes at least
+//! log2 n rounds; gossip to f = ⌈ln n⌉ + 6 peers at once takes log n / log (f + 1).
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench prints")]
 
 #[cfg(feature = "cli")] // whole nodes need the transport, which pure builds leave out
@@ -40,13 +41,14 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const SIZES: [usize; 6] = [3, 10, 32, 100, 320, 1_000];
 const DIRECT_LIMIT: usize = 100;
-/// Views are looked at this often.
+/// Interval at which views are checked.
 const LOOK: Duration = MS;
 
-/// How often a terminal is told how far a large cluster is.
+/// Interval of the progress lines on a terminal.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
-/// Of one node for one event: more is a storm, whose end would take hours.
+/// Maximum number of messages per node for one event; a larger number is a message storm that would
+/// take hours to end.
 const MESSAGES_MAX: f64 = 20_000.0;
 
 type Sim = Simulation<WholeNode, ()>;
@@ -58,7 +60,7 @@ struct Bench {
     idle: Rate,
 }
 
-/// What one node sends.
+/// Messages and bytes that one node sends.
 #[derive(Clone, Copy, Default)]
 struct Rate {
     messages: f64,
@@ -83,13 +85,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn simulated(chosen: &[usize]) {
+    println!("one round is 1 ms; messages and bytes are above idle, per node, until one second");
     println!(
-        "one round is 1 ms; messages and bytes are those above idle, per node, until a second"
+        "after all views show it, without the lease's; rounds: from the first view that shows"
     );
-    println!(
-        "after all views have it, without the lease's; rounds: from the first view that has it"
-    );
-    println!("to the last\n");
+    println!("it to the last\n");
     println!(
         "{:>6} {:<24} {:>9} {:>9} {:>7} {:>7} {:>7} {:>9} {:>10}",
         "nodes", "", "first s", "all s", "rounds", "theory", "log2 n", "messages", "bytes"
@@ -112,7 +112,7 @@ fn figures(nodes: usize) -> Result<(), String> {
     let killed = nodes / 3 + 1;
     let kills = |sim: &mut Sim| kill(sim, killed, nodes);
     bench.event("crash, process killed", LOOK, kills, |view| is_out(view, killed))?;
-    let silent = nodes; // the one that joined
+    let silent = nodes; // the node that joined
     let crash = |sim: &mut Sim| sim.crash(node(silent));
     bench.event("crash, host silent", LOOK, crash, |view| is_out(view, silent))?;
     let simulated = Duration::from_nanos(bench.sim.now().as_nanos()).as_secs_f64();
@@ -122,7 +122,7 @@ fn figures(nodes: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Where the first life at a place stands in this node's view.
+/// Status of the first life of a place in this node's view.
 fn status(view: &WholeNode, place: usize) -> Option<Status> {
     let id = node_at(place, 1, true).incarnation;
     Some(view.membership.gossip()?.member(id)?.status)
@@ -150,7 +150,7 @@ fn leave(sim: &mut Sim, place: usize) {
     }
 }
 
-/// Its connections break at once; a host that loses power breaks none.
+/// Kills the process: its connections break at once. A host that loses power breaks none.
 fn kill(sim: &mut Sim, place: usize, nodes: usize) {
     let node = NodeIndex::new(place);
     let others: Vec<_> = (0..=nodes).map(NodeIndex::new).filter(|other| *other != node).collect();
@@ -160,7 +160,7 @@ fn kill(sim: &mut Sim, place: usize, nodes: usize) {
 }
 
 impl Bench {
-    /// Three seeds, then all others at once.
+    /// Founds a cluster of up to three seeds; then all other nodes join at once.
     fn form(nodes: usize) -> Result<Self, String> {
         let meter = Rc::new(RefCell::new(Meter::default()));
         let mut world = World::new(nodes.min(3));
@@ -181,7 +181,7 @@ impl Bench {
     }
 
     fn measure_idle(&mut self) -> Result<(), String> {
-        // A minute of a large cluster costs minutes.
+        // Simulating a minute of a large cluster takes minutes.
         let seconds = if self.nodes > 320 { 4 } else { 10 };
         self.run(2 * seconds * SECOND)?;
         self.meter.borrow_mut().reset();
@@ -209,8 +209,8 @@ impl Bench {
         self.sim.try_run_for(span).map_err(|failure| failure.reason.clone())
     }
 
-    /// Sent by one node, on the average; without the lease, whose pace does not depend on events
-    /// but on how many vote: from 101 members on nine.
+    /// Average sent by one node, without lease messages: their rate depends on the number of voters
+    /// (nine from 101 members on), not on events.
     fn sent(&self) -> Rate {
         let meter = self.meter.borrow();
         let all = [meter.membership, meter.data];
@@ -221,7 +221,7 @@ impl Bench {
         }
     }
 
-    /// Does something, and waits until every node that goes on has it in its view.
+    /// Runs an event and waits until the view of every running node satisfies `has_it`.
     fn event(
         &mut self,
         name: &str,
@@ -257,14 +257,14 @@ impl Bench {
                 return Err(format!("{name}: not in every view after {:?}", now - begun));
             }
             if self.sent().messages > MESSAGES_MAX {
-                return Err(format!("{name}: given up after {MESSAGES_MAX} messages per node"));
+                return Err(format!("{name}: stopped after {MESSAGES_MAX} messages per node"));
             }
             self.tell(name, begun, &mut told);
             self.run(look)?;
         }
     }
 
-    /// On a terminal, now and then.
+    /// Prints progress on a terminal, at most every [`TELL_EVERY`].
     fn tell(&self, name: &str, begun: SimTime, told: &mut Option<Instant>) {
         if !stderr().is_terminal() || told.is_some_and(|at| at.elapsed() < TELL_EVERY) {
             return;
@@ -273,7 +273,7 @@ impl Bench {
         let passed = (self.sim.now() - begun).as_secs_f64();
         let sent = self.sent().messages;
         eprintln!(
-            "{} nodes: {name}: {passed:.3} s simulated, {sent:.0} messages a node",
+            "{} nodes: {name}: {passed:.3} s simulated, {sent:.0} messages per node",
             self.nodes
         );
     }
@@ -299,7 +299,7 @@ impl Bench {
     }
 }
 
-/// Rounds at least, for one that knows to tell all.
+/// Minimum number of rounds for a sender that informs all nodes.
 fn theory(nodes: usize) -> f64 {
     if nodes <= DIRECT_LIMIT {
         return 1.0;

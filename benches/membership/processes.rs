@@ -1,5 +1,5 @@
-//! How long processes of the operating system take to be one cluster: started at once, on loopback,
-//! three of them seeds, with the settings that a node has by default.
+//! Time until processes on loopback form one cluster: all start at once, three of them are seeds,
+//! and all settings have their defaults.
 
 use std::error::Error;
 use std::net::TcpListener;
@@ -12,18 +12,18 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::runtime::Runtime;
 
-/// The argument that makes a run of this program a member.
+/// The argument with which this program runs as a member.
 const MEMBER: &str = "--member";
 const SIZES: [usize; 2] = [5, 10];
 const SEEDS: usize = 3;
 const RUNS: usize = 5;
 const GOAL: Duration = Duration::from_secs(2);
-/// For one cluster.
+/// Maximum time until the processes form one cluster.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 type Failed = Box<dyn Error>;
 
-/// Runs as a member, if that is what this process was started for.
+/// Runs as a member if this process was started as one; returns whether it was.
 pub(crate) fn serves() -> Result<bool, Failed> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [first, count, listen, seeds @ ..] = args.as_slice() else { return Ok(false) };
@@ -50,16 +50,14 @@ async fn member(count: usize, listen: &str, seeds: &[String]) -> Result<(), Fail
         events.next().await.ok_or("the node has stopped")?;
     }
     println!("one");
-    tokio::io::stdin().read_to_end(&mut Vec::new()).await?; // until the bench is done with it
+    tokio::io::stdin().read_to_end(&mut Vec::new()).await?; // until the bench closes the pipe
     Ok(())
 }
 
-/// Measures and prints.
+/// Measures and prints the table.
 pub(crate) fn figures() -> Result<(), Failed> {
-    println!(
-        "\nprocesses on loopback, {RUNS} times each; from their start until each of them sees"
-    );
-    println!("all of them Up; of which until the last one listens\n");
+    println!("\nprocesses on loopback, {RUNS} times each; from the start until each process sees");
+    println!("all of them Up, and until the last one listens\n");
     println!(
         "{:>9} {:>9} {:>9} {:>12} {:>8}",
         "processes", "median s", "worst s", "listening s", "goal s"
@@ -81,7 +79,7 @@ pub(crate) fn figures() -> Result<(), Failed> {
     Ok(())
 }
 
-/// How long until they are one cluster, and until all of them listen.
+/// Time until the processes form one cluster, and until all of them listen.
 async fn form(count: usize) -> Result<(Duration, Duration), Failed> {
     let addresses = free_addresses(count)?;
     let begun = Instant::now();
@@ -99,7 +97,7 @@ async fn form(count: usize) -> Result<(Duration, Duration), Failed> {
     Ok((begun.elapsed(), listening))
 }
 
-/// Ports that nobody listens on.
+/// Loopback addresses whose ports were free.
 fn free_addresses(count: usize) -> Result<Vec<String>, Failed> {
     let held =
         (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<Vec<_>, _>>()?;
@@ -109,7 +107,7 @@ fn free_addresses(count: usize) -> Result<Vec<String>, Failed> {
     held.iter().map(address).collect()
 }
 
-/// Another process, which ends with this.
+/// A child process that is killed when this value is dropped.
 struct Member {
     _child: Child,
     says: Lines<BufReader<ChildStdout>>,
