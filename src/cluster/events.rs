@@ -338,7 +338,7 @@ mod tests {
     ];
 
     #[test]
-    fn reference_5_1_13_events_are_the_ordered_difference() {
+    fn events_are_the_ordered_difference() {
         for (name, before, after, expected) in CHANGES {
             let of = |text: &str| ClusterState::of(&state(text), id('A'));
             let events = of(before).events_to(&of(after));

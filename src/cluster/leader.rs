@@ -95,7 +95,7 @@ mod tests {
     ];
 
     #[test]
-    fn reference_5_1_07_leader_is_the_first_up_or_leaving() {
+    fn leader_is_the_first_up_or_leaving() {
         for (name, text, me, expected) in LEADERS {
             assert_eq!(leader(&state(text), id(*me)), Some(id(*expected)), "{name}");
         }
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_5_1_07_a_role_has_a_leader_of_its_own() {
+    fn a_role_has_a_leader_of_its_own() {
         let roles = "; role role1 B D; role role2 C D; role role3 A B D";
         let table = [
             ("A B C D E", 'E', ['B', 'C', 'A']),

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_5_1_10_members_are_reachable_until_accused() {
+    fn members_are_reachable_until_accused() {
         let mut table = Reachability::new();
         assert!(table.is_all_reachable());
         assert!(!table.acquit(A, B), "a withdrawal without a verdict is not stored");
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_5_1_10_every_accuser_must_withdraw() {
+    fn every_accuser_must_withdraw() {
         let mut table = table(&[(A, C), (B, C)]);
         assert!(table.acquit(A, C));
         assert_eq!(table.worst(C), Some(Verdict::Unreachable));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_5_1_10_terminated_is_never_taken_back() {
+    fn terminated_is_never_taken_back() {
         let mut table = table(&[(A, B)]);
         assert!(table.accuse(A, B, Verdict::Terminated));
         assert!(!table.accuse(A, B, Verdict::Unreachable));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_5_1_10_a_newer_row_wins_even_if_it_shrinks() {
+    fn a_newer_row_wins_even_if_it_shrinks() {
         let old = table(&[(A, B), (A, C), (B, C)]);
         let mut new = old.clone();
         assert!(new.acquit(A, B) && new.acquit(A, C));
@@ -243,14 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn reference_5_1_10_rows_that_the_other_side_never_saw_survive() {
+    fn rows_unknown_to_the_other_side_survive() {
         let (mut one, other) = (table(&[(A, B)]), table(&[(C, B)]));
         one.join(&other);
         assert_eq!(one.accusers_of(B).collect::<Vec<_>>(), [A, C]);
     }
 
     #[test]
-    fn reference_5_1_10_removed_members_leave_rows_and_verdicts() {
+    fn removed_members_leave_rows_and_verdicts() {
         let mut table = table(&[(A, B), (B, C), (C, A)]);
         table.retain(|node| node != B);
         let left: Vec<_> = table.records().collect();

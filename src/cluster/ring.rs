@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_5_1_ring_members_have_five_monitors_each() {
+    fn ring_members_have_five_monitors_each() {
         for members in [1, 2, 5, 6, 7, 50] {
             let ring = Ring::of(&cluster_of(1_000..1_000 + members));
             let expected = 5.min(members as usize - 1);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_5_1_ring_unreachable_successors_count_extra() {
+    fn ring_unreachable_successors_count_extra() {
         let ring = Ring::of(&cluster_of(1_000..1_020));
         let observer = ReplicaId::new(1_003);
         let after: Vec<_> = ring.after(observer).collect();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_5_1_ring_accused_member_stays_watched() {
+    fn ring_accused_member_stays_watched() {
         let mut gossip = cluster_of(1_000..1_020);
         let observer = ReplicaId::new(1_000);
         let far = Ring::of(&gossip).after(observer).last().unwrap();

@@ -9,12 +9,12 @@
 //! # Why there are never two instances
 //! Between each two nodes there is one *right*, which the older node holds at first. A node may
 //! start the instance if it holds the rights towards all other members of its installed
-//! configuration. A node that sends `HandOverDone` gives its right away, and it sends it only when
-//! nothing runs there. A Done counts only for the request that it answers, and a request gets a new
+//! configuration. `HandOverDone` gives the sender's right away; a node sends it only while it runs no
+//! instance. A Done counts only for the request that it answers, and a request gets a new
 //! number once a right was given away, so late and duplicated messages do no harm. A node outside
 //! of the installed configuration is not asked, because its lease has ended. So if several nodes
 //! leave at once, their successor waits for *all* nodes that may still run the instance, not only
-//! for the next older one (known failure 8).
+//! for the next older one.
 //!
 //! Source: Chandy and Misra, *The Drinking Philosophers Problem* (1984), for the rights between
 //! pairs. The message names are those of Akka.

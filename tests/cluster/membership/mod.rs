@@ -30,8 +30,8 @@
 //!   node that only asks is not a member and not monitored.
 //! - Restart at the same address: `restart_on_the_same_data_directory_is_proof_of_death` (not
 //!   detected before; the oldest is one of those), `restart_without_proof_joins_after_the_removal`,
-//!   `removed_incarnation_leaves_only_a_tombstone` (repeated restarts), and tests/processes for
-//!   known failure 22.
+//!   `removed_incarnation_leaves_only_a_tombstone` (repeated restarts), and tests/processes
+//!   for a member that is killed and restarted at once.
 //! - Deadline of a join: `node_stops_searching_only_if_configured`; settings:
 //!   `incompatible_settings_refuse_a_join_and_are_reported`,
 //!   `differing_optional_settings_only_cause_a_warning`. Custom checkers and hidden paths do not

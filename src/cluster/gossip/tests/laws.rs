@@ -31,8 +31,8 @@ fn is_a_join(a: &Gossip, b: &Gossip, c: &Gossip) {
 }
 
 #[test]
-fn reference_5_1_04_random_states_merge_to_upper_bound() {
-    for seed in seeds("reference_5_1_04_random_states_merge_to_upper_bound", 3_000) {
+fn random_states_merge_to_upper_bound() {
+    for seed in seeds("random_states_merge_to_upper_bound", 3_000) {
         let rng = &mut SmallRng::seed_from_u64(seed.value);
         let [a, b, c] = std::array::from_fn(|_| any_state(rng));
         is_a_join(&a, &b, &c);
@@ -40,8 +40,8 @@ fn reference_5_1_04_random_states_merge_to_upper_bound() {
 }
 
 #[test]
-fn reference_5_1_04_related_states_merge_to_upper_bound() {
-    for seed in seeds("reference_5_1_04_related_states_merge_to_upper_bound", 200) {
+fn related_states_merge_to_upper_bound() {
+    for seed in seeds("related_states_merge_to_upper_bound", 200) {
         let mut world = World::new(seed.value).steps(150);
         for _ in 0..30 {
             let mut any = || world.past[world.rng.random_range(0..world.past.len())].clone();
@@ -124,7 +124,7 @@ fn merging_two_clusters_panics() {
 }
 
 #[test]
-fn reference_5_1_12_versions_compare_with_missing_entries_as_zero() {
+fn versions_compare_with_missing_entries_as_zero() {
     use std::cmp::Ordering::{Equal, Greater, Less};
     let clock = |entries: &[(char, u64)]| VClock {
         dots: entries.iter().map(|&(name, count)| (id(name), count)).collect(),

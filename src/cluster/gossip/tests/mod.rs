@@ -1,17 +1,16 @@
-//! Short notation for gossip states, used by the tests of membership.
+//! Tests of gossip, and a short notation for gossip states that the tests of membership use.
 //!
-//! Tests named `reference_5_1_nn_…` cover the nth behaviour of gossip that Akka's tests assert.
-//! Those without a test here, and why:
-//! - 1, an empty state: a cluster always has its founder.
-//! - 2, Joining and WeaklyUp members are not awaited: here convergence waits for every member
-//!   except Exiting and Down ones; confirmed Exiting: it needs no entry in the seen set.
-//! - 4, the seen set is cleared: only if neither side had the result, otherwise the merge would not
-//!   be idempotent.
-//! - 7, a Down member never leads: it does if there is no other member.
-//! - 8, and the cross-centre parts of 7 and 11: there are no data centres.
-//! - 9, receivers of the news that a member becomes Exiting: removal needs a quorum, not
+//! The tests cover the behaviours of gossip that Akka's tests assert. Differences, and why:
+//! - There is no empty state: a cluster always has its founder.
+//! - Joining and WeaklyUp members: convergence waits for every member except Exiting and Down ones;
+//!   a confirmed Exiting member needs no entry in the seen set.
+//! - The seen set is cleared by a merge only if neither side had the result, otherwise the merge
+//!   would not be idempotent.
+//! - A Down member leads if there is no other member.
+//! - There are no data centres.
+//! - No particular nodes need the news that a member becomes Exiting: removal needs a quorum, not
 //!   convergence.
-//! - 13, unsubscribing and classes of events: implemented by the handle.
+//! - Unsubscribing and classes of events are implemented by the handle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

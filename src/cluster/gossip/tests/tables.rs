@@ -33,7 +33,7 @@ const CONVERGENCE: &[(&str, &str, char, &str)] = &[
 ];
 
 #[test]
-fn reference_5_1_01_02_03_convergence_table() {
+fn convergence_table_is_reproduced() {
     for (name, text, me, awaited) in CONVERGENCE {
         let gossip = state(text);
         let awaited: BTreeSet<_> = awaited.split_whitespace().map(only).collect();
@@ -110,7 +110,7 @@ fn promotion_assigns_ages_and_skips_others() {
 }
 
 #[test]
-fn reference_5_1_05_removal_leaves_only_a_tombstone() {
+fn removal_leaves_only_a_tombstone() {
     let mut gossip = state("A B C; seen A B C; A>B B>C");
     gossip.host(id('B'), BTreeSet::new(), true);
     assert!(gossip.remove(id('A'), &[id('B')]));
@@ -158,7 +158,7 @@ fn next_stamp_exceeds_all_stamps_of_the_state() {
 }
 
 #[test]
-fn reference_5_1_06_tombstone_is_dropped_at_its_age() {
+fn tombstone_is_dropped_at_its_age() {
     let at = |secs: u64| Instant::from_nanos(secs * 1_000_000_000);
     let day = Duration::from_secs(86_400);
     let (mut tracker, mut gossip) = (Tombstones::new(), state("A B C D"));

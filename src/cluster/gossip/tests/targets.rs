@@ -48,7 +48,7 @@ fn straggler_preference_is_applied() {
 }
 
 #[test]
-fn reference_5_1_11_own_unreachable_members_get_no_gossip() {
+fn own_unreachable_members_get_no_gossip() {
     let rng = &mut SmallRng::seed_from_u64(1);
     let targeting = Targeting::default();
     let targets = |text: &str, rng: &mut SmallRng| {
