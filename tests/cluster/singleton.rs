@@ -27,7 +27,7 @@
 use std::time::Duration;
 
 use ostraca::cluster::bug::Bug;
-use ostraca::cluster::singleton::Standing;
+use ostraca::cluster::singleton::Candidacy;
 use ostraca_ddata::sim::{Failure, FaultKind, Seed, Stream, Totals, on_all_cores};
 
 use crate::lease::node::{Node, Weather};
@@ -37,20 +37,20 @@ use crate::lease::{Weakened, must_be_caught_by, world_and_shared};
 const CHAOS: Duration = Duration::from_secs(100);
 
 /// Some places have another role; at least two are candidates.
-fn standings(seed: Seed, weather: &mut Weather) {
+fn candidacies(seed: Seed, weather: &mut Weather) {
     let mut draw = Stream::split(seed.value, "singleton roles", 0);
     let mut one = |place| match place {
-        0 | 1 => Standing::Candidate,
-        _ => *draw.pick(&[Standing::Candidate, Standing::Candidate, Standing::Never]),
+        0 | 1 => Candidacy::Candidate,
+        _ => *draw.pick(&[Candidacy::Candidate, Candidacy::Candidate, Candidacy::Never]),
     };
-    weather.standings = (0..weather.places).map(&mut one).collect();
+    weather.candidacies = (0..weather.places).map(&mut one).collect();
     weather.toggles = *draw.pick(&[0.0, 0.02, 0.1]);
 }
 
 /// Runs faults, then one minute without faults. Afterwards one instance runs, if a quorum is alive.
 fn run(seed: Seed, weakened: Weakened, crashes: bool) -> Result<Totals, Box<Failure>> {
     let (mut sim, shared) = world_and_shared(seed, weakened, |weather, faults| {
-        standings(seed, weather);
+        candidacies(seed, weather);
         if !crashes {
             faults.kinds.retain(|(kind, _)| *kind != FaultKind::Crash);
         }
@@ -108,7 +108,7 @@ fn fault_any_done_is_detected() {
     must_be_caught_by("fault_any_done_is_detected", 400, |seed| {
         let (mut sim, _) = world_and_shared(seed, weakened, |weather, faults| {
             // Rights that move back and forth, and messages that are late and duplicated.
-            weather.standings = vec![Standing::Candidate; weather.places];
+            weather.candidacies = vec![Candidacy::Candidate; weather.places];
             (weather.removals, weather.toggles) = (0.0, 0.2);
             faults.kinds.clear();
             for link in &mut faults.links {

@@ -70,7 +70,7 @@ pub enum SingletonMessage {
 
 /// Whether a member is a candidate for a singleton.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Standing {
+pub enum Candidacy {
     /// Up, with the required role (or hosting the type), not leaving.
     Candidate,
     /// It has another role, which never changes: it is not asked.
@@ -86,7 +86,7 @@ pub struct Peer {
     /// Incarnation of the member.
     pub id: ReplicaId,
     /// Whether it is a candidate.
-    pub standing: Standing,
+    pub candidacy: Candidacy,
 }
 
 /// Input of a [`Singleton`].
@@ -223,7 +223,7 @@ impl Singleton {
     }
 
     fn is_candidate(&self) -> bool {
-        let candidate = |peer: &Peer| peer.id == self.me && peer.standing == Standing::Candidate;
+        let candidate = |peer: &Peer| peer.id == self.me && peer.candidacy == Candidacy::Candidate;
         self.members.iter().any(candidate)
     }
 
@@ -369,7 +369,7 @@ impl Singleton {
         if !idle || !self.is_oldest() {
             return false;
         }
-        let asked = self.members.iter().filter(|peer| peer.standing != Standing::Never);
+        let asked = self.members.iter().filter(|peer| peer.candidacy != Candidacy::Never);
         let mine = |peer: &Peer| self.rights.get(&peer.id).is_none_or(|right| right.mine);
         if self.canary.has(Bug::OnlyTheNextOlder) {
             let older = asked.take_while(|peer| peer.id != self.me);
@@ -385,10 +385,10 @@ impl Singleton {
         let oldest = self.is_oldest();
         for peer in &self.members {
             let Some(right) = self.rights.get_mut(&peer.id) else { continue };
-            let askable = match peer.standing {
-                Standing::Candidate => oldest, // all others are younger then
-                Standing::NotNow => true,
-                Standing::Never => false,
+            let askable = match peer.candidacy {
+                Candidacy::Candidate => oldest, // all others are younger then
+                Candidacy::NotNow => true,
+                Candidacy::Never => false,
             };
             if right.mine || !wants || !askable {
                 continue; // an open request keeps its number: its Done may be in transit
@@ -407,7 +407,7 @@ impl Singleton {
 
 /// The oldest candidate, if there is one.
 fn oldest(members: &[Peer]) -> Option<ReplicaId> {
-    members.iter().find(|peer| peer.standing == Standing::Candidate).map(|peer| peer.id)
+    members.iter().find(|peer| peer.candidacy == Candidacy::Candidate).map(|peer| peer.id)
 }
 
 fn send(to: ReplicaId, message: SingletonMessage, out: &mut Outbox<SingletonOutput>) {

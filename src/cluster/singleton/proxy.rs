@@ -9,7 +9,7 @@ use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
 
-use super::{Peer, SingletonMessage, Standing, oldest};
+use super::{Candidacy, Peer, SingletonMessage, oldest};
 
 /// Input of a [`Proxy`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl Proxy {
     }
 
     fn candidate(&self, id: ReplicaId) -> bool {
-        self.members.iter().any(|peer| peer.id == id && peer.standing == Standing::Candidate)
+        self.members.iter().any(|peer| peer.id == id && peer.candidacy == Candidacy::Candidate)
     }
 
     fn found(&mut self, at: ReplicaId, out: &mut Outbox<ProxyOutput>) {
@@ -218,8 +218,11 @@ mod tests {
         ReplicaId::new(id)
     }
 
-    fn peers(standings: &[(u64, Standing)]) -> Vec<Peer> {
-        standings.iter().map(|(of, standing)| Peer { id: id(*of), standing: *standing }).collect()
+    fn peers(candidacies: &[(u64, Candidacy)]) -> Vec<Peer> {
+        candidacies
+            .iter()
+            .map(|(of, candidacy)| Peer { id: id(*of), candidacy: *candidacy })
+            .collect()
     }
 
     struct Probe {
@@ -231,7 +234,7 @@ mod tests {
         fn new(buffer_size: usize) -> Self {
             let proxy = Proxy::new(buffer_size, Duration::from_secs(1));
             let mut probe = Self { proxy, out: Vec::new() };
-            probe.members(&[(1, Standing::Candidate), (2, Standing::Candidate)]);
+            probe.members(&[(1, Candidacy::Candidate), (2, Candidacy::Candidate)]);
             probe
         }
 
@@ -241,8 +244,8 @@ mod tests {
             self.out.extend(out.drain());
         }
 
-        fn members(&mut self, standings: &[(u64, Standing)]) {
-            self.tell(s(0), ProxyInput::Members(peers(standings)));
+        fn members(&mut self, candidacies: &[(u64, Candidacy)]) {
+            self.tell(s(0), ProxyInput::Members(peers(candidacies)));
         }
 
         fn send(&mut self, text: &'static str) {
@@ -328,7 +331,7 @@ mod tests {
     fn next_candidate_is_asked_when_the_oldest_leaves() {
         let mut probe = Probe::new(10);
         probe.says(1, SingletonMessage::Here);
-        probe.members(&[(1, Standing::NotNow), (2, Standing::Candidate)]);
+        probe.members(&[(1, Candidacy::NotNow), (2, Candidacy::Candidate)]);
         probe.send("a");
         assert_eq!(probe.identified(), [id(1), id(2)]);
         probe.says(1, SingletonMessage::Here);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::Standing::{Candidate, Never, NotNow};
+use super::Candidacy::{Candidate, Never, NotNow};
 use super::*;
 
 const RETRY: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ struct World {
 }
 
 impl World {
-    fn new(view: &[(u64, Standing)]) -> Self {
+    fn new(view: &[(u64, Candidacy)]) -> Self {
         let mut world = Self {
             nodes: BTreeMap::new(),
             now: Now::default(),
@@ -63,12 +63,12 @@ impl World {
         assert!(running <= 1, "two at once: {:?}", self.history);
     }
 
-    fn sees(&mut self, node: u64, view: &[(u64, Standing)]) {
-        let peers = view.iter().map(|(of, standing)| Peer { id: id(*of), standing: *standing });
+    fn sees(&mut self, node: u64, view: &[(u64, Candidacy)]) {
+        let peers = view.iter().map(|(of, candidacy)| Peer { id: id(*of), candidacy: *candidacy });
         self.tell(node, SingletonInput::Members(peers.collect()));
     }
 
-    fn all_see(&mut self, view: &[(u64, Standing)]) {
+    fn all_see(&mut self, view: &[(u64, Candidacy)]) {
         for (node, _) in view {
             self.sees(*node, view);
         }
@@ -106,7 +106,7 @@ impl World {
     }
 }
 
-const THREE: [(u64, Standing); 3] = [(1, Candidate), (2, Candidate), (3, Candidate)];
+const THREE: [(u64, Candidacy); 3] = [(1, Candidate), (2, Candidate), (3, Candidate)];
 
 #[test]
 fn instance_starts_on_the_oldest_candidate() {

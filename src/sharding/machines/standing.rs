@@ -6,7 +6,7 @@ use ostraca_ddata::replicator::epoch::Epoch;
 
 use crate::cluster::events::ClusterState;
 use crate::cluster::member::{Member, Status};
-use crate::cluster::singleton::{Peer, Standing};
+use crate::cluster::singleton::{Candidacy, Peer};
 use crate::sharding::config::Sharding as Settings;
 use crate::sharding::ids::EntityType;
 
@@ -27,11 +27,11 @@ pub(super) fn peers(
         |member: &Member| hosts(member) && matches!(member.status, Status::Up | Status::Leaving);
     let some_stay = epoch.members().iter().any(|id| member(*id).is_some_and(stays));
     let standing = |member: &Member| match member {
-        member if !is_of_role(member) => Standing::Never,
-        member if stays(member) || (!some_stay && goes(member)) => Standing::Candidate,
-        _ => Standing::NotNow,
+        member if !is_of_role(member) => Candidacy::Never,
+        member if stays(member) || (!some_stay && goes(member)) => Candidacy::Candidate,
+        _ => Candidacy::NotNow,
     };
-    let peer = |id| Peer { id, standing: member(id).map_or(Standing::NotNow, standing) };
+    let peer = |id| Peer { id, candidacy: member(id).map_or(Candidacy::NotNow, standing) };
     epoch.members().iter().copied().map(peer).collect()
 }
 
@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
     use crate::cluster::member::{Address, Hosting};
-    use Standing::{Candidate, Never, NotNow};
+    use Candidacy::{Candidate, Never, NotNow};
     use Status::{Exiting, Leaving, Up};
 
     struct Is {
@@ -82,7 +82,7 @@ mod tests {
 
     const GOOD: Is = Is { status: Up, hosts: true, draining: false, role: "backend" };
 
-    fn standings<const N: usize>(members: [Is; N], role: Option<&str>) -> Vec<Standing> {
+    fn standings<const N: usize>(members: [Is; N], role: Option<&str>) -> Vec<Candidacy> {
         let ids = 1..=N as u64;
         let member = |(number, is): (u64, Is)| {
             let id = ReplicaId::new(number);
@@ -104,8 +104,8 @@ mod tests {
         let settings =
             Settings { coordinator_role: role.map(str::to_owned), ..Settings::default() };
         let peers = peers(&state, &epoch, &entity_type, Some(&settings));
-        assert_eq!(peers.last().map(|peer| peer.standing), Some(NotNow));
-        peers[..N].iter().map(|peer| peer.standing).collect()
+        assert_eq!(peers.last().map(|peer| peer.candidacy), Some(NotNow));
+        peers[..N].iter().map(|peer| peer.candidacy).collect()
     }
 
     #[test]

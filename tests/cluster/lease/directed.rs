@@ -29,7 +29,7 @@ fn world(seed: Seed, places: usize, weakened: Weakened) -> World {
         removals: 0.0,
         kept: 1.0,
         patience: 20 * SECOND, // a voter that is cut off starts no attempt meanwhile
-        standings: Vec::new(),
+        candidacies: Vec::new(),
         toggles: 0.0,
         rumours: 0.0,
         weakened,

@@ -131,7 +131,7 @@ pub(crate) fn world_and_shared(
         removals: *draw.pick(&[0.3, 0.7, 1.0]),
         kept: *draw.pick(&[0.0, 0.5, 1.0]),
         patience: *draw.pick(&[500 * MS, 500 * MS, 4 * SECOND]),
-        standings: Vec::new(),
+        candidacies: Vec::new(),
         toggles: 0.0,
         rumours: 0.0,
         weakened,

@@ -11,7 +11,7 @@ use ostraca::cluster::lease::{
     Grantor, Holder, HolderInput, HolderOutput, LeaseConfig, LeaseMessage,
 };
 use ostraca::cluster::singleton::{
-    Peer, Running, Singleton, SingletonInput, SingletonMessage, SingletonOutput, Standing,
+    Candidacy, Peer, Running, Singleton, SingletonInput, SingletonMessage, SingletonOutput,
 };
 use ostraca_ddata::bug::Canary as NoBug;
 use ostraca_ddata::clock::{Instant, Now, WallTime};
@@ -47,7 +47,7 @@ pub(crate) struct Weather {
     /// Time after which a voter treats its seal as abandoned.
     pub(crate) patience: Duration,
     /// Role of each place towards the singleton; empty if there is no singleton.
-    pub(crate) standings: Vec<Standing>,
+    pub(crate) candidacies: Vec<Candidacy>,
     /// Probability, at each gossip, that a candidate stops or resumes being one.
     pub(crate) toggles: f64,
     /// Probability, at each proposal, that this node's view of a member changes between Down and
@@ -100,7 +100,7 @@ pub(crate) enum Body {
     Heard,
     Singleton(SingletonMessage),
     /// Gossip: the sender's role towards the singleton.
-    Standing(Standing),
+    Candidacy(Candidacy),
 }
 
 #[derive(Clone, Debug)]
@@ -153,7 +153,7 @@ pub(crate) struct Node {
     hosting: bool,
     /// Members that gossip calls Down in this node's view.
     down: BTreeSet<ReplicaId>,
-    heard: BTreeMap<ReplicaId, Standing>,
+    heard: BTreeMap<ReplicaId, Candidacy>,
     gossip_at: Option<Instant>,
     /// The time at which the stopping instance ends.
     stopped_at: Option<Instant>,
@@ -168,7 +168,7 @@ impl Node {
         let me = kept.as_ref().map(|(id, _)| *id);
         let me = me.unwrap_or_else(|| shared.borrow_mut().next_life(place));
         let canary = weather.weakened.rule;
-        let sings = kept.is_none() && !weather.standings.is_empty();
+        let sings = kept.is_none() && !weather.candidacies.is_empty();
         Self {
             place,
             me,
@@ -259,10 +259,10 @@ impl Node {
         }
     }
 
-    fn standing(&self) -> Standing {
-        match self.weather.standings[self.place] {
-            Standing::Candidate if self.leaving || !self.hosting => Standing::NotNow,
-            standing => standing,
+    fn candidacy(&self) -> Candidacy {
+        match self.weather.candidacies[self.place] {
+            Candidacy::Candidate if self.leaving || !self.hosting => Candidacy::NotNow,
+            candidacy => candidacy,
         }
     }
 
@@ -271,11 +271,11 @@ impl Node {
         else {
             return;
         };
-        let standing_of = |id: ReplicaId| {
-            let heard = self.heard.get(&id).copied().unwrap_or(Standing::NotNow);
-            if id == self.me { self.standing() } else { heard }
+        let candidacy_of = |id: ReplicaId| {
+            let heard = self.heard.get(&id).copied().unwrap_or(Candidacy::NotNow);
+            if id == self.me { self.candidacy() } else { heard }
         };
-        let peer = |id: &ReplicaId| Peer { id: *id, standing: standing_of(*id) };
+        let peer = |id: &ReplicaId| Peer { id: *id, candidacy: candidacy_of(*id) };
         let members = epoch.members().iter().map(peer).collect();
         self.sing(now, SingletonInput::Members(members), fx);
     }
@@ -285,7 +285,7 @@ impl Node {
         self.hosting ^= self.rng.random_bool(self.weather.toggles);
         self.hosting |= self.shared.borrow().quiet;
         for place in (0..self.weather.places).filter(|place| *place != self.place) {
-            let body = Body::Standing(self.standing());
+            let body = Body::Candidacy(self.candidacy());
             let envelope = Envelope { from: self.me, to: None, epoch: self.epochs.id(), body };
             fx.send(NodeIndex::new(place), 0, envelope);
         }
@@ -571,9 +571,9 @@ impl Process for Node {
             Body::Singleton(message) => {
                 self.sing(now, SingletonInput::Message { from, message }, fx);
             }
-            Body::Standing(standing) => {
+            Body::Candidacy(candidacy) => {
                 let known = self.epochs.installed().is_some_and(|epoch| epoch.is_member(from));
-                if known && self.heard.insert(from, standing) != Some(standing) {
+                if known && self.heard.insert(from, candidacy) != Some(candidacy) {
                     self.members_changed(now, fx);
                 }
                 self.tell(now, EpochInput::PeerEpoch { from, id }, fx);
@@ -630,7 +630,7 @@ impl Process for Node {
             Body::Lease(LeaseMessage::Granted(beat), _) => 3 + 8 * beat.number,
             Body::Lease(LeaseMessage::Release { number }, _) => 4 + 8 * number,
             Body::Knock | Body::Heard => 5,
-            Body::Standing(standing) => 6 + 8 * *standing as u64,
+            Body::Candidacy(candidacy) => 6 + 8 * *candidacy as u64,
             Body::Singleton(SingletonMessage::HandOverToMe { number }) => 7 + 32 * number,
             Body::Singleton(SingletonMessage::HandOverDone { number }) => 15 + 32 * number,
             Body::Singleton(_) => 23,
