@@ -82,12 +82,12 @@ impl Indirect {
 /// The records of which both ends are members with an accepted status.
 fn records_among(
     view: &View,
-    standing: impl Fn(Status) -> bool,
+    accepts: impl Fn(Status) -> bool,
 ) -> impl Iterator<Item = Record> + '_ {
     let members: BTreeSet<NodeId> = view
         .members
         .iter()
-        .filter(|member| standing(member.status))
+        .filter(|member| accepts(member.status))
         .map(|member| member.node)
         .collect();
     let among = move |record: &Record| {

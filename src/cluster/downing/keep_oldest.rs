@@ -44,8 +44,8 @@ impl KeepOldest {
         if now.is_empty() {
             return Decision::DownAll;
         }
-        let standing = if self.down_if_alone { STAYING } else { SURE };
-        let worst = || self.side(&view.sides(role, [standing, standing]));
+        let counted = if self.down_if_alone { STAYING } else { SURE };
+        let worst = || self.side(&view.sides(role, [counted, counted]));
         self.side(&now).unless_doubtful(worst)
     }
 

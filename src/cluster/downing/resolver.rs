@@ -199,7 +199,7 @@ impl Resolver {
         }
     }
 
-    // ── when ──
+    // ── times ──
 
     fn decide_at(&self) -> Option<Instant> {
         let view = self.view.as_ref().filter(|_| self.has_work)?;
@@ -222,7 +222,7 @@ impl Resolver {
         matches!(self.lease, Lease::Held { release_at: Some(at), .. } if now >= at)
     }
 
-    // ── what ──
+    // ── decisions ──
 
     fn decide(&mut self, now: Instant) -> Option<ResolverOrder> {
         let view = self.dated(now)?;

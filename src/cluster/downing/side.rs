@@ -102,9 +102,9 @@ impl View {
 /// node. ≤ members.
 fn odd_ones(view: &View) -> BTreeSet<NodeId> {
     // Records by and about Down members do not count.
-    let standing = view.members.iter().filter(|member| member.status < Status::Down);
+    let present = view.members.iter().filter(|member| member.status < Status::Down);
     let ages: BTreeMap<NodeId, u64> =
-        standing.map(|member| (member.node, member.up_number.unwrap_or(u64::MAX))).collect();
+        present.map(|member| (member.node, member.up_number.unwrap_or(u64::MAX))).collect();
     let counts =
         |record: &&Record| [record.observer, record.subject].iter().all(|n| ages.contains_key(n));
     let accused: BTreeSet<NodeId> =
@@ -113,21 +113,22 @@ fn odd_ones(view: &View) -> BTreeSet<NodeId> {
         *node != view.own && !view.connected.contains(node) && !view.seen.contains(node)
     };
     let mut odd: BTreeSet<NodeId> = accused.iter().copied().filter(is_silent).collect();
-    let mut said: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new(); // records by or of
+    let mut bad_links: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new(); // records by or of
     let both_left = |r: &&Record| !odd.contains(&r.observer) && !odd.contains(&r.subject);
     for record in view.records.iter().filter(counts).filter(both_left) {
-        said.entry(record.observer).or_default().insert(record.subject);
-        said.entry(record.subject).or_default().insert(record.observer);
+        bad_links.entry(record.observer).or_default().insert(record.subject);
+        bad_links.entry(record.subject).or_default().insert(record.observer);
     }
     loop {
         // Among equals, preferably another node than this one, then the younger.
-        let candidates = said.iter().filter(|(node, of)| accused.contains(*node) && !of.is_empty());
+        let candidates =
+            bad_links.iter().filter(|(node, of)| accused.contains(*node) && !of.is_empty());
         let worst = candidates
             .max_by_key(|(node, of)| (of.len(), **node != view.own, ages[*node], **node))
             .map(|(node, _)| *node);
         let Some(worst) = worst else { return odd };
-        for other in said.remove(&worst).unwrap_or_default() {
-            said.entry(other).or_default().remove(&worst);
+        for other in bad_links.remove(&worst).unwrap_or_default() {
+            bad_links.entry(other).or_default().remove(&worst);
         }
         odd.insert(worst);
     }

@@ -249,15 +249,15 @@ impl From<&Gossip> for RawGossip {
 
 impl From<(ReplicaId, &Row)> for RawRow {
     fn from((observer, row): (ReplicaId, &Row)) -> Self {
-        let said = |verdict: Verdict| {
-            let of = row.verdicts.iter().filter(move |(_, said)| **said == verdict);
+        let subjects_with = |verdict: Verdict| {
+            let of = row.verdicts.iter().filter(move |(_, found)| **found == verdict);
             of.map(|(&subject, _)| subject).collect()
         };
         Self {
             observer,
             version: row.version,
-            unreachable: said(Verdict::Unreachable),
-            terminated: said(Verdict::Terminated),
+            unreachable: subjects_with(Verdict::Unreachable),
+            terminated: subjects_with(Verdict::Terminated),
         }
     }
 }
@@ -426,9 +426,10 @@ fn rows_of(
     let mut table = Reachability::new();
     for RawRow { observer, version, unreachable, terminated } in rows {
         let mut row = Row { version: counter(version)?, verdicts: BTreeMap::new() };
-        let said = [(unreachable, Verdict::Unreachable), (terminated, Verdict::Terminated)];
-        for (subject, verdict) in
-            said.into_iter().flat_map(|(of, verdict)| of.into_iter().map(move |id| (id, verdict)))
+        let verdicts = [(unreachable, Verdict::Unreachable), (terminated, Verdict::Terminated)];
+        for (subject, verdict) in verdicts
+            .into_iter()
+            .flat_map(|(of, verdict)| of.into_iter().map(move |id| (id, verdict)))
         {
             if subject == observer {
                 return Err(InvalidGossip::SelfAccused(observer));

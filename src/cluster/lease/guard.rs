@@ -67,7 +67,7 @@ struct Granting {
     me: ReplicaId,
     canary: Canary,
     grantor: Option<Grantor>, // created at its first use; its start-up wait begins then
-    /// The installed epoch.
+    /// The installed epoch, if any.
     installed: Option<EpochId>,
     /// The installed epoch, if this replica is a member of it and has not sealed it.
     unsealed: Option<EpochId>,

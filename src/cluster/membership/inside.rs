@@ -538,7 +538,7 @@ impl Inside {
         self.host(core);
     }
 
-    // ── going ──
+    // ── commands, leaving and exit ──
 
     pub(super) fn command(&mut self, core: &mut Core, command: &Command, out: &mut Out) {
         match command {

@@ -1,4 +1,4 @@
-//! Restart of the only member of a cluster: its successor goes on with the cluster alone.
+//! Restart of the only member of a cluster: its successor resumes the cluster alone.
 //!
 //! A configuration with one member is its own quorum. When the member's process has ended and its
 //! successor holds the lock of the same data directory, the successor may decide the next
@@ -9,11 +9,11 @@
 //!   the node proposes one with others (`Core::is_ready_for_others`). A crash in between leaves a
 //!   node that waits, never a second cluster.
 //! - *Same directory*: the evidence names the inode of the directory's lock. A copied or restored
-//!   directory has another one, so two copies do not both go on; an operator decides
+//!   directory has another one, so two copies do not both resume; an operator decides
 //!   (`recover --force`). A snapshot of a whole volume keeps the inode: never run two of them.
-//! - *New generation, durable first*: what the predecessor held in memory (replicated data, terms and
-//!   generations of shards) is gone, so the successor raises the cluster's generation, and writes the
-//!   new configuration to disk before it acts in it. Fencing tokens never go back, however often it
+//! - *New generation, durable first*: the predecessor's memory (replicated data, terms and generations
+//!   of shards) is lost, so the successor raises the cluster's generation, and writes the new
+//!   configuration to disk before it acts in it. Fencing tokens never decrease, however often it
 //!   crashes.
 //!
 //! Before it resumes the cluster it asks its seeds and the stored members, for [`ASK_FOR`] at most.

@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// For [`ostraca_ddata::sim::Simulation::new`].
+    /// The factory of nodes for [`ostraca_ddata::sim::Simulation::new`].
     pub(crate) fn factory(self) -> impl FnMut(Boot<'_, Vec<Memory>>) -> WholeNode {
         move |boot| WholeNode::new(&boot, self.clone())
     }

@@ -51,11 +51,11 @@ struct Plan {
     patience: u8,
 }
 
-/// One bounded model.
+/// A bounded model: members, proposals and the parts that are modelled.
 struct Case {
-    /// Founders: nodes 1..=members.
+    /// Number of founders: the nodes 1..=members.
     members: u64,
-    /// Founders and joiners.
+    /// Number of founders and joiners.
     nodes: u64,
     plan: Vec<Plan>,
     /// Whether data is modelled: one token that any eligible node may acknowledge.
