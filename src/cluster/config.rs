@@ -295,7 +295,7 @@ pub enum DownAllWhenUnstable {
 
 /// The text is not a valid [`DownAllWhenUnstable`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is none of auto, off, on, or a time like `5s`")]
+#[error("`{0}` is not auto, off, on, or a time like `5s`")]
 pub struct InvalidUnstable(String);
 
 impl TryFrom<String> for DownAllWhenUnstable {
@@ -377,8 +377,8 @@ impl StrategyName {
 pub enum ConfigError {
     /// The strategy may keep a side that no configuration permits to continue.
     #[error(
-        "downing strategy {0} may keep a side without a quorum, and this release lets no such side go \
-         on (cluster.downing.trust-downing is not implemented): choose keep-majority, static-quorum \
+        "downing strategy {0} may keep a side without a quorum, and this release stops such a side \
+         (cluster.downing.trust-downing is not implemented): choose keep-majority, static-quorum \
          without a role, down-all or manual"
     )]
     NeedsTrust(StrategyName),
@@ -393,7 +393,7 @@ pub enum ConfigError {
     /// The cluster is large enough for two sides of at least `quorum-size` members each.
     #[error(
         "cluster.downing.static-quorum.quorum-size is {quorum_size}, and {nodes} nodes are \
-         expected: set it to {} or more, else any unreachable node ends the whole cluster",
+         expected: set it to {} or more, otherwise any unreachable node stops the cluster",
         .nodes / 2 + 1
     )]
     QuorumTooSmall {
@@ -421,23 +421,25 @@ pub enum Warning {
     /// The strategy is `auto-down`.
     #[error(
         "downing strategy auto-down is unsafe: every side of a split downs every other one and \
-         goes on"
+         continues"
     )]
     AutoDown,
     /// The setting `trust-downing` is on.
     #[error(
         "cluster.downing.trust-downing is on: survivors alone remove the other nodes, and two \
-         sides of a split may go on side by side"
+         sides of a split may continue independently"
     )]
     TrustDowning,
     /// The cluster is expected to have two nodes.
     #[error(
-        "two nodes survive only the loss of the younger one: without a third party no rule can do \
-         better; add a node"
+        "a cluster of two nodes survives only the loss of the younger one: no strategy can do better \
+         without a third party; add a node"
     )]
     TwoNodes,
     /// The strategy is `manual`: members are downed only by an operator.
-    #[error("downing strategy manual: what runs on a lost node stays there until down(node)")]
+    #[error(
+        "downing strategy manual: entities of a lost node start elsewhere only after down(node)"
+    )]
     Manual,
 }
 

@@ -94,7 +94,7 @@ pub enum GossipRefused {
         theirs: ClusterId,
     },
     /// The sender is not a member of this state, or is Down.
-    #[error("gossip from replica {0}, which is no living member here")]
+    #[error("gossip from replica {0}, which is not a member here or is Down")]
     Stranger(ReplicaId),
     /// The sender was removed and does not know it: send it this state, so that it stops.
     #[error("gossip from replica {0}, which was removed from the cluster")]
@@ -109,7 +109,7 @@ pub enum GossipRefused {
         len: usize,
     },
     /// A counter exceeds the one held here by more than an honest node can have raised it.
-    #[error("a counter of {number}; from what is held here, at most {limit} can have been reached")]
+    #[error("counter {number} exceeds {limit}, the most that is plausible by the local state")]
     Jump {
         /// Counter of the sender.
         number: u64,

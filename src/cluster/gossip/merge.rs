@@ -35,7 +35,7 @@ impl Gossip {
     /// # Panics
     /// If the cluster ids differ. [`receive`](Self::receive) checks them before.
     pub fn merge(&mut self, other: &Self) -> Merged {
-        assert_eq!(self.cluster(), other.cluster(), "clusters formed apart never merge");
+        assert_eq!(self.cluster(), other.cluster(), "separately founded clusters never merge");
         if self.content == other.content {
             self.seen.extend(&other.seen);
             return Merged::Same;

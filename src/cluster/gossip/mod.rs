@@ -97,13 +97,13 @@ pub enum JoinRefused {
     #[error("replica {0} of the same peer is still a member; retry when it is removed")]
     OtherIncarnation(ReplicaId),
     /// The cluster has [`MEMBERS_MAX`] members.
-    #[error("the cluster has {MEMBERS_MAX} members, which is as many as are supported")]
+    #[error("the cluster has {MEMBERS_MAX} members, which is the maximum")]
     Full,
     /// The cluster prepares for a full shutdown.
     #[error("the cluster prepares for a full shutdown; start the node when the cluster is back")]
     PreparingForShutdown,
     /// The description of the node exceeds a limit.
-    #[error("the node's description breaks a bound")]
+    #[error("the node's description exceeds a limit")]
     Invalid(#[source] InvalidMember),
 }
 
@@ -112,10 +112,10 @@ pub enum JoinRefused {
 #[non_exhaustive]
 pub enum StatusRefused {
     /// There is no such member.
-    #[error("replica {0} is no member of the cluster")]
+    #[error("replica {0} is not a member of the cluster")]
     Unknown(ReplicaId),
     /// The transition is not permitted.
-    #[error("a member that is {from} does not become {to}")]
+    #[error("a member cannot change from {from} to {to}")]
     Step {
         /// Present status of the member.
         from: Status,
@@ -393,7 +393,7 @@ impl Gossip {
     ///
     /// A node that learns of its own removal stops; it does not record it.
     pub fn remove(&mut self, by: ReplicaId, who: &[ReplicaId]) -> bool {
-        assert!(!who.contains(&by), "a removed node tells nobody");
+        assert!(!who.contains(&by), "a removed node announces nothing");
         let any = self.bury(who);
         if any {
             self.content.tidy();
@@ -423,7 +423,7 @@ impl Gossip {
     /// version is incremented, so that the resulting equal states need no merge. Only `me` is known
     /// to have seen the result.
     pub fn follow(&mut self, me: ReplicaId, up: &[(ReplicaId, u64)], gone: &[ReplicaId]) -> bool {
-        assert!(!gone.contains(&me), "a removed node tells nobody");
+        assert!(!gone.contains(&me), "a removed node announces nothing");
         let mut any = false;
         for &(id, up_number) in up {
             if let Some(member) = self.content.members.get_mut(&id)

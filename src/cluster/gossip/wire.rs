@@ -40,13 +40,13 @@ const NESTING_MAX: usize = 16;
 #[non_exhaustive]
 pub enum GossipDecodeError {
     /// The input is longer than [`GOSSIP_BYTES_MAX`].
-    #[error("{len} bytes of gossip, at most {GOSSIP_BYTES_MAX} are taken")]
+    #[error("{len} bytes of gossip, at most {GOSSIP_BYTES_MAX} are allowed")]
     TooLong {
         /// Length of the input in bytes.
         len: usize,
     },
     /// The input is malformed or exceeds a limit.
-    #[error("{len} bytes of gossip do not decode")]
+    #[error("cannot decode {len} bytes of gossip")]
     Malformed {
         /// Length of the input in bytes.
         len: usize,
@@ -68,22 +68,22 @@ pub enum InvalidGossip {
         limit: usize,
     },
     /// A number exceeds [`COUNTER_MAX`], or is 0 where entries of 0 are omitted.
-    #[error("{0} is no count that a cluster lives to see")]
+    #[error("counter {0} is out of range")]
     Counter(u64),
     /// An incarnation is listed twice where it may occur once.
     #[error("replica {0} is listed twice")]
     Twice(ReplicaId),
     /// An incarnation that is not a member is listed where only members may be.
-    #[error("replica {0} is no member and is listed as if it were")]
+    #[error("replica {0} is listed but is not a member")]
     NoMember(ReplicaId),
     /// A member has a tombstone, or a tombstone is at or below the horizon.
-    #[error("replica {0} has a tombstone that it cannot have")]
+    #[error("replica {0} has an invalid tombstone")]
     Tombstone(ReplicaId),
     /// A node accuses itself.
     #[error("replica {0} accuses itself")]
     SelfAccused(ReplicaId),
     /// A member exceeds a limit.
-    #[error("a member is not well formed")]
+    #[error("invalid member")]
     Member(#[from] InvalidMember),
 }
 

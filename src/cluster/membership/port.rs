@@ -267,7 +267,7 @@ pub enum StopReason {
     #[error("this node has left the cluster")]
     Left,
     /// Other members declared it dead.
-    #[error("this node was declared dead by the others; restart it to join again")]
+    #[error("this node was declared dead by other members; restart it to join again")]
     Downed,
     /// Its downing strategy stops this side of a split.
     #[error("the downing strategy ends this side of a split")]
@@ -277,19 +277,20 @@ pub enum StopReason {
     Removed,
     /// No member is left of the cluster that admitted it, and no configuration contained it.
     #[error(
-        "the cluster that let this node in has no member left, and no configuration had this node; \
-         start it again: it has no data directory and founds or joins as any new node"
+        "the cluster that admitted this node has no member left, and no configuration contained \
+         this node; restart it: it has no data directory and founds or joins like any new node"
     )]
     Orphaned,
     /// The members of the cluster that admitted it do not answer, and no configuration contained
     /// it.
     #[error(
-        "no member of the cluster that let this node in has answered for long, and no configuration \
-         had this node; start it again: it has no data directory and founds or joins as any new node"
+        "no member of the cluster that admitted this node has answered for long, and no \
+         configuration contained this node; restart it: it has no data directory and founds or joins \
+         like any new node"
     )]
     Stranded,
     /// It could not join within `shutdown-after-unsuccessful-join`.
-    #[error("no cluster took this node in within the time that is set")]
+    #[error("no cluster admitted this node within the configured time")]
     NotJoined,
 }
 
@@ -301,7 +302,7 @@ pub enum Doubt {
     #[error("its data directory is a copy, and the original may be in use")]
     Copied,
     /// A member of the cluster answers: the directory contains an older state of this node.
-    #[error("a member of it answers, which may let this node in")]
+    #[error("a member of it answers and may admit this node")]
     Member,
     /// A seed belongs to another cluster.
     #[error("a seed belongs to cluster {0}")]
@@ -367,7 +368,7 @@ pub enum Notice {
     #[error(
         "cluster {cluster} has no member left: this node{} belonged to it and {} stopped since, and \
          this release cannot resume a cluster of several nodes that stopped. Starting more of them \
-         does not help, unless one was its only member at the end. The way out: stop them, delete the \
+         does not help, unless one was its only member at the end. To continue, stop them, delete the \
          file `membership` in the data directory of each, and start them; they found a new cluster",
         and_those_at(stopped),
         if stopped.is_empty() { "was" } else { "all were" }
@@ -380,9 +381,9 @@ pub enum Notice {
     },
     /// The only member of a cluster has restarted and resumed it.
     #[error(
-        "this node was the only member of cluster {cluster} and goes on with it in configuration \
+        "this node was the only member of cluster {cluster} and resumes it in configuration \
          {configuration}, the successor of {before}; replicated data that only its former process \
-         held are gone"
+         held is lost"
     )]
     Resumed {
         /// The cluster that was resumed.
@@ -394,10 +395,10 @@ pub enum Notice {
     },
     /// The only member of a cluster has restarted, but there is a reason not to resume it alone.
     #[error(
-        "this node was the only member of cluster {cluster} and does not go on alone, because \
-         {because}. If no other process goes on with that cluster, `ostraca recover --force` on this \
-         node does; to join another cluster, delete the file `membership` in its data directory and \
-         start it again"
+        "this node was the only member of cluster {cluster} and does not resume it alone, because \
+         {because}. If no other process continues that cluster, `ostraca recover --force` on this \
+         node resumes it; to join another cluster, delete the file `membership` in its data directory \
+         and restart it"
     )]
     NotResumed {
         /// The cluster in the data directory.
@@ -407,9 +408,9 @@ pub enum Notice {
     },
     /// Seeds agreed on a cluster, but a majority of its first members failed before it began.
     #[error(
-        "the seeds agreed on cluster {cluster}, and too many of its first members ended before it \
-         began: the others can do nothing. If one of them runs, `ostraca recover --force` there \
-         goes on with it; if none does, start the seeds with empty data directories"
+        "the seeds agreed on cluster {cluster}, and too many of its first members failed before it \
+         began for the others to continue. If one of them runs, `ostraca recover --force` there \
+         resumes the cluster; otherwise start the seeds with empty data directories"
     )]
     FoundersLost {
         /// The cluster that was founded.
@@ -417,9 +418,9 @@ pub enum Notice {
     },
     /// The member that admitted this node has failed, and no other member knows this node.
     #[error(
-        "no member that this node knows is alive, and no configuration has this node: it asks its \
-         seeds and the members' addresses to be let in anew. Without a data directory it ends itself \
-         once it knows that no member is left, or after a minute: have a supervisor start it again"
+        "no member that this node knows is alive, and no configuration contains this node: it asks \
+         its seeds and the members' addresses for admission again. Without a data directory it stops \
+         once it knows that no member is left, or after a minute: let a supervisor restart it"
     )]
     OrphanRecovery,
     /// No seed is a member, and no invited seed joins.
@@ -439,8 +440,8 @@ pub enum Notice {
     },
     /// A node of another cluster was met. Clusters never merge.
     #[error(
-        "met node {node} of cluster {theirs}, this one is of {ours}: clusters formed apart never \
-         merge; stop one of them"
+        "met node {node} of cluster {theirs}, this node is of {ours}: separately founded \
+         clusters never merge; stop one of them"
     )]
     ForeignCluster {
         /// The node of the other cluster.
@@ -475,15 +476,15 @@ pub enum Notice {
     NotForced(NotRecovered),
     /// This side has no quorum and waits before it stops.
     #[error(
-        "this side has no quorum: nothing runs here, and it ends itself in {ends_in:?}, unless the \
-         others come back; if they are lost for good, `ostraca recover` is the way out"
+        "this side has no quorum: nothing runs here, and it stops in {ends_in:?} unless the \
+         others return; if they are lost for good, run `ostraca recover`"
     )]
     WithoutQuorum {
         /// Remaining time, as known now.
         ends_in: Duration,
     },
     /// Another peer answers at the address of a member.
-    #[error("{address} of member {member} is answered by another peer, {by}")]
+    #[error("another peer, {by}, answers at address {address} of member {member}")]
     AddressTaken {
         /// The address that was dialled.
         address: Address,

@@ -41,8 +41,8 @@ pub struct Recovery {
 pub enum NotRecovered {
     /// The node is not a member of an installed configuration.
     #[error(
-        "this node is no member of an installed configuration: ask one that was Up when the others \
-         were lost (`ostraca members` says who is)"
+        "this node is not a member of an installed configuration: ask one that was Up when the \
+         others were lost (`ostraca members` lists them)"
     )]
     NoMember,
     /// The whole cluster was stopped.
@@ -60,13 +60,13 @@ pub enum NotRecovered {
     /// The node holds the hosting lease, so a quorum answers.
     #[error(
         "there is nothing to recover: this node holds the hosting lease, so a quorum answers it; \
-         who is dead is removed without your help, or by `node.cluster().down(..)`"
+         dead members are removed automatically, or by `node.cluster().down(..)`"
     )]
     Serves,
     /// The node reaches a quorum.
     #[error(
         "there is nothing to recover: this node reaches {reached} of {voters} voters, which is a \
-         quorum; wait until it decides, or name the dead by `node.cluster().down(..)`"
+         quorum; wait until it decides, or remove dead members by `node.cluster().down(..)`"
     )]
     Quorum {
         /// Number of voters that it reaches, including itself.

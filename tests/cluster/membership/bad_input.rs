@@ -362,5 +362,5 @@ fn node_stops_searching_only_if_configured() {
     assert!(is_searching(&sim, 0));
     until(&mut sim, 3, |sim| at(sim, 0).over.is_some());
     let why = at(&sim, 0).over.map(|why| why.to_string());
-    assert_eq!(why.as_deref(), Some("no cluster took this node in within the time that is set"));
+    assert_eq!(why.as_deref(), Some("no cluster admitted this node within the configured time"));
 }

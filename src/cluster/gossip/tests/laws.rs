@@ -115,7 +115,7 @@ fn equal_members_are_shared() {
 }
 
 #[test]
-#[should_panic(expected = "clusters formed apart never merge")]
+#[should_panic(expected = "separately founded clusters never merge")]
 fn merging_two_clusters_panics() {
     let mut ours = state("A");
     let mut theirs = state("A");
