@@ -1,7 +1,9 @@
-//! What one batch has changed, and who waits for which entries of a push.
+//! The changes of one batch, joined per key ([`Batch`]), and the requests that wait for each entry
+//! of a push ([`Awaited`]).
 //!
-//! Both are asked for at each write, so they cost a look-up in a tree and a place in a list. Peers
-//! and users choose the names of keys: a hash table would need a keyed hash, and a sort at the end.
+//! Every write uses both, so each costs a look-up in a tree and a slot in a list. A hash table
+//! would need a keyed hash, because peers and users choose the names of keys, and a sort at the
+//! end.
 
 use std::collections::BTreeMap;
 
@@ -14,18 +16,19 @@ use crate::key::KeyName;
 use crate::types::Term;
 use crate::types::delta::Delta;
 
-/// Who waits for one entry: nearly always one.
+/// Requests that wait for one entry; nearly always one.
 pub(super) type Waiting = SmallVec<[RequestId; 1]>;
 
-/// What one batch has changed of a key, and who waits for others to hold it.
+/// The joined change of one key in a batch, and the requests that wait until other replicas hold
+/// it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fresh {
-    /// `None`: nothing changed here.
+    /// `None` if the batch did not change the key.
     pub(super) delta: Option<Delta>,
     pub(super) term: Option<Term>,
-    /// Who waits for the delta; nobody if there is none.
+    /// Requests that wait until others hold the delta. Empty without a delta.
     pub(super) waiting: Waiting,
-    /// Who waits for all that is here.
+    /// Requests that wait until others hold everything that this replica holds of the key.
     pub(super) asking: Waiting,
 }
 
@@ -62,7 +65,7 @@ impl Batch {
         self.all.is_empty()
     }
 
-    /// Joins a change with what there is of its key.
+    /// Joins a change with the earlier changes of its key.
     pub(super) fn add(
         &mut self,
         key: &KeyName,
@@ -77,23 +80,23 @@ impl Batch {
         self.all[at].add(delta, term, waiting);
     }
 
-    /// Whether there is something of this key under another term.
+    /// Whether the batch holds a change of this key under another term.
     pub(super) fn has_other(&self, key: &KeyName, term: Option<Term>) -> bool {
         !self.is_empty() && self.at.get(&place(key)).is_some_and(|at| self.all[*at].term != term)
     }
 
-    /// All of it, in the order of the keys' places.
+    /// Takes all changes, in the store's order of keys.
     pub(super) fn take(&mut self) -> Vec<(KeyName, Fresh)> {
         let (order, mut all) = (std::mem::take(&mut self.at), std::mem::take(&mut self.all));
         order.into_iter().map(|((_, key), at)| (key, std::mem::take(&mut all[at]))).collect()
     }
 }
 
-/// Who waits for which entries of a push.
+/// The requests that wait for each entry of a push.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Awaited {
-    of: Vec<Waiting>, // by entry; empty when nobody waits for any
-    entries: usize,   // of these: that somebody waits for
+    of: Vec<Waiting>, // by entry; empty if no request waits for any
+    entries: usize,   // entries of `of` that a request waits for
 }
 
 impl From<Vec<Waiting>> for Awaited {
@@ -106,29 +109,29 @@ impl From<Vec<Waiting>> for Awaited {
 }
 
 impl Awaited {
-    /// Nobody waits for anything.
+    /// Whether no request waits for any entry.
     pub(super) const fn is_empty(&self) -> bool {
         self.entries == 0
     }
 
-    /// Entries that somebody waits for.
+    /// Number of entries that a request waits for.
     pub(super) const fn len(&self) -> usize {
         self.entries
     }
 
-    /// Who waits for an entry; nobody for one that is not there.
+    /// Requests that wait for an entry; none for an index out of range.
     pub(super) fn of(&self, index: u32) -> &[RequestId] {
         let at = usize::try_from(index).ok();
         at.and_then(|at| self.of.get(at)).map_or(&[], |waiting| waiting)
     }
 
-    /// Everybody, with what they wait for, in the order of the entries.
+    /// All waiting requests with the index of the entry, in the order of the entries.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, RequestId)> + '_ {
         let entries = (0_u32..).zip(&self.of);
         entries.flat_map(|(index, waiting)| waiting.iter().map(move |id| (index, *id)))
     }
 
-    /// A request waits for an entry no more.
+    /// Records that a request no longer waits for an entry.
     pub(super) fn remove(&mut self, index: u32, request: RequestId) {
         let at = usize::try_from(index).ok();
         let Some(waiting) = at.and_then(|at| self.of.get_mut(at)) else { return };

@@ -1,4 +1,5 @@
-//! The end of a batch: its changes leave for the other replicas.
+//! The end of a batch: its changes are joined per key, cut into frames and pushed to the other
+//! replicas (docs/protocol/replication.md#push-to-all-at-the-end-of-the-batch).
 
 use std::collections::BTreeSet;
 
@@ -14,23 +15,24 @@ use crate::clock::Now;
 use crate::id::ReplicaId;
 
 impl Replicator {
-    /// Sends the changes of this batch to every replica.
+    /// Pushes the changes of this batch. A replica that is not a member yet keeps them until it is;
+    /// an excluded one drops them.
     pub(super) fn flush(&mut self, now: Now, out: &mut Out) {
         if self.pushes.fresh_since().is_none() {
             return;
         }
         if !self.epochs.is_member() && !self.epochs.is_excluded() {
-            return self.pushes.put_off(); // until it is a member
+            return self.pushes.put_off(); // until this replica is a member
         }
         let fresh = self.pushes.take_fresh();
         if self.epochs.is_excluded() {
-            return; // it never is one again
+            return; // an excluded replica never becomes a member again
         }
         let mut entries = Vec::with_capacity(fresh.len());
-        let mut waiting = Vec::with_capacity(fresh.len()); // for each of the entries
+        let mut waiting = Vec::with_capacity(fresh.len()); // one for each of `entries`
         for (key, mut fresh) in fresh {
             let Some(held) = self.store.get(&key) else { continue };
-            // A request answered within the batch would wait for ever.
+            // Requests that were answered within the batch would never be removed from the push.
             fresh.waiting.retain(|id| self.writes.get(*id).is_some());
             fresh.asking.retain(|id| self.writes.get(*id).is_some());
             let term = fresh.term;
@@ -54,8 +56,8 @@ impl Replicator {
         }
     }
 
-    /// The contents that peers get of a key that a batch has changed, each with the requests that wait
-    /// for it: the change first, then the question for the whole value, which finds the change there.
+    /// The contents to push for a changed key, each with the requests that wait for it: the change
+    /// first, then a probe for everything held here, so that the probe finds the change applied.
     fn told(held: &Held, fresh: Fresh, deltas: bool) -> SmallVec<[(Content, Waiting); 2]> {
         let Fresh { delta, mut waiting, mut asking, .. } = fresh;
         let mut told = SmallVec::new();

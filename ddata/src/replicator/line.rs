@@ -1,10 +1,12 @@
-//! What is on its way to one peer: when it counts as lost, and when a silent peer is asked.
+//! The retransmission state of one peer: which pushes count as lost, and when a silent peer is
+//! asked.
 //!
-//! As TCP's RACK-TLP (RFC 8985) and QUIC (RFC 9002) do it: what was sent before something that has
-//! arrived, and waits for longer than answers take, is lost and goes again at once. While nothing
-//! arrives only the oldest sending is repeated, ever more rarely; the first answer tells which of
-//! the rest are lost. Every sending has a number that its acknowledgement brings back, so that
-//! round trips are measured on what was sent again too. Knows ids of pushes, not what they bring.
+//! Loss detection follows RACK-TLP (RFC 8985) and QUIC (RFC 9002). A push is lost, and resent at
+//! once, if it was sent before another one that has arrived and has waited for longer than the
+//! patience. While nothing is answered, only the oldest push is resent, with growing intervals; the
+//! first answer then shows which of the others are lost
+//! (docs/protocol/replication.md#a-silent-peer-is-asked-for-the-oldest-push). Every sending has a
+//! number that its acknowledgement returns, so that resent pushes can be measured, too.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -14,7 +16,8 @@ use smallvec::{SmallVec, smallvec};
 use super::pace::RoundTrips;
 use crate::clock::Instant;
 
-/// Sendings of one push that are told apart; later ones bear the last number and measure nothing.
+/// Number of sendings of one push that are distinguished. Later ones share the last number and
+/// measure no round trip.
 pub(super) const SENDINGS: u64 = 16;
 
 /// A push that was sent once.
@@ -22,44 +25,44 @@ pub(super) const SENDINGS: u64 = 16;
 struct Sent {
     push: u64,
     at: Instant,
-    over: bool, // it was acknowledged, or is sent again
+    over: bool, // it was acknowledged, or has moved to `again`
 }
 
 /// A push that was sent more than once.
 #[derive(Clone, Debug)]
 struct Again {
-    at: SmallVec<[Instant; 2]>, // of each sending ≤ SENDINGS
+    at: SmallVec<[Instant; 2]>, // time of each sending; ≤ SENDINGS
     due: Instant,
 }
 
-/// See the module's page.
+/// The retransmission state of one peer, by numbers of pushes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Line {
     trips: RoundTrips,
-    once: VecDeque<Sent>, // in their order ≤ 2 × open pushes + SLACK, of which:
-    over: usize,
-    again: BTreeMap<u64, Again>,   // ≤ open pushes
-    due: BTreeSet<(Instant, u64)>, // of `again`
-    arrived: Option<Instant>,      // when the latest of what is known to have arrived was sent
-    unanswered: u32,               // questions since the last answer
-    ask_at: Instant,               // while there are such
-    next: Option<Instant>,         // when something is due: asked for far more often than it moves
+    once: VecDeque<Sent>, // pushes sent once, in order; ≤ 2 × open pushes + SLACK
+    over: usize,          // number of `once` that are over
+    again: BTreeMap<u64, Again>, // ≤ open pushes
+    due: BTreeSet<(Instant, u64)>, // deadlines of `again`
+    arrived: Option<Instant>, // latest time of sending of anything known to have arrived
+    unanswered: u32,      // questions since the last answer
+    ask_at: Instant,      // time of the next question; only if `unanswered` > 0
+    next: Option<Instant>, // the next deadline, cached: read more often than it changes
 }
 
-/// Acknowledged pushes that may stand between others before the list is tidied.
+/// Number of finished pushes kept in the list before it is compacted.
 const SLACK: usize = 64;
 
-/// What a line's time has come for.
+/// The result of an expired deadline.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Due {
-    /// To be sent again.
+    /// The pushes that must be sent again.
     pub(super) pushes: Vec<u64>,
-    /// The peer has not answered so many questions.
+    /// Number of questions that the peer has not answered.
     pub(super) unanswered: u32,
 }
 
 impl Line {
-    /// A push leaves for the first time.
+    /// Records that a push is sent for the first time.
     pub(super) fn sent(&mut self, push: u64, now: Instant) {
         if self.unanswered > 0 && self.is_idle() {
             self.ask_at = now + self.trips.patience(self.unanswered);
@@ -72,7 +75,7 @@ impl Line {
         self.reckon();
     }
 
-    /// Something of a push leaves once more; the number of this sending.
+    /// Records that part of a push is sent again, and returns the number of this sending.
     pub(super) fn sent_again(&mut self, push: u64, now: Instant) -> u64 {
         let first = self.take_once(push);
         let again = self.again.entry(push).or_insert_with(|| Again {
@@ -90,7 +93,8 @@ impl Line {
         number
     }
 
-    /// An acknowledgement of one sending: how long it took, if that is known.
+    /// Processes an acknowledgement of one sending, and returns the round-trip time if the sending
+    /// is known.
     pub(super) fn answered(&mut self, push: u64, number: u64, now: Instant) -> Option<Duration> {
         let took = self.measure(push, number, now);
         self.reckon();
@@ -109,12 +113,12 @@ impl Line {
         Some(now - at)
     }
 
-    /// How long an answer is waited for after so many questions.
+    /// How long to wait for an answer after this many questions.
     pub(super) fn patience(&self, tries: u32) -> Duration {
         self.trips.patience(tries)
     }
 
-    /// Nothing of a push is owed any more.
+    /// Removes a push, because the peer has acknowledged it or it is left to anti-entropy.
     pub(super) fn done(&mut self, push: u64) {
         if let Some(again) = self.again.remove(&push) {
             self.due.remove(&(again.due, push));
@@ -123,7 +127,7 @@ impl Line {
         self.reckon();
     }
 
-    /// The peer may have lost everything: it is asked anew, as one that answers.
+    /// Treats the peer as one that answers again, because a new link to it came up.
     pub(super) fn renewed(&mut self) {
         self.unanswered = 0;
         self.reckon();
@@ -137,7 +141,7 @@ impl Line {
         (!self.once[at].over).then_some(at)
     }
 
-    /// Takes a push off the list of those sent once; when that was.
+    /// Removes a push from the list of those sent once, and returns when it was sent.
     fn take_once(&mut self, push: u64) -> Option<Instant> {
         let place = self.place(push)?;
         let sent = &mut self.once[place];
@@ -155,19 +159,19 @@ impl Line {
         self.once.is_empty() && self.again.is_empty()
     }
 
-    /// Everything that is owed, the oldest first.
+    /// All pushes that the peer has not acknowledged, oldest first.
     pub(super) fn owed(&self) -> BTreeSet<u64> {
         let once = self.once.iter().filter(|sent| !sent.over).map(|sent| sent.push);
         once.chain(self.again.keys().copied()).collect()
     }
 
-    /// When something is lost or the peer is to be asked.
+    /// When a push counts as lost or the peer must be asked.
     #[inline]
     pub(super) const fn due(&self) -> Option<Instant> {
         self.next
     }
 
-    /// Finds out anew what is due next, after every change.
+    /// Recomputes the next deadline. Called after every change.
     fn reckon(&mut self) {
         self.next = if self.is_idle() {
             None
@@ -180,7 +184,7 @@ impl Line {
         };
     }
 
-    /// What goes again now.
+    /// Returns the pushes that must be resent now: the lost ones, and the oldest one as a question.
     pub(super) fn take_due(&mut self, now: Instant) -> Due {
         if self.due().is_none_or(|at| at > now) {
             return Due::default();
@@ -239,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_before_something_that_arrived_is_lost_when_it_is_late() {
+    fn late_push_sent_before_an_arrived_one_is_lost() {
         let mut line = quick();
         line.sent(2, at(100));
         line.sent(3, at(101));
@@ -250,11 +254,11 @@ mod tests {
         assert_eq!(line.take_due(at(119)), Due::default());
         assert_eq!(line.take_due(at(120)), Due { pushes: vec![2], unanswered: 0 });
         assert_eq!(line.sent_again(2, at(120)), 1);
-        assert_eq!(line.due(), Some(at(122)), "4 is owed still");
+        assert_eq!(line.due(), Some(at(122)), "push 4 is still not acknowledged");
     }
 
     #[test]
-    fn a_silent_peer_is_asked_for_the_oldest_only_and_ever_more_rarely() {
+    fn silent_peer_is_asked_for_the_oldest_with_backoff() {
         let mut line = quick();
         (2..1_000).for_each(|push| line.sent(push, at(100)));
         let (mut asked, mut when) = (0, Vec::new());
@@ -269,11 +273,11 @@ mod tests {
             }
         }
         assert_eq!(when[..5], [120, 160, 240, 400, 720].map(at));
-        assert!(asked < 12, "2 s apart at most: {asked}");
+        assert!(asked < 12, "intervals grow up to 2 s, so there are few questions: {asked}");
     }
 
     #[test]
-    fn the_first_answer_after_silence_brings_all_that_was_lost_at_once() {
+    fn first_answer_after_silence_resends_all_lost_at_once() {
         let mut line = quick();
         (2..100).for_each(|push| line.sent(push, at(100)));
         assert_eq!(line.take_due(at(120)).pushes, [2]);
@@ -281,13 +285,13 @@ mod tests {
         line.sent(100, at(125));
         line.answered(2, 1, at(130));
         line.done(2);
-        assert_eq!(line.due(), Some(at(120)), "at once");
+        assert_eq!(line.due(), Some(at(120)), "the deadline has passed already");
         let due = line.take_due(at(130));
         assert_eq!(due, Due { pushes: (3..100).collect(), unanswered: 0 });
     }
 
     #[test]
-    fn a_round_trip_above_all_patience_is_learned_from_what_was_sent_again() {
+    fn round_trips_longer_than_the_patience_are_learned() {
         let mut line = quick();
         let mut again = 0;
         // One push every 100 ms, each sending answered after 500 ms.
@@ -315,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_again_in_vain_goes_ever_more_rarely() {
+    fn repeatedly_lost_push_is_resent_with_backoff() {
         let mut line = quick();
         line.sent(2, at(100));
         let mut again = Vec::new();
@@ -335,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_of_nothing_measures_nothing() {
+    fn acknowledgement_of_unknown_sending_measures_nothing() {
         let mut line = quick();
         line.sent(2, at(100));
         assert_eq!(line.answered(9, 0, at(110)), None);
@@ -347,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_holds_little_more_than_what_is_owed() {
+    fn list_of_sent_pushes_is_compacted() {
         let mut line = quick();
         line.sent(2, at(100));
         for push in 3..10_000 {

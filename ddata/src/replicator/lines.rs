@@ -1,4 +1,5 @@
-//! The [`Line`]s to all peers, in one piece: after every batch somebody asks which is due first.
+//! The retransmission state ([`Line`]) of all peers, in one sorted list, because the earliest
+//! deadline over all peers is asked for after every batch.
 
 use smallvec::SmallVec;
 
@@ -6,7 +7,7 @@ use super::line::Line;
 use crate::clock::Instant;
 use crate::id::ReplicaId;
 
-/// See the module's page.
+/// The lines to all peers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lines {
     all: Vec<(ReplicaId, Line)>, // ≤ peers, in their order
@@ -22,7 +23,7 @@ impl Lines {
         Some(&mut self.all[at].1)
     }
 
-    /// The line to a peer, a new one if nothing was ever sent there.
+    /// The line to a peer. A new one is created for a peer to which nothing was sent yet.
     pub(super) fn to(&mut self, peer: ReplicaId) -> &mut Line {
         let at = self.place(peer).unwrap_or_else(|at| {
             self.all.insert(at, (peer, Line::default()));
@@ -37,12 +38,12 @@ impl Lines {
         }
     }
 
-    /// When something is lost or somebody is to be asked.
+    /// The earliest deadline of all lines.
     pub(super) fn due(&self) -> Option<Instant> {
         self.all.iter().filter_map(|(_, line)| line.due()).min()
     }
 
-    /// Peers whose lines are due.
+    /// The peers whose deadline has passed.
     pub(super) fn late(&self, now: Instant) -> SmallVec<[ReplicaId; 8]> {
         let late = |line: &Line| line.due().is_some_and(|at| at <= now);
         self.all.iter().filter(|(_, line)| late(line)).map(|(peer, _)| *peer).collect()

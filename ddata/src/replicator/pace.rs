@@ -1,27 +1,31 @@
-//! How fast peers answer: the p95 of recent round trips, which sets every resend.
+//! Round-trip times of peers and the *patience*: how long an answer is waited for before a resend.
 //!
-//! A round trip longer than all before is waited for before the 95th percentile knows it. Where
-//! answers do not tell which sending they answer, what was asked twice is not measured, and the
-//! longer patience stays until something is answered at the first asking (Karn and Partridge,
-//! 1987; RFC 6298, 5.5).
+//! The patience is twice the 95th percentile of the last 64 round trips, or twice the latest one if
+//! that was longer, so that it follows a slower peer at once. Some answers do not tell which
+//! sending they answer. Then only answers to first sendings are measured, and the doubled patience
+//! is kept until one of them arrives (Karn and Partridge, 1987; RFC 6298, 5.5).
 
 use std::time::Duration;
 
 const SAMPLES: usize = 64;
 
-/// Before anything was measured, and never less than the second.
+/// The round trip assumed before anything was measured.
 const FIRST: Duration = Duration::from_millis(50);
+
+/// The lower bound of the patience once anything was measured.
 const LEAST: Duration = Duration::from_millis(5);
+
+/// The upper bound of the patience.
 const MOST: Duration = Duration::from_secs(2);
 
-/// Round trips of the last 64 answers.
+/// The round trips of the last 64 answers.
 #[derive(Clone, Debug)]
 pub(super) struct RoundTrips {
     samples: Vec<u64>, // ns; ≤ SAMPLES
     next: usize,
-    sorted: Vec<u64>, // the same, so that whoever asks how long to wait does not sort
-    base: Duration,   // how long the first answer is waited for: asked for far more often
-    backed_off: u32,  // times the patience is doubled until the next sample
+    sorted: Vec<u64>, // the same samples in order, so that p95 needs no sort
+    base: Duration,   // the patience of a first sending; read far more often than it changes
+    backed_off: u32,  // number of doublings of the patience until the next sample
 }
 
 impl Default for RoundTrips {
@@ -42,7 +46,7 @@ impl RoundTrips {
         } else {
             let oldest = std::mem::replace(&mut self.samples[self.next], nanos);
             let (from, to) = (place(&self.sorted, oldest), place(&self.sorted, nanos));
-            // Only what lies between the two moves.
+            // Only the samples between the two places move.
             if from < to {
                 self.sorted.copy_within(from + 1..to, from);
                 self.sorted[to - 1] = nanos;
@@ -60,13 +64,13 @@ impl RoundTrips {
         self.sorted.get(at).map_or(FIRST, |nanos| Duration::from_nanos(*nanos))
     }
 
-    /// A question went out for the `tries`-th time again.
+    /// Records that a question was sent for the `tries`-th time after the first.
     pub(super) fn asked_again(&mut self, tries: u32) {
         self.backed_off = self.backed_off.max(tries);
     }
 
-    /// How long to wait for an answer before the question goes out again: twice the p95 (or the
-    /// latest round trip, if that was longer), doubled with every try.
+    /// How long to wait for an answer before the question is sent again: twice the p95 (or the
+    /// latest round trip, if that was longer), doubled with every try, at most [`MOST`].
     pub(super) fn patience(&self, tries: u32) -> Duration {
         match tries.max(self.backed_off).min(10) {
             0 => self.base,
@@ -93,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_trip_longer_than_all_before_is_waited_for_at_once() {
+    fn longest_round_trip_raises_the_patience_at_once() {
         let mut trips = RoundTrips::default();
         (0..64).for_each(|_| trips.note(Duration::from_millis(10)));
         trips.note(Duration::from_millis(500));
@@ -103,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_once_gained_stays_until_something_is_answered() {
+    fn doubled_patience_stays_until_an_answer_is_measured() {
         let mut trips = RoundTrips::default();
         trips.note(Duration::from_millis(10));
         trips.asked_again(1);
@@ -116,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_64_round_trips_count_in_whatever_order_they_came() {
+    fn only_the_last_64_round_trips_count_in_any_order() {
         let (mut trips, mut all) = (RoundTrips::default(), Vec::new());
         for n in 0_u64..1_000 {
             let took = Duration::from_millis(n * 7_919 % 50); // with ties, up and down

@@ -1,10 +1,13 @@
-//! Pushes: every change goes to every replica at once, is resent until it is acknowledged, and is
-//! left to anti-entropy when nobody waits for it any more. When it is resent, [`super::line`] says.
+//! Pushes: every change is sent to the peers at the end of its batch and resent until they
+//! acknowledge it, or until no request waits for it and it is left to anti-entropy. [`super::line`]
+//! decides when to resend.
 //!
 //! The updates of one batch are joined per key and cut into messages once, for all peers. An
-//! acknowledgement says "my context contains these dots"; who lacks what a delta builds on gets
-//! a repair at once. With a change that leans on more than its dots goes a question for all that is
-//! here. Knows no consistency level: [`super::write`] does.
+//! acknowledgement means that the peer's context contains the dots
+//! (docs/protocol/replication.md#acknowledge-what-the-context-contains). A peer that lacks
+//! something that a delta builds on gets a repair at once. A change that relies on more than its
+//! own dots is pushed with a probe for everything held here. Consistency levels are handled in
+//! [`super::write`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,119 +27,125 @@ use crate::key::KeyName;
 use crate::types::Term;
 use crate::types::delta::Delta;
 
-/// Pushes that nobody waits for; the oldest are left to anti-entropy.
+/// Maximum number of open pushes while some of them have no waiting request. Beyond, the oldest of
+/// those is left to anti-entropy
+/// (docs/protocol/replication.md#unawaited-pushes-are-left-to-anti-entropy).
 const IDLE_MAX: usize = 4_096;
 
-/// Bytes of pushes above which those that nobody waits for are left to anti-entropy.
+/// Total bytes of open pushes above which the oldest unawaited ones are left to anti-entropy.
 const IDLE_BYTES_MAX: usize = 64 << 20;
 
-/// Resends of a push that nobody waits for, and questions to a silent peer before what it lacks
-/// is left to anti-entropy.
+/// Number of resends of an unawaited push to a peer, and of unanswered questions to a silent peer,
+/// after which the unawaited pushes that the peer lacks are left to anti-entropy.
 const IDLE_TRIES: u32 = 3;
 
-/// When a peer is asked again that could not count, before any round trip was measured.
+/// Delay before a peer whose answer did not count is asked again, if nothing was ever sent to it.
 const ASK_FIRST: Duration = Duration::from_millis(100);
 
-/// What others must hold before who waits is answered.
+/// The content that other replicas must hold before a waiting request counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Awaits {
-    /// The change that was made.
+    /// The delta of the change.
     Delta,
-    /// All that is here of the key: who holds the change need not hold what was before it.
+    /// Everything that this replica holds of the key. Removals need this, because they may rest on
+    /// earlier changes that the delta does not contain
+    /// (docs/protocol/replication.md#leaning-changes-await-everything).
     All,
 }
 
-/// What a peer has not acknowledged of a push.
+/// The entries of a push that a peer has not acknowledged.
 #[derive(Clone, Debug, PartialEq)]
 enum Missing {
     All,
     Some(BTreeSet<u32>),
 }
 
-/// Changes on their way.
+/// An open push: some peer has not acknowledged it, or a request waits for it.
 #[derive(Clone, Debug)]
 pub(super) struct Push {
     pub(super) entries: Entries,
     pub(super) waiting: Awaited,
     missing: SmallVec<[(ReplicaId, Missing); 4]>, // ≤ peers, each once
-    /// Who holds an entry and could not count it (sealed, or in another configuration): asked
-    /// again while somebody waits for it.
+    /// Entries that a peer holds but acknowledged without counting (it was sealed, or in another
+    /// configuration). The peer is asked again while a request waits for them.
     uncounted: BTreeMap<ReplicaId, BTreeSet<u32>>, // ≤ peers
-    ask: Option<Instant>,                         // when
+    ask: Option<Instant>,                         // when they are asked again
     asked: u32,
-    kept: bool, // somebody flushes: not left to anti-entropy
+    kept: bool, // a flush waits for it: not left to anti-entropy
     bytes: usize,
 }
 
-/// Something that goes to a peer again.
+/// Entries of a push that must be sent to a peer again.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Resend {
     pub(super) push: u64,
     pub(super) to: ReplicaId,
     pub(super) indices: Vec<u32>,
-    /// What this sending is called in its message.
+    /// The push and sending number for the message, see [`name`].
     pub(super) name: u64,
 }
 
-/// What a sending of a push is called in its message and comes back in the acknowledgement.
+/// Combines the numbers of a push and of its sending. The message carries the result, and the
+/// acknowledgement returns it.
 pub(super) const fn name(push: u64, sending: u64) -> u64 {
     push.wrapping_mul(SENDINGS) + sending
 }
 
-/// The push of such a name.
+/// The push number in a [`name`].
 pub(super) const fn push_of(name: u64) -> u64 {
     name / SENDINGS
 }
 
-/// Whether this names the first sending of a push.
+/// Whether a [`name`] means the first sending of a push.
 pub(super) const fn is_first(name: u64) -> bool {
     name.is_multiple_of(SENDINGS)
 }
 
-/// The same push by the name of a sending that measures no round trip: the answer was put off.
+/// The [`name`] of a sending of the same push that measures no round trip, for answers that were
+/// delayed on purpose.
 pub(super) const fn later_than_measured(name: u64) -> u64 {
     self::name(push_of(name), SENDINGS - 1)
 }
 
-/// What an acknowledgement says.
+/// The content of an acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told<'a> {
     pub(super) scope: &'a Scope,
-    /// Entries that were not taken.
+    /// Entries that were refused.
     pub(super) refused: &'a BTreeSet<u32>,
-    /// Those of them that a repair is under way for.
+    /// The refused entries that must be held by the peer later, because it gets a repair.
     pub(super) lacking: &'a BTreeSet<u32>,
     /// Whether it counts in the sender's configuration.
     pub(super) counts: bool,
 }
 
-/// What came of an acknowledgement.
+/// The result of processing an acknowledgement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Acked {
-    /// Entries now held there that somebody waits for, and who.
+    /// Entries that the peer holds now, with the requests that wait for them.
     pub(super) held: Vec<(u32, RequestId)>,
-    /// How long the answer took, if it says which sending it answers.
+    /// The round-trip time, if the answer identifies its sending.
     pub(super) took: Option<Duration>,
 }
 
-/// See the module's page.
+/// The open pushes, and the changes of the present batch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pushes {
     next: u64,
     fresh: Batch,
     fresh_since: Option<Instant>,
-    open: BTreeMap<u64, Push>, // ≤ IDLE_MAX and IDLE_BYTES_MAX, + what requests wait for
-    idle: BTreeSet<u64>,       // those that nobody waits for or flushes ≤ IDLE_MAX
+    open: BTreeMap<u64, Push>, // ≤ IDLE_MAX and IDLE_BYTES_MAX, + those that requests wait for
+    idle: BTreeSet<u64>,       // pushes without a waiting request or flush; ≤ IDLE_MAX
     lines: Lines,
-    asks: BTreeSet<(Instant, u64)>, // of pushes that somebody could not count
-    /// Who may lack something that was left to anti-entropy, and since when.
+    asks: BTreeSet<(Instant, u64)>, // when pushes with uncounted entries are asked again
+    /// Peers that may lack something that was left to anti-entropy, and since when.
     left_behind: BTreeMap<ReplicaId, Instant>, // ≤ peers
     bytes: usize,                   // of the entries of open pushes
 }
 
 impl Pushes {
-    /// Gathers a change of this batch, and who waits for others to hold it, or all that is here.
-    /// The caller has asked whether it [can be joined](Self::has_other) with what waits.
+    /// Adds a change to the present batch, with the request that waits for it, if any. The caller
+    /// must have checked that it [can be joined](Self::has_other) with the batch.
     pub(super) fn add(
         &mut self,
         now: Instant,
@@ -149,23 +158,23 @@ impl Pushes {
         self.fresh.add(key, delta, guard, waiting);
     }
 
-    /// Whether something of this key waits for the end of its batch under another term: that
-    /// can't be joined with this.
+    /// Whether the batch holds a change of this key under another term. The two cannot be joined.
     pub(super) fn has_other(&self, key: &KeyName, term: Option<Term>) -> bool {
         self.fresh.has_other(key, term)
     }
 
-    /// Since when changes wait for the end of their batch.
+    /// When the first change of the present batch was added; `None` if nothing must be pushed.
     pub(super) const fn fresh_since(&self) -> Option<Instant> {
         self.fresh_since
     }
 
-    /// There is nobody to push to yet: what was gathered stays until [`take_up`](Self::take_up).
+    /// Defers the batch, because this node is not a member yet: the changes are kept until
+    /// [`take_up`](Self::take_up).
     pub(super) const fn put_off(&mut self) {
         self.fresh_since = None;
     }
 
-    /// What was put off goes with the end of this batch.
+    /// Resumes deferred changes: they are pushed at the end of the present batch.
     pub(super) fn take_up(&mut self, now: Instant) {
         if !self.fresh.is_empty() {
             self.fresh_since.get_or_insert(now);
@@ -181,7 +190,7 @@ impl Pushes {
         self.open.len()
     }
 
-    /// Opens a push to `peers`; its number.
+    /// Opens a push to `peers` and returns its number.
     pub(super) fn open(
         &mut self,
         now: Instant,
@@ -206,7 +215,7 @@ impl Pushes {
         self.next
     }
 
-    /// Leaves the oldest pushes that nobody waits for to anti-entropy.
+    /// Leaves the oldest unawaited pushes to anti-entropy until the bounds are met.
     fn shed(&mut self, now: Instant) {
         while self.open.len() > IDLE_MAX || self.bytes > IDLE_BYTES_MAX {
             let Some(oldest) = self.idle.first().copied() else { return };
@@ -233,9 +242,9 @@ impl Pushes {
         self.open.get(&id)
     }
 
-    /// Takes an acknowledgement of a sending: everything in its scope but what was refused is held
-    /// by `from`, what is lacking still has to be. A push that somebody waits for stays open though
-    /// all hold it: an epoch may be installed, and counting starts anew.
+    /// Processes an acknowledgement of a sending: `from` holds all entries in its scope except for
+    /// the refused ones; those in `lacking` stay missing. A push with a waiting request stays open
+    /// even if all peers hold it, because counting starts anew if an epoch is installed.
     pub(super) fn acked(
         &mut self,
         now: Instant,
@@ -297,7 +306,7 @@ impl Pushes {
         Acked { held, took }
     }
 
-    /// A request needs no more answers about an entry.
+    /// Records that a request no longer waits for an entry.
     pub(super) fn done_waiting(&mut self, (id, index): (u64, u32), request: RequestId) {
         let Some(push) = self.open.get_mut(&id) else { return };
         push.waiting.remove(index, request);
@@ -314,13 +323,14 @@ impl Pushes {
         }
     }
 
-    /// When something goes again.
+    /// When something must be resent.
     pub(super) fn due(&self) -> Option<Instant> {
         let asks = self.asks.first().map(|(at, _)| *at);
         self.lines.due().into_iter().chain(asks).min()
     }
 
-    /// What goes again now. What nobody waits for and a silent peer lacks is left to anti-entropy.
+    /// Returns the entries that must be resent now. Unawaited pushes that a silent peer lacks are
+    /// left to anti-entropy.
     pub(super) fn take_due(&mut self, now: Instant, trips: &RoundTrips) -> Vec<Resend> {
         let mut resends = Vec::new();
         if self.due().is_none_or(|at| at > now) {
@@ -333,7 +343,7 @@ impl Pushes {
             if due.unanswered > IDLE_TRIES {
                 let owed = line.owed();
                 owed.iter().for_each(|id| self.give_up_if_idle(now, *id, to));
-                // The question that is due goes with what somebody waits for, if with anything.
+                // The question that is due uses the oldest push that remains, if any.
                 let lacks = |id: &u64| self.open.get(id).is_some_and(|push| push.is_owed(to));
                 let first = owed.into_iter().find(lacks);
                 again = first.filter(|_| !again.is_empty()).into_iter().collect();
@@ -355,7 +365,7 @@ impl Pushes {
         resends
     }
 
-    /// Asks those again who could not count what they hold.
+    /// Asks peers again whose answers did not count.
     fn ask_again(&mut self, now: Instant, trips: &RoundTrips, resends: &mut Vec<Resend>) {
         while let Some(&(at, id)) = self.asks.first() {
             if at > now {
@@ -380,7 +390,8 @@ impl Pushes {
         }
     }
 
-    /// A peer may have lost everything: all that it has not acknowledged.
+    /// Resends everything that a peer has not acknowledged, because a new link came up and messages
+    /// may have been lost.
     pub(super) fn renew(&mut self, now: Instant, peer: ReplicaId) -> Vec<Resend> {
         let Some(line) = self.lines.get_mut(peer) else { return Vec::new() };
         line.renewed();
@@ -393,15 +404,17 @@ impl Pushes {
         resends
     }
 
-    /// Something of a push goes to a peer again; what that sending is called.
+    /// Records that part of a push is sent to a peer again, and returns the [`name`] of that
+    /// sending.
     pub(super) fn sent_again(&mut self, now: Instant, id: u64, to: ReplicaId) -> u64 {
         let owed = self.open.get(&id).is_some_and(|push| push.is_owed(to));
         let line = self.lines.get_mut(to).filter(|_| owed);
         name(id, line.map_or(SENDINGS - 1, |line| line.sent_again(id, now)))
     }
 
-    /// Everything that somebody waits for goes to all of `peers` again, or to `everyone` if one of
-    /// them waits for all: an epoch was installed and counting starts anew.
+    /// Resends every awaited push to `peers`, or to `everyone` if one of its requests waits for
+    /// all. Called when an epoch was installed, because counting starts anew
+    /// (docs/protocol/replication.md#acknowledgements-count-in-one-epoch).
     pub(super) fn restart(
         &mut self,
         now: Instant,
@@ -427,7 +440,7 @@ impl Pushes {
         resends
     }
 
-    /// Forgets a peer that was removed.
+    /// Drops the state of a removed peer.
     pub(super) fn forget(&mut self, peer: ReplicaId) {
         self.left_behind.remove(&peer);
         self.lines.remove(peer);
@@ -443,7 +456,8 @@ impl Pushes {
         }
     }
 
-    /// The pushes that are under way now, kept until they are delivered: for a flush.
+    /// Marks the pushes that some peer lacks as kept, for a flush: they are not left to
+    /// anti-entropy. Returns their numbers.
     pub(super) fn keep_all(&mut self) -> BTreeSet<u64> {
         let under_way = self.open.iter_mut().filter(|(_, push)| !push.missing.is_empty());
         let keep = |(id, push): (&u64, &mut Push)| {
@@ -455,7 +469,7 @@ impl Pushes {
         kept
     }
 
-    /// Nobody flushes any more: what was kept for that may be left to anti-entropy again.
+    /// Clears the marks of [`keep_all`](Self::keep_all), because no flush is open.
     pub(super) fn release(&mut self) {
         for (id, push) in self.open.iter_mut().filter(|(_, push)| push.kept) {
             push.kept = false;
@@ -465,14 +479,14 @@ impl Pushes {
         }
     }
 
-    /// Peers that may lack something which was left to anti-entropy.
+    /// The peers that may lack something that was left to anti-entropy.
     pub(super) fn left_behind(&self) -> BTreeSet<ReplicaId> {
         self.left_behind.keys().copied().collect()
     }
 
-    /// A peer was found equal to what this replica held at `then`, but for the changes that were
-    /// not in its sums yet.
-    /// Says whether it lacks nothing now.
+    /// Records that a peer was found equal to the state of this replica at `then`, apart from
+    /// changes that were not in the sums yet. Returns whether the peer has everything that was left
+    /// to anti-entropy.
     pub(super) fn caught_up(&mut self, peer: ReplicaId, then: Instant) -> bool {
         let since = self.left_behind.get(&peer);
         if since.is_some_and(|since| *since + SETTLES_AFTER > then) {
@@ -490,7 +504,8 @@ impl Pushes {
         self.drop(id);
     }
 
-    /// Leaves to anti-entropy what one peer lacks of a push, if nobody waits for it.
+    /// Leaves to anti-entropy the part of a push that one peer lacks, if no request or flush waits
+    /// for the push.
     fn give_up_if_idle(&mut self, now: Instant, id: u64, peer: ReplicaId) {
         let idle = |push: &&mut Push| push.waiting.is_empty() && !push.kept;
         let Some(push) = self.open.get_mut(&id).filter(idle) else { return };
@@ -502,7 +517,7 @@ impl Pushes {
         self.drop_if_done(id);
     }
 
-    /// Whether somebody does not hold all of a push yet.
+    /// Whether some peer does not hold all entries of a push.
     pub(super) fn is_under_way(&self, id: u64) -> bool {
         self.open.get(&id).is_some_and(|push| !push.missing.is_empty())
     }
@@ -517,14 +532,14 @@ impl Push {
         self.missing.iter().any(|(other, _)| *other == peer)
     }
 
-    /// What a peer holds that somebody waits for, and could not count.
+    /// The awaited entries that a peer holds but did not count.
     fn waited_of(&self, peer: ReplicaId) -> Option<Vec<u32>> {
         let held = self.uncounted.get(&peer)?.iter().copied();
         let waited: Vec<u32> = held.filter(|index| !self.waiting.of(*index).is_empty()).collect();
         (!waited.is_empty()).then_some(waited)
     }
 
-    /// What is to be sent to a peer again.
+    /// The entries to resend to a peer: those not acknowledged, and those not counted.
     fn unacked(&self, peer: ReplicaId) -> Option<Vec<u32>> {
         let waited = self.waited_of(peer);
         match self.missing.iter().find(|(other, _)| *other == peer) {
@@ -539,7 +554,7 @@ impl Push {
     }
 }
 
-/// The guard of an entry that a push carries.
+/// The guard of a pushed entry: the group of the key with the term of the change.
 pub(super) fn guard_of(group: Option<WireGuard>, term: Option<Term>) -> Option<WireGuard> {
     group.map(|guard| WireGuard { term, ..guard })
 }
