@@ -1,10 +1,11 @@
-//! Anti-entropy: two replicas find what differs between them by comparing sums, and mend exactly
-//! that (known failure 40: one missing key made a peer send its whole chunk in full, twice).
+//! Anti-entropy: a replica compares its digest sums with a peer's, finds the keys that differ and
+//! repairs exactly these (docs/protocol/replication.md#anti-entropy).
 //!
-//! The asker keeps the books: root → 256 tops → 256 leaves below each that differs → keys with
-//! contexts → what it lacks of them, and it gives what the other lacks. The answerer keeps
-//! nothing. The same steps against a frozen snapshot are how the next configuration's voters
-//! sync, and against a synced replica how later ones do ([`At`]).
+//! The asker keeps the state of the comparison; the answerer keeps none, so that a lost message
+//! leaves nothing behind there. The questions descend: root → 256 tops → the 256 leaves under each
+//! top that differs → keys with contexts → repairs of what the asker lacks. The asker also sends
+//! repairs of what the answerer lacks, unless it syncs. Voters of the next configuration sync by
+//! the same steps against a sealed snapshot, later ones against a synced replica ([`At`]).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,23 +15,23 @@ use crate::clock::Instant;
 use crate::id::ReplicaId;
 use crate::key::KeyName;
 
-/// Tops asked for in one message: 16 × 2 KB of sums.
+/// Maximum number of tops per question; the answer has 2 KB of sums for each.
 const TOPS_PER_QUERY: usize = 16;
 
-/// Ranges of buckets asked for in one message.
+/// Maximum number of ranges of buckets per question.
 const RANGES_PER_QUERY: usize = 64;
 
-/// Comparisons under way.
+/// Maximum number of open comparisons.
 pub(super) const OPEN_MAX: usize = 64;
 
-/// Resends after which a live comparison is given up; the next round begins another.
+/// Number of resends after which a live comparison is given up. The next round starts another.
 const LIVE_TRIES: u32 = 4;
 
-/// Questions after which a live comparison ends: what it mended is mended, and a peer whose
-/// answers never bring it to an end is not asked for ever.
+/// Number of questions after which a live comparison ends, so that a peer whose answers never end
+/// cannot keep this replica busy. Repairs made so far remain.
 const LIVE_QUESTIONS: u32 = 1_000;
 
-/// One comparison, as its asker sees it.
+/// The asker's state of one comparison.
 #[derive(Clone, Debug)]
 pub(super) struct Comparison {
     pub(super) at: At,
@@ -39,21 +40,21 @@ pub(super) struct Comparison {
     ranges: VecDeque<(u16, u16)>, // ≤ 65,536
     wants: VecDeque<KeyName>,     // ≤ keys of one answer
     asked: Query,
-    /// When the first question was put: what the other side is compared with dates from then.
+    /// When the first question was sent. The peer is compared with the state of that time or later.
     pub(super) began: Instant,
     pub(super) resend: Instant,
     pub(super) tries: u32,
     found: bool,
 }
 
-/// What follows from an answer.
+/// The next step after an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
-    /// Ask this next.
+    /// Sends this question next.
     Ask(Query),
-    /// Everything is compared and mended. `found`: something was lacking on either side.
+    /// Ends the comparison. `found`: one of the two sides lacked something.
     Done { found: bool },
-    /// The answer makes no sense.
+    /// Ignores the answer, because it does not fit the open question.
     Nonsense,
 }
 
@@ -73,7 +74,6 @@ impl Comparison {
         }
     }
 
-    /// The question that waits for its answer.
     pub(super) const fn asked(&self) -> &Query {
         &self.asked
     }
@@ -82,7 +82,8 @@ impl Comparison {
         self.at == At::Live && self.tries >= LIVE_TRIES
     }
 
-    /// The other side's 256 sums.
+    /// Handles the peer's 256 tops: schedules those that differ. If one side holds nothing under a
+    /// top, its whole range of buckets is asked for at once.
     pub(super) fn tops(
         &mut self,
         mine: &Sums,
@@ -102,7 +103,8 @@ impl Comparison {
         self.next(held)
     }
 
-    /// The sums below some tops.
+    /// Handles the peer's leaves under the tops that were asked for: schedules the buckets that
+    /// differ.
     pub(super) fn leaves(
         &mut self,
         mine: &Sums,
@@ -130,8 +132,8 @@ impl Comparison {
         }
     }
 
-    /// Which of the buckets asked for an answer that is complete up to `upto` speaks of; `None`
-    /// if it speaks of none.
+    /// The parts of the ranges asked for that an answer covers which is complete up to `upto`;
+    /// `None` if it covers none. The rest is scheduled again.
     pub(super) fn covered(&mut self, upto: u16) -> Option<Vec<(u16, u16)>> {
         let Query::Keys(asked) = &self.asked else { return None };
         let covered: Vec<_> = asked
@@ -150,7 +152,8 @@ impl Comparison {
         Some(covered)
     }
 
-    /// Everything from this bucket on is asked for again, when what was given before has arrived.
+    /// Schedules the covered buckets from `from` on again, because the step's share of repairs is
+    /// used up.
     pub(super) fn defer(&mut self, covered: &[(u16, u16)], from: u16) {
         let later = covered.iter().filter(|(_, last)| *last >= from);
         for (first, last) in later.rev() {
@@ -158,18 +161,19 @@ impl Comparison {
         }
     }
 
-    /// Something of these keys is lacking here.
+    /// Schedules keys of which this replica lacks something.
     pub(super) fn want(&mut self, keys: Vec<KeyName>) {
         self.found |= !keys.is_empty();
         self.wants.extend(keys);
     }
 
-    /// Something is lacking there.
+    /// Records that the peer lacked something.
     pub(super) const fn gave(&mut self) {
         self.found = true;
     }
 
-    /// So many of the wanted keys were answered, from the first on.
+    /// Removes the first `done` keys from the wanted ones, because they were answered. Returns
+    /// `false` if the count does not fit the open question.
     pub(super) fn wanted(&mut self, done: u32) -> bool {
         let Query::Want(asked) = &self.asked else { return false };
         let done = done as usize;
@@ -180,7 +184,7 @@ impl Comparison {
         true
     }
 
-    /// The next question, wants first.
+    /// Chooses the next question: wanted keys first, then tops, then ranges of buckets.
     pub(super) fn next(&mut self, held: impl Fn(&KeyName) -> Held) -> Step {
         self.questions += 1;
         if self.at == At::Live && self.questions > LIVE_QUESTIONS {
@@ -194,7 +198,7 @@ impl Comparison {
             let count = self.tops.len().min(TOPS_PER_QUERY);
             Query::Leaves(self.tops.drain(..count).collect())
         } else if !self.ranges.is_empty() {
-            // What an answer is complete up to means something only in order.
+            // `upto` in the answer is meaningful only if the ranges are in order.
             self.ranges.make_contiguous().sort_unstable();
             let count = self.ranges.len().min(RANGES_PER_QUERY);
             Query::Keys(self.ranges.drain(..count).collect())
@@ -207,10 +211,10 @@ impl Comparison {
     }
 }
 
-/// Keys wanted in one message.
+/// Maximum number of wanted keys per question.
 pub(super) const WANTS_PER_QUERY: usize = 500;
 
-/// See the module's page.
+/// The open comparisons that this replica asks, by the number of their open question.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AntiEntropy {
     next: u64,
@@ -218,7 +222,7 @@ pub(super) struct AntiEntropy {
 }
 
 impl AntiEntropy {
-    /// Whether a comparison of this kind with this peer is under way.
+    /// Whether a comparison with this state of this peer is open.
     pub(super) fn is_open(&self, peer: ReplicaId, at: At) -> bool {
         self.open.values().any(|(other, comparison)| *other == peer && comparison.at == at)
     }
@@ -243,8 +247,8 @@ impl AntiEntropy {
         (*of == peer && comparison.at == at).then_some(comparison)
     }
 
-    /// A question follows an answer: it gets a name of its own, so that a late or doubled answer
-    /// to an earlier one is not taken for its own.
+    /// Numbers the next question of a comparison. Each question has a number of its own, so that a
+    /// late or duplicate answer to an earlier one is not taken for its answer.
     pub(super) fn next_question(&mut self, session: u64, resend: Instant) -> Option<u64> {
         let (peer, mut comparison) = self.open.remove(&session)?;
         comparison.resend = resend;
@@ -255,7 +259,7 @@ impl AntiEntropy {
         self.open.remove(&session);
     }
 
-    /// Ends every comparison that `which` names.
+    /// Ends every comparison for which `which` returns true.
     pub(super) fn end_all(&mut self, which: impl Fn(ReplicaId, At) -> bool) {
         self.open.retain(|_, (peer, comparison)| !which(*peer, comparison.at));
     }
@@ -267,7 +271,8 @@ impl AntiEntropy {
         self.open.values().map(|(_, comparison)| comparison.resend).min()
     }
 
-    /// Comparisons whose question is to be asked again; live ones that nobody answers are ended.
+    /// Returns the questions that must be resent now. Live comparisons that were resent
+    /// [`LIVE_TRIES`] times are ended.
     pub(super) fn take_due(
         &mut self,
         now: Instant,

@@ -1,15 +1,14 @@
-//! Questions that wait for an answer: "do you hold all of this?", asked by a peer about changes of
-//! a third replica that are still on their way to this one.
+//! Probes of peers that wait for an answer, because they ask for changes of third replicas that are
+//! still in flight to this one.
 //!
-//! A removal at a majority asks every replica for all that its author holds. While several replicas
-//! change one key, the author nearly always holds something of a third that the asked one is about
-//! to get. To answer "no" then would have the author send a repair of what arrives anyhow, for each
-//! change of a busy key; of a large key that repair is a scan or the whole state. So the answer
-//! waits: the question is asked again when the asker's patience is over, and that one is answered
-//! at once. To the asker a question that waits, or that was dropped for want of room, is a message
-//! that is late or lost.
-//!
-//! Knows contexts and numbers of pushes, not what an answer is.
+//! Rule "Questions wait for changes on their way"
+//! (docs/protocol/replication.md#questions-wait-for-changes-on-their-way). A removal at a majority
+//! probes every replica for all that its author holds. While several replicas change one key, the
+//! author nearly always holds a change of a third replica that the probed one is about to receive.
+//! Answering `Lack` would make the author send a repair of it for each change of a busy key; for a
+//! large key a repair is a scan or the full state. So the answer waits. When the asker's patience
+//! is over it asks again, and that question is answered at once. To the asker, a question that
+//! waits or was dropped looks like a late or lost message.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,39 +18,40 @@ use crate::causal::CausalContext;
 use crate::id::ReplicaId;
 use crate::key::KeyName;
 
-/// Questions of one peer about one key that wait; beyond, the oldest is dropped.
+/// Maximum number of waiting questions of one peer about one key. Beyond, the oldest is dropped.
 const WAITING_MAX: usize = 256;
 
-/// Questions that wait, over all peers and keys; beyond, further ones are answered at once.
+/// Maximum number of waiting questions over all peers and keys. Further ones are answered at once.
 const ALL_MAX: usize = 2_048;
 
-/// Bytes of a question that may wait; a longer one (its context has many gaps) is answered at once.
+/// Maximum size of a waiting question, in bytes. A longer one (its context has many gaps) is
+/// answered at once.
 const QUESTION_BYTES_MAX: usize = 4_096;
 
-/// A question that waits.
+/// A probe that waits for its answer.
 #[derive(Clone, Debug)]
 pub(super) struct Question {
     pub(super) from: ReplicaId,
-    /// The configuration of asker and asked, if it was the same.
+    /// The configuration of the two replicas, if it was the same when the question arrived.
     pub(super) epoch: Option<EpochId>,
-    /// The sending of a push that it came in.
+    /// The numbers of the push and of the sending that contained it.
     pub(super) sending: u64,
     pub(super) entry: Entry,
-    /// What is asked for.
+    /// The context that this replica must hold before it can acknowledge.
     pub(super) asked: CausalContext,
 }
 
-/// See the module's page.
+/// All waiting questions, by key and asker.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Questions {
-    /// In the order in which they came: an asker's contexts only grow.
+    /// In the order of arrival. The contexts of one asker only grow, so the first is held first.
     waiting: BTreeMap<(KeyName, ReplicaId), VecDeque<Question>>, // ≤ ALL_MAX questions, none empty
     count: usize,          // of these questions
-    changed: Vec<KeyName>, // keys of `waiting` that have changed since they were looked at
+    changed: Vec<KeyName>, // keys of `waiting` that have changed since the last `take`
 }
 
 impl Questions {
-    /// Lets a question wait. `false`: there is no room, it must be answered now.
+    /// Stores a question. Returns `false` if it may not wait and must be answered now.
     pub(super) fn wait(&mut self, question: Question) -> bool {
         let of = (question.entry.key.clone(), question.from);
         if question.entry.len() > QUESTION_BYTES_MAX || self.count >= ALL_MAX {
@@ -67,7 +67,7 @@ impl Questions {
         true
     }
 
-    /// A key has changed here: what is asked about it may be held now.
+    /// Records that a key has changed, so that its questions are examined by the next `take`.
     pub(super) fn changed(&mut self, key: &KeyName) {
         if self.waiting.is_empty() || self.changed.last() == Some(key) {
             return;
@@ -78,7 +78,7 @@ impl Questions {
         }
     }
 
-    /// Takes those whose answer is yes by now.
+    /// Takes the questions whose context is held now.
     pub(super) fn take(&mut self, context: impl Fn(&KeyName) -> CausalContext) -> Vec<Question> {
         let mut answerable = Vec::new();
         for key in std::mem::take(&mut self.changed) {
@@ -97,7 +97,7 @@ impl Questions {
         answerable
     }
 
-    /// A peer asks again what it asked before: that question is answered now.
+    /// Removes the question that a peer has asked again, because the repeated one is answered now.
     pub(super) fn asked_again(
         &mut self,
         key: &KeyName,
@@ -114,7 +114,7 @@ impl Questions {
         }
     }
 
-    /// An installed configuration has everything asked anew.
+    /// Drops all questions, because after an install their askers ask again.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(taken(&mut questions, 3), [(1, 2), (2, 3)]);
         assert_eq!(taken(&mut questions, 3), []);
         questions.asked_again(&KeyName::new("key"), ReplicaId::new(1), |it| it.sending == 4 * 16);
-        assert_eq!(taken(&mut questions, 9), [], "it was answered when it was asked again");
+        assert_eq!(taken(&mut questions, 9), [], "the repeated question was answered at once");
         assert_eq!(questions.count, 0);
     }
 

@@ -1,11 +1,12 @@
-//! Repairs on their way: at most one for each peer and key.
+//! Repairs in flight: at most one per peer and key.
 //!
-//! A repair brings a peer up to date with one key, whichever of its pushes found that something is
-//! lacking. While it is on its way the other pushes of that key find the same, each again; their
-//! repairs would say the same again, and of a large key each is a scan or the whole state. So they
-//! are left to be sent again when the patience with the peer is over, by when the repair has
-//! arrived. A repair that is lost is followed by another one after a time that grows with its
-//! length and with every try.
+//! Rule "One repair in flight per peer and key"
+//! (docs/protocol/replication.md#one-repair-in-flight-per-peer-and-key). A repair brings a peer up
+//! to date with one key. While it is in flight, the peer refuses other pushes of that key for the
+//! same reason. Answering each with a repair would send the same content again, and for a large key
+//! each repair is a scan or the full state. Those pushes are resent after the patience instead,
+//! when the repair has usually arrived. A repair counts as lost after a time that grows with its
+//! length and with every try; then another one may be sent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,34 +16,34 @@ use crate::clock::Instant;
 use crate::id::ReplicaId;
 use crate::key::KeyName;
 
-/// Peers and keys whose repairs are remembered; beyond, repairs are sent as they are asked for.
+/// Maximum number of repairs remembered. Beyond, a repair is sent for every refusal.
 const REMEMBERED_MAX: usize = 4_096;
 
-/// How fast a repair is sent, put together and merged, at least, in bytes a second.
+/// Assumed minimum rate at which a repair is sent, assembled and merged, in bytes per second.
 const BYTES_A_SECOND: u64 = 8 << 20;
 
 /// A repair that a peer has not acknowledged.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
-    push: u64,      // as a sending of which it left
-    until: Instant, // then it is taken for lost
+    push: u64,      // the push that carries it
+    until: Instant, // then it counts as lost
     tries: u32,
 }
 
-/// See the module's page.
+/// The repairs in flight.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Repairs {
     under_way: BTreeMap<(ReplicaId, KeyName), Sent>, // ≤ REMEMBERED_MAX
 }
 
 impl Repairs {
-    /// Whether a repair of this key is on its way to this peer.
+    /// Whether a repair of this key is in flight to this peer.
     pub(super) fn is_under_way(&self, now: Instant, peer: ReplicaId, key: &KeyName) -> bool {
         !self.is_empty()
             && self.under_way.get(&(peer, key.clone())).is_some_and(|sent| now < sent.until)
     }
 
-    /// A repair of so many bytes leaves for a peer, as a sending of a push.
+    /// Records that a repair of this many bytes was sent to a peer as part of a push.
     pub(super) fn sent(
         &mut self,
         now: Instant,
@@ -65,7 +66,8 @@ impl Repairs {
         self.under_way.is_empty()
     }
 
-    /// A peer holds what a push brought of a key: if that was a repair, it has arrived.
+    /// Records that a peer holds the content that a push carried for a key. If that was the repair
+    /// in flight, it has arrived.
     pub(super) fn arrived(&mut self, peer: ReplicaId, push: u64, key: &KeyName) {
         let of = (peer, key.clone());
         if self.under_way.get(&of).is_some_and(|sent| sent.push == push) {

@@ -1,9 +1,11 @@
-//! Sums over all keys, maintained with every change: what two replicas compare first.
+//! The digest tree of a replica, which anti-entropy compares first.
 //!
-//! A key's item is a keyed hash of its name and of the digest of its context, never of its
-//! content. Items add up in 65,536 buckets by the key's hash, buckets in 256 tops, tops in a root,
-//! so a change costs three additions and equal replicas compare one number, for one key or a
-//! million. A copy costs 256 pointers: a sealed snapshot keeps one.
+//! A key's item is a keyed hash of its name and of the digest of its causal context, never of its
+//! content. Items are summed in 65,536 buckets by the hash of the key, buckets in 256 tops, tops in
+//! one root. A change therefore costs three additions, and two equal replicas compare one number,
+//! whether they hold one key or a million. Leaves are shared: a copy costs 256 pointers, and a
+//! sealed snapshot keeps one. See
+//! docs/protocol/replication.md#digests-hash-contexts-under-a-secret-seed.
 
 use std::sync::Arc;
 
@@ -12,10 +14,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::encoded::hash_of;
 use crate::key::KeyName;
 
-/// Leaves under one top, and tops.
+/// Number of tops, and of leaves (buckets) under each top.
 pub(super) const FANOUT: usize = 256;
 
-/// See the module's page.
+/// Sums (modulo 2^64) of the items of all keys: root, tops and leaves.
 #[derive(Clone, Debug)]
 pub(super) struct Sums {
     root: u64,
@@ -36,16 +38,17 @@ pub(super) const fn bucket(hash: u64) -> u16 {
     (hash >> 48) as u16
 }
 
-/// The bucket of a key.
+/// The bucket of a key, by the hash of its name.
 pub(super) fn bucket_of(key: &KeyName) -> u16 {
     bucket(hash_of(key.as_str().as_bytes()))
 }
 
-/// The item of a key with the digest of its context under the same seed.
+/// The item of a key. `context` is the digest of its context under the same seed.
 ///
-/// The name is hashed under the seed too: two names that collide in the hash of the store's order are
-/// made in seconds, and keys that were written equally often have equal contexts. With equal items a
-/// replica that lacks one of them would compare as equal to a replica that lacks the other.
+/// The name is hashed under the seed, too. Two names that collide in the unkeyed hash of the
+/// store's order can be found in seconds, and keys that were written equally often have equal
+/// contexts. If their items were equal, a replica that lacks one of the keys would compare as equal
+/// to a replica that lacks the other.
 pub(super) fn item(key: &KeyName, context: u64, seed: u64) -> u64 {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&xxh3_64_with_seed(key.as_str().as_bytes(), seed).to_le_bytes());
@@ -54,7 +57,7 @@ pub(super) fn item(key: &KeyName, context: u64, seed: u64) -> u64 {
 }
 
 impl Sums {
-    /// Replaces one key's item; 0 stands for "no item".
+    /// Replaces the item of a key with this hash. 0 means "no item".
     pub(super) fn replace(&mut self, hash: u64, old: u64, new: u64) {
         let change = new.wrapping_sub(old);
         let bucket = bucket(hash);
@@ -78,10 +81,10 @@ impl Sums {
     }
 }
 
-/// Sums that are looked at together: nearly all are equal.
+/// Number of sums compared at once, because nearly all are equal.
 const TOGETHER: usize = 16;
 
-/// Where two lists of FANOUT sums differ, in order.
+/// The places at which two lists of FANOUT sums differ, in ascending order, with both sums.
 pub(super) fn differing<'a>(
     mine: &'a [u64],
     theirs: &'a [u64],
@@ -115,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_found_wherever_it_stands() {
+    fn differing_finds_every_difference() {
         let mine: Vec<u64> = (0..256).collect();
         assert_eq!(differing(&mine, &mine).count(), 0);
         let mut theirs = mine.clone();
