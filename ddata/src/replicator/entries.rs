@@ -1,5 +1,5 @@
-//! The entries of a write message, shared by every message that brings the same: a push is held
-//! once and encoded once, however many peers it goes to and however often it is sent again.
+//! The entries of a write message, shared by all messages with the same entries. A push is stored
+//! once and encoded once, whatever the number of peers and resends.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -10,18 +10,18 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::wire::{Entry, encode};
 
-/// Entries that many messages share. See the module's page.
+/// A list of entries that many messages share. Cloning copies a pointer; the encoding is cached.
 #[derive(Clone, Default)]
 pub struct Entries(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
     all: Vec<Entry>,
-    encoded: OnceLock<Vec<u8>>, // of the list, as it stands in a message
+    encoded: OnceLock<Vec<u8>>, // the list as it is encoded in a message
 }
 
 impl Entries {
-    /// The list as it stands in a message.
+    /// The list as it is encoded in a message.
     pub(super) fn encoded(&self) -> &[u8] {
         self.0.encoded.get_or_init(|| encode(&self.0.all))
     }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_has_the_bytes_that_one_pass_over_it_gives() {
+    fn cached_entries_encode_like_the_whole_message() {
         for count in [0, 1, 15, 16, 70_000] {
             for epoch in [None, Some(EpochId { generation: 1, number: 300 })] {
                 let message = message(count, epoch);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_many_messages_share_is_encoded_once() {
+    fn shared_entries_are_encoded_once() {
         let entries: Entries = match message(3, None).body {
             Body::Write { entries, .. } => entries,
             body => panic!("{body:?}"),

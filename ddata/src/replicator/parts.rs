@@ -1,8 +1,10 @@
-//! Long messages in pieces (known failure 17: state larger than a frame was discarded, for ever).
+//! Fragmentation and reassembly of messages longer than a frame.
 //!
-//! A message that does not fit a frame is encoded and cut; its pieces may come in any order. What
-//! is incomplete is bounded in bytes over all peers and given up oldest first: whoever sent it
-//! sends it again.
+//! Rule "Long messages are cut and bounded"
+//! (docs/protocol/replication.md#long-messages-are-cut-and-bounded): such a message is encoded and
+//! cut into pieces, which may arrive in any order; without that, state larger than a frame would
+//! never reach a peer. Incomplete messages are bounded in bytes over all peers and in number per
+//! peer. Beyond a bound the oldest is dropped, and its sender sends it again.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +12,13 @@ use super::wire::{Body, Bytes, Message};
 use crate::clock::Instant;
 use crate::id::ReplicaId;
 
-/// Incomplete messages of one peer.
+/// Maximum number of incomplete messages of one peer. Beyond, that peer's oldest is dropped.
 const PER_PEER_MAX: usize = 8;
 
-/// What keeping a piece costs besides its bytes, so that many small ones have their bound, too.
+/// Overhead counted per stored piece, in bytes, so that many tiny pieces are bounded as well.
 const PIECE_BYTES: usize = 128;
 
-/// See the module's page.
+/// The incomplete messages of all peers, and the counter that numbers this replica's own transfers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parts {
     next: u64,
@@ -58,11 +60,14 @@ impl Parts {
         self.dropped
     }
 
-    /// Takes a piece in; the whole message when it was the last. `budget` bounds a message and
-    /// all that is incomplete, in bytes; what keeping its pieces costs may double a single one.
+    /// Stores a piece and returns the whole message once its last piece has arrived.
+    ///
+    /// `budget` is in bytes: the longest message, and the bound on all incomplete messages with
+    /// [`PIECE_BYTES`] of overhead per piece. A single message may take twice the budget because of
+    /// that overhead.
     ///
     /// # Errors
-    /// The announced length, if no such message can be put together here.
+    /// The announced length, if it exceeds the budget.
     pub(super) fn take(
         &mut self,
         now: Instant,
@@ -110,7 +115,7 @@ impl Parts {
         for (offset, piece) in &assembly.pieces {
             if *offset != whole.len() {
                 self.dropped += 1;
-                return None; // overlapping pieces: nonsense
+                return None; // the pieces overlap
             }
             whole.extend_from_slice(piece.as_slice());
         }
@@ -133,7 +138,7 @@ impl Parts {
         }
     }
 
-    /// Forgets what a peer began and will not end: it was removed.
+    /// Drops the incomplete messages of a removed peer.
     pub(super) fn forget(&mut self, peer: ReplicaId) {
         let keys: Vec<_> =
             self.open.range((peer, 0)..=(peer, u64::MAX)).map(|(key, _)| *key).collect();
@@ -143,7 +148,7 @@ impl Parts {
     }
 }
 
-/// One piece as it came.
+/// One received piece: the fields of [`Body::Part`].
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
     pub(super) transfer: u64,
@@ -169,7 +174,7 @@ mod tests {
     const PEER: ReplicaId = ReplicaId::new(7);
 
     #[test]
-    fn pieces_in_any_order_and_twice_make_the_message() {
+    fn reordered_and_duplicate_pieces_make_the_message() {
         let mut parts = Parts::default();
         let mut pieces = parts.cut(&long().encode(), 100);
         pieces.reverse();
@@ -184,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_ends_is_bounded_and_given_up_oldest_first() {
+    fn incomplete_messages_are_bounded_and_dropped_oldest_first() {
         let mut parts = Parts::default();
         for transfer in 0..100 {
             let piece = Piece { transfer, total: 1_000, offset: 0, bytes: vec![0; 500].into() };
@@ -192,14 +197,14 @@ mod tests {
             assert_eq!(parts.take(at, ReplicaId::new(transfer), piece, 4_000), Ok(None));
             assert!(parts.bytes <= 4_000);
         }
-        assert_eq!(parts.dropped, 94); // 628 B for each that is kept
+        assert_eq!(parts.dropped, 94); // each one kept costs 628 B
         let false_total = Piece { transfer: 1, total: 1 << 30, offset: 0, bytes: vec![0].into() };
         assert_eq!(parts.take(Instant::default(), PEER, false_total, 4_000), Err(1 << 30));
         assert_eq!(parts.dropped, 95);
     }
 
     #[test]
-    fn a_message_as_long_as_the_budget_is_put_together_and_a_longer_one_is_refused() {
+    fn message_longer_than_the_budget_is_refused() {
         let encoded = long().encode();
         let mut parts = Parts::default();
         for (budget, fits) in [(encoded.len(), true), (encoded.len() - 1, false)] {
@@ -213,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn one_message_in_countless_small_pieces_is_given_up() {
+    fn message_in_countless_tiny_pieces_is_dropped() {
         let mut parts = Parts::default();
         for offset in 0..4_000 {
             let piece = Piece { transfer: 1, total: 4_000, offset, bytes: vec![0].into() };

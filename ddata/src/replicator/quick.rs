@@ -1,8 +1,8 @@
-//! Writes, read by hand: most of what Replicators say to each other.
+//! A fast decoder for `Write` messages with unguarded deltas, which are most of the traffic.
 //!
-//! The general decoder goes through every entry twice, over the names of its fields, and makes the
-//! name of its shape anew each time. This one knows the one form that a release of today writes;
-//! whatever differs from that by a byte, well-formed or not, is the general decoder's to judge.
+//! The general decoder visits every entry twice, by field names, and allocates the name of the
+//! shape for each entry. This one accepts only the exact bytes that the present release encodes. A
+//! message that differs by one byte, well-formed or not, is left to the general decoder.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use super::wire::{Body, Content, Entries, Entry, MESSAGE_FACTOR, Message};
 use crate::encoded::BUDGET_BYTES;
 use crate::key::KeyName;
 
-/// Bytes of an entry, at least: names of its fields, and nothing in them.
+/// Minimum encoded size of an entry, in bytes: its field names with empty values.
 const ENTRY_BYTES_MIN: usize = 17;
 
-/// Bytes of an allocation beside its content: the counters of an `Arc`.
+/// Overhead of an allocation, in bytes: the counters of an `Arc`.
 const ALLOCATION: usize = 16;
 
-/// The message, if these bytes are a write in the form that is expected.
+/// Decodes a write of the expected form; `None` for all other bytes.
 pub(super) fn write(bytes: &[u8]) -> Option<Message> {
     let mut rest = Rest(bytes);
     let epoch = match rest.byte()? {
@@ -41,7 +41,7 @@ pub(super) fn write(bytes: &[u8]) -> Option<Message> {
     rest.0.is_empty().then_some(Message { epoch, body: Body::Write { push, whole, entries } })
 }
 
-/// What is left of the bytes. Every step is `None` where they are not as expected.
+/// The rest of the input. Every method returns `None` if the input is not as expected.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -60,7 +60,7 @@ impl<'a> Rest<'a> {
         Some(())
     }
 
-    /// A number of so many bytes, the highest first.
+    /// Reads a big-endian number of `width` bytes.
     fn number(&mut self, width: usize) -> Option<u64> {
         let digits = self.take(width)?;
         Some(digits.iter().fold(0, |number, digit| number << 8 | u64::from(*digit)))
@@ -131,7 +131,7 @@ impl<'a> Rest<'a> {
         Some(all.into())
     }
 
-    /// An unguarded change; `last` is the shape of the one before it.
+    /// Reads an unguarded delta. `last` is the shape of the entry before, which is shared if equal.
     fn entry(&mut self, last: Option<&Arc<str>>) -> Option<Entry> {
         self.skip(b"\x84\xa1i")?;
         let index = self.uint()?.try_into().ok()?;
@@ -197,12 +197,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn changes_as_this_release_writes_them_are_read_by_hand(message in message()) {
+        fn writes_of_this_release_take_the_fast_path(message in message()) {
             prop_assert_eq!(write(&encode(&message)), Some(message));
         }
 
         #[test]
-        fn what_is_read_by_hand_is_what_the_general_decoder_reads(
+        fn fast_decoder_agrees_with_the_general_one(
             message in message(),
             changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..3),
             cut in proptest::option::of(any::<prop::sample::Index>()),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn all_else_is_left_to_the_general_decoder() {
+    fn other_messages_are_left_to_the_general_decoder() {
         let plain = Entry {
             index: 0,
             key: "k".into(),
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_is_not_there_is_refused() {
+    fn length_beyond_the_input_is_refused() {
         let head = b"\x81\xa1m\x81\xa1w\x83\xa1n\x01\xa1a\xc3\xa1e\xdd\xff\xff\xff\xff";
         assert_eq!(write(head), None);
     }

@@ -1,9 +1,9 @@
-//! What Replicators say to each other, and its bytes.
+//! The messages between Replicators and their encoding (docs/protocol/replication.md#messages).
 //!
-//! Messages are MessagePack with short named fields, so that a field more or a field less decodes
-//! on the release before and after. Deltas, states and contexts inside are hand-laid
-//! ([`crate::encoded`]) and encoded once for all peers. Everything that arrives is foreign: it
-//! decodes or it is counted and dropped.
+//! Messages are MessagePack maps with short field names, so that the previous and the next release
+//! can decode them although a field was added or removed. Deltas, states and contexts inside have a
+//! binary form of their own ([`crate::encoded`]) and are encoded once for all peers. Received bytes
+//! are not trusted: a message that does not decode is counted and dropped.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,24 +18,24 @@ use crate::encoded::{DecodeError, Reader, Writer, from_peer_within, list};
 use crate::key::{Group, KeyName};
 use crate::types::Term;
 
-/// Bytes that many messages share.
+/// Immutable bytes that many messages share. Cloning copies a pointer.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Bytes(Arc<[u8]>);
 
 impl Bytes {
-    /// The bytes.
+    /// Returns the bytes as a slice.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         &self.0
     }
 
-    /// How many there are.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -92,13 +92,13 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// A causal context in its hand-laid form.
+/// A causal context in its binary form.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ContextBytes(Bytes);
 
 impl ContextBytes {
-    /// Encodes a context.
+    /// Encodes a causal context.
     #[must_use]
     pub fn new(context: &CausalContext) -> Self {
         let mut writer = Writer::new();
@@ -106,10 +106,10 @@ impl ContextBytes {
         Self(writer.finish().into())
     }
 
-    /// Decodes it.
+    /// Decodes the causal context.
     ///
     /// # Errors
-    /// [`DecodeError`] if it is none.
+    /// [`DecodeError`] if the bytes are not the canonical form of a context.
     pub fn decode(&self) -> Result<CausalContext, DecodeError> {
         let mut reader = Reader::new(self.0.as_slice())?;
         let context = CausalContext::decode(&mut reader)?;
@@ -122,27 +122,28 @@ impl ContextBytes {
     }
 }
 
-/// Group and term of guarded data.
+/// The guard of an entry: group and, for a guarded write, term.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct WireGuard {
-    /// The group.
+    /// The guarded group that the key belongs to.
     #[serde(rename = "g")]
     pub group: Group,
-    /// The term of a guarded write; absent in what merely spreads.
+    /// The term of a guarded write. Absent in entries that merely spread guarded data, which every
+    /// replica merges whatever it has promised.
     #[serde(rename = "t", default, skip_serializing_if = "Option::is_none")]
     pub term: Option<Term>,
 }
 
-/// What an entry brings.
+/// The content of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Content {
-    /// A delta, or a repair, which is one.
+    /// A delta of a change, or a repair in the form of a delta.
     #[serde(rename = "d")]
     Delta(Bytes),
-    /// A full state.
+    /// The full state of the key.
     #[serde(rename = "f")]
     Full(Bytes),
-    /// A context only: do you hold this?
+    /// A context without data. It asks whether the receiver holds all of it.
     #[serde(rename = "p")]
     Probe(ContextBytes),
 }
@@ -156,41 +157,41 @@ impl Content {
     }
 }
 
-/// Something of one key.
+/// One key's part of a message: its name, shape, guard and content.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its number in the push that it belongs to.
+    /// The index of the entry in its push. Acknowledgements name it.
     #[serde(rename = "i")]
     pub index: u32,
-    /// The key.
+    /// The name of the key.
     #[serde(rename = "k")]
     pub key: KeyName,
-    /// The name of its shape.
+    /// The name of its shape, for example `or-set`.
     #[serde(rename = "s", deserialize_with = "crate::key::shared_text")]
     pub shape: Arc<str>,
-    /// Whether it is guarded, and by what.
+    /// The guard of the key, if it is known to belong to a guarded group.
     #[serde(rename = "g", default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<WireGuard>,
-    /// What it brings.
+    /// The delta, state or probe.
     #[serde(rename = "c")]
     pub content: Content,
 }
 
 impl Entry {
-    /// About its size on the wire, in bytes.
+    /// Estimates the encoded size in bytes.
     pub(super) fn len(&self) -> usize {
         let guard = self.guard.as_ref().map_or(0, |guard| 40 + guard.group.as_str().len());
         40 + guard + self.key.as_str().len() + self.shape.len() + self.content.len()
     }
 }
 
-/// A key with what its holder has seen of it.
+/// A key with the context that a replica has of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Held {
-    /// The key.
+    /// The name of the key.
     #[serde(rename = "k")]
     pub key: KeyName,
-    /// What was seen.
+    /// The dots that the replica has seen of the key.
     #[serde(rename = "c")]
     pub context: ContextBytes,
 }
@@ -205,41 +206,43 @@ impl Held {
     }
 }
 
-/// Why an entry was not taken.
+/// Why a replica refused an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Nack {
-    /// Rule R: this is what the replica has seen.
+    /// The entry builds on dots that the replica has not seen. The context is what it has seen; the
+    /// sender answers with a repair (docs/protocol/replication.md#causal-delta-rule).
     #[serde(rename = "l")]
     Lack(ContextBytes),
-    /// A higher term was promised.
+    /// The replica has promised this higher term.
     #[serde(rename = "f")]
     Fenced(Term),
-    /// The same, of an entry that was taken here before: the write may be on a majority.
+    /// As `Fenced`, but the replica had accepted the entry before, so the write may be on a
+    /// majority.
     #[serde(rename = "h")]
     FencedYetHeld(Term),
-    /// The durable store failed.
+    /// The durable store of the replica failed.
     #[serde(rename = "s")]
     StoreFailed,
-    /// The key holds another kind of data here.
+    /// The replica holds data of another type under the key.
     #[serde(rename = "w")]
     WrongType,
-    /// It does not decode, or its type is unknown here.
+    /// The entry does not decode, or its type is not registered there.
     #[serde(rename = "u")]
     Undecodable,
-    /// It is to be acknowledged as a write, and it does not carry the guard of this group, which
-    /// the key belongs to.
+    /// The key belongs to this guarded group, and the entry of an awaited write does not carry its
+    /// guard (docs/protocol/replication.md#unguarded-writes-are-refused).
     #[serde(rename = "g")]
     Guarded(Group),
 }
 
-/// Which entries of a push an acknowledgement speaks of.
+/// The entries of a push that an acknowledgement covers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Scope {
-    /// All that the push had when it was sent whole.
+    /// All entries of the push, which was sent whole.
     #[serde(rename = "a")]
     All,
-    /// These.
+    /// Only the entries with these indices.
     #[serde(rename = "o", deserialize_with = "list")]
     Only(Vec<u32>),
 }
@@ -253,40 +256,40 @@ impl Scope {
     }
 }
 
-/// The side of a comparison that answers from something other than its live state.
+/// The state from which the answering side of a comparison answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum At {
-    /// What it holds now.
+    /// The state that it holds now.
     #[serde(rename = "l")]
     Live,
-    /// The snapshot that it froze for this epoch.
+    /// The snapshot that it froze when it sealed this epoch.
     #[serde(rename = "z")]
     Sealed(EpochId),
-    /// What it holds now, if it is synced for this epoch.
+    /// Its present state, provided that it is synced for this epoch.
     #[serde(rename = "s")]
     Synced(EpochId),
 }
 
-/// A step of a comparison. The asker keeps the books, the answerer none.
+/// A question of a comparison. Only the asker keeps state; the answerer keeps none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Query {
-    /// Is your sum this? If not: your 256 sums.
+    /// Asks whether the root sums are equal and, if not, for the 256 tops.
     #[serde(rename = "r")]
     Root {
-        /// The sum over everything.
+        /// The asker's sum over all keys.
         #[serde(rename = "s")]
         sum: u64,
-        /// The seed it was made with.
+        /// The seed under which the sum was computed.
         #[serde(rename = "k")]
         seed: u64,
     },
-    /// The 256 sums below each of these.
+    /// Asks for the 256 leaves under each of these tops.
     #[serde(rename = "m")]
     Leaves(Vec<u8>),
-    /// The keys and contexts in the buckets of these ranges, both ends included.
+    /// Asks for the keys and contexts in the buckets of these ranges, both ends included.
     #[serde(rename = "k", deserialize_with = "list")]
     Keys(Vec<(u16, u16)>),
-    /// What I lack of these.
+    /// Asks for repairs of these keys; each has the context that the asker holds.
     #[serde(rename = "w", deserialize_with = "list")]
     Want(Vec<Held>),
 }
@@ -294,69 +297,71 @@ pub enum Query {
 /// The answer to a [`Query`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Answer {
-    /// Equal.
+    /// The sums are equal.
     #[serde(rename = "e")]
     Same,
-    /// 256 sums.
+    /// The 256 tops of the answerer.
     #[serde(rename = "t", deserialize_with = "list")]
     Tops(Vec<u64>),
-    /// 256 sums below each one asked for.
+    /// The 256 leaves under each top that was asked for.
     #[serde(rename = "m", deserialize_with = "list")]
     Leaves(Vec<(u8, Vec<u64>)>),
-    /// Keys with contexts; `upto` is the last bucket of which everything is said.
+    /// Keys with contexts, possibly not of all buckets that were asked for.
     #[serde(rename = "k")]
     Keys {
-        /// What is held.
+        /// The keys that the answerer holds, with their contexts.
         #[serde(rename = "h", deserialize_with = "list")]
         held: Vec<Held>,
-        /// The last bucket that is complete.
+        /// The last bucket whose keys are complete in `held`.
         #[serde(rename = "u")]
         upto: u16,
     },
-    /// Repairs.
+    /// Repairs of the keys that were asked for.
     #[serde(rename = "w")]
     Entries {
-        /// How many of the wanted keys, from the first on, this answers; ask again for the rest.
+        /// How many of the wanted keys, from the first on, are answered; ask again for the rest.
         #[serde(rename = "d")]
         done: u32,
-        /// What was lacking of them.
+        /// The repairs of these keys.
         #[serde(rename = "e", deserialize_with = "list")]
         entries: Vec<Entry>,
     },
-    /// Not to be had here (any more).
+    /// The state that was asked for does not exist here, or no longer.
     #[serde(rename = "n")]
     Gone,
 }
 
-/// What a message says.
+/// The body of a message.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Body {
-    /// A push: changes, resent until acknowledged, or repairs of them. `push` 0 wants no answer.
+    /// A push: changes, which are resent until they are acknowledged, or repairs and probes. A push
+    /// number of 0 asks for no answer.
     #[serde(rename = "w")]
     Write {
-        /// Names the push, and in the lowest four bits which sending of it this is.
+        /// The push number times 16, plus the number of this sending (at most 15).
         #[serde(rename = "n")]
         push: u64,
-        /// Whether this is all of it.
+        /// Whether the message contains all entries of the push.
         #[serde(rename = "a")]
         whole: bool,
-        /// What it brings.
+        /// The entries of the push, or some of them.
         #[serde(rename = "e")]
         entries: Entries,
     },
-    /// The answer: my contexts contain what was named, but for these.
+    /// The answer to `Write`: the sender's contexts contain the entries in `scope`, except for
+    /// those in `nacks`.
     #[serde(rename = "a")]
     Ack {
-        /// As sent.
+        /// The number from the `Write`.
         #[serde(rename = "n")]
         push: u64,
-        /// Which entries were looked at.
+        /// The entries that were processed.
         #[serde(rename = "o")]
         scope: Scope,
         /// Whether it counts: the answering replica is eligible in the message's epoch.
         #[serde(rename = "c")]
         counts: bool,
-        /// What was not taken.
+        /// The refused entries, by index, each with the reason.
         #[serde(
             rename = "x",
             default,
@@ -365,100 +370,100 @@ pub enum Body {
         )]
         nacks: Vec<(u32, Nack)>,
     },
-    /// A read. The context is what the reader holds.
+    /// A read above `Local`.
     #[serde(rename = "r")]
     Read {
-        /// Names the request.
+        /// The id of the request.
         #[serde(rename = "n")]
         request: u64,
-        /// Key and what the reader holds of it.
+        /// The key and the context that the reader holds of it.
         #[serde(rename = "k")]
         held: Held,
     },
     /// The answer to a read.
     #[serde(rename = "v")]
     ReadAnswer {
-        /// As asked.
+        /// The id of the request, from the question.
         #[serde(rename = "n")]
         request: u64,
-        /// Whether it counts.
+        /// Whether it counts: the answering replica is eligible in the message's epoch.
         #[serde(rename = "c")]
         counts: bool,
-        /// What this replica vouches for; absent if it is just what the reader holds.
+        /// The context that the answerer vouches for; absent if it equals the reader's.
         #[serde(rename = "h", default, skip_serializing_if = "Option::is_none")]
         context: Option<ContextBytes>,
-        /// What the reader lacks.
+        /// A repair of what the reader lacks.
         #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
-        entry: Option<Box<Entry>>, // on its own, as all that is long: messages are moved a lot
+        entry: Option<Box<Entry>>, // boxed to keep messages small: they are moved often
     },
-    /// Promise to refuse guarded writes of this group below this term.
+    /// Asks for the promise to refuse guarded writes of this group below this term.
     #[serde(rename = "f")]
     Fence {
-        /// Names the request.
+        /// The id of the request.
         #[serde(rename = "n")]
         request: u64,
-        /// The group.
+        /// The guarded group whose term is taken.
         #[serde(rename = "g")]
         group: Group,
-        /// The term.
+        /// The term that the asker takes.
         #[serde(rename = "t")]
         term: Term,
-        /// What the asker holds of the group.
+        /// The keys of the group that the asker holds, with their contexts.
         #[serde(rename = "h", deserialize_with = "list")]
         held: Vec<Held>,
     },
-    /// Promised, with what the asker lacks of the group.
+    /// The promise, with what the asker lacks of the group.
     #[serde(rename = "p")]
     Promised {
-        /// As asked.
+        /// The id of the request, from the question.
         #[serde(rename = "n")]
         request: u64,
-        /// Whether it counts.
+        /// Whether it counts: the answering replica is eligible in the message's epoch.
         #[serde(rename = "c")]
         counts: bool,
-        /// Keys of the group of which the asker holds something else, with what is held here.
+        /// Keys of the group whose contexts differ from the asker's, with the contexts held here.
         #[serde(rename = "h", deserialize_with = "list")]
         differing: Vec<Held>,
-        /// What the asker lacks.
+        /// Repairs of what the asker lacks.
         #[serde(rename = "e", deserialize_with = "list")]
         entries: Vec<Entry>,
     },
-    /// Not promised: this higher term was.
+    /// The refusal of a promise, because a higher term was promised before.
     #[serde(rename = "q")]
     NotPromised {
-        /// As asked.
+        /// The id of the request, from the question.
         #[serde(rename = "n")]
         request: u64,
-        /// The term that stands.
+        /// The highest term that the answerer has promised.
         #[serde(rename = "t")]
         current: Term,
     },
-    /// A step of a comparison.
+    /// A question of a comparison.
     #[serde(rename = "c")]
     Compare {
-        /// Names the question.
+        /// The number of the question. Each question of a comparison has its own.
         #[serde(rename = "n")]
         session: u64,
-        /// What it compares with.
+        /// The state from which the receiver must answer.
         #[serde(rename = "a")]
         at: At,
-        /// The question.
+        /// The part of the state that is asked for.
         #[serde(rename = "q")]
         query: Query,
     },
-    /// The answer of a comparison.
+    /// The answer to `Compare`.
     #[serde(rename = "d")]
     Compared {
-        /// As asked.
+        /// The number of the question.
         #[serde(rename = "n")]
         session: u64,
-        /// As asked.
+        /// The state from which it is answered, as asked.
         #[serde(rename = "a")]
         at: At,
-        /// The answer.
+        /// The part of the state that was asked for.
         #[serde(rename = "r")]
         answer: Box<Answer>,
-        /// Terms promised: the asker of a sealed or synced state promises them too.
+        /// The answerer's promised terms. The asker of a sealed or synced state promises them, too.
         #[serde(
             rename = "p",
             default,
@@ -467,29 +472,29 @@ pub enum Body {
         )]
         promises: Vec<(Group, Term)>,
     },
-    /// A step of a configuration change.
+    /// A message of the configuration machine.
     #[serde(rename = "e")]
     Epoch(EpochMessage),
-    /// Last uses of keys that expire, as ages in milliseconds: told to the one who decides.
+    /// Reports to the owner of expiring keys how long ago the sender used them, in milliseconds.
     #[serde(rename = "u", deserialize_with = "list")]
     Used(Vec<(KeyName, u64)>),
-    /// The answer to `Used`, of the one who decides: when it knows these keys to have been used
-    /// last, as ages. What it does not know is reported again.
+    /// The owner's answer to `Used`: the ages of the latest uses that it knows. Later uses are
+    /// reported again.
     #[serde(rename = "k", deserialize_with = "list")]
     Known(Vec<(KeyName, u64)>),
-    /// A piece of a message too long for a frame.
+    /// A piece of a message that is longer than a frame.
     #[serde(rename = "b")]
     Part {
-        /// Names the message.
+        /// The number of the cut message, unique per sender.
         #[serde(rename = "n")]
         transfer: u64,
-        /// Its whole length.
+        /// The length of the whole message in bytes.
         #[serde(rename = "t")]
         total: u32,
-        /// Where this piece begins.
+        /// The offset of this piece in the message.
         #[serde(rename = "o")]
         offset: u32,
-        /// The piece.
+        /// The bytes of the piece.
         #[serde(rename = "b")]
         bytes: Bytes,
     },
@@ -501,19 +506,19 @@ pub struct Message {
     /// The sender's installed configuration.
     #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<EpochId>,
-    /// What it says.
+    /// The content of the message.
     #[serde(rename = "m")]
     pub body: Body,
 }
 
-/// Bytes of memory that a message may take for each of its bytes. Contexts of keys are B-trees, and
-/// most hold one replica: 10 bytes of input that take 300 of memory.
+/// Maximum memory that decoding may allocate per byte of a message. It is that high because
+/// contexts are B-trees, and most hold one replica: 10 bytes of input take 300 bytes of memory.
 pub const MESSAGE_FACTOR: usize = 64;
 
-/// MessagePack's empty list.
+/// The MessagePack encoding of an empty list.
 const NO_ENTRIES: u8 = 0x90;
 
-/// Stands for a length that is found out by encoding.
+/// A length above every frame, for bodies whose real length must be measured by encoding.
 const MEASURED: usize = 1 << 30;
 
 impl Nack {
@@ -527,7 +532,7 @@ impl Nack {
 }
 
 impl Body {
-    /// About its size on the wire, in bytes; never far below it.
+    /// Estimates the encoded size in bytes; the estimate is never far below the real size.
     pub(super) fn len(&self) -> usize {
         let entries = |entries: &[Entry]| entries.iter().map(Entry::len).sum::<usize>();
         let held = |held: &[Held]| held.iter().map(Held::len).sum::<usize>();
@@ -567,22 +572,23 @@ impl Body {
 }
 
 impl Message {
-    /// Its bytes.
+    /// Encodes the message as MessagePack.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let Body::Write { push, whole, entries } = &self.body else { return encode(self) };
-        // The same bytes as from the one pass: the entries come last, and a list of none is a byte.
+        // Appends the cached encoding of the entries. The bytes equal those of encoding the whole
+        // message, because the entries come last and an empty list is one byte.
         let none = Body::Write { push: *push, whole: *whole, entries: Entries::default() };
         let mut bytes = encode(&Self { epoch: self.epoch, body: none });
-        assert_eq!(bytes.pop(), Some(NO_ENTRIES), "a message ends with its entries");
+        assert_eq!(bytes.pop(), Some(NO_ENTRIES), "entries must be the last field of a write");
         bytes.extend_from_slice(entries.encoded());
         bytes
     }
 
-    /// Reads what [`encode`](Self::encode) wrote.
+    /// Decodes a message that [`encode`](Self::encode) encoded.
     ///
     /// # Errors
-    /// [`DecodeError::Message`] if it is no message of this protocol. Never panics.
+    /// [`DecodeError::Message`] if the bytes are not a message of this protocol. Never panics.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         super::quick::write(bytes).map_or_else(|| decode(bytes), Ok)
     }
@@ -591,7 +597,7 @@ impl Message {
 pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(128);
     let mut serializer = rmp_serde::Serializer::new(&mut bytes).with_struct_map();
-    value.serialize(&mut serializer).expect("messages hold nothing that MessagePack can't say");
+    value.serialize(&mut serializer).expect("MessagePack can encode every message");
     bytes
 }
 
