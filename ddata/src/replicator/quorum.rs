@@ -1,33 +1,37 @@
-//! How many answers are enough.
+//! The number of answers that completes an operation.
 //!
-//! Two arithmetics that must not be mixed: client operations need a *majority* of the voters
-//! (spec/replicated-data.md, *Consistency*), configuration changes, fences and leases a *quorum*
-//! by the tie rule (spec/safety.md §1). Any two quorums meet, and every majority is a quorum.
-//! Knows numbers and ids, never an epoch's number, a message or a clock.
+//! There are two counts, which must not be mixed
+//! (docs/protocol/replication.md#majority-and-quorum-are-different-counts). Client operations need
+//! a *majority* of the voters, so that an acknowledged write has two copies even in a cluster of
+//! two. Configuration changes, fences and leases need a *quorum* by the tie rule
+//! (docs/protocol/configurations.md#quorum-by-the-tie-rule), so that one of two nodes can go on.
+//! Any two quorums intersect, and every majority is a quorum. Pure arithmetic on numbers and ids.
 
 use std::collections::BTreeSet;
 
 use crate::bug::{Bug, Canary};
 use crate::id::ReplicaId;
 
-/// There is nobody to count: this node has no configuration yet. Nothing was sent.
+/// There are no voters to count, because this node has no configuration yet. Nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no configuration has a voter yet; nothing was changed, retry after this node has joined")]
 pub struct NoMembers;
 
-/// Why a consistency level cannot be reached, whoever answers. Nothing was sent.
+/// Why no set of answers can reach a consistency level. Nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NeedError {
-    /// Retry after this node has joined.
+    /// There is no configuration. Retry after this node has joined.
     #[error(transparent)]
     NoMembers(#[from] NoMembers),
     /// The level names more replicas than the configuration has: lower it, or add nodes.
-    #[error("{needed} replicas are asked for but the configuration has {existing}; not sent")]
+    #[error(
+        "the level needs {needed} replicas, the configuration has {existing}; nothing was sent"
+    )]
     NotEnoughReplicas {
         /// Replicas that the level asks for.
         needed: usize,
-        /// Replicas that there are.
+        /// Members that count in the configuration.
         existing: usize,
     },
 }
@@ -43,7 +47,7 @@ pub enum NeedError {
 /// assert_eq!(needed(5, 0, 0), Ok(3));
 /// assert_eq!(needed(3, 3, 5), Ok(3)); // never more than there are
 /// ```
-/// Source: Pekko, `ReadWriteAggregator.calculateMajority`; the empty case is ours.
+/// Source: Pekko, `ReadWriteAggregator.calculateMajority`, except for the empty case.
 pub fn needed(voters: usize, additional: usize, min_cap: usize) -> Result<usize, NoMembers> {
     if voters == 0 {
         return Err(NoMembers);
@@ -52,7 +56,7 @@ pub fn needed(voters: usize, additional: usize, min_cap: usize) -> Result<usize,
     Ok(wanted.min(voters))
 }
 
-/// How many replicas a request asks for, without its direction (read or write).
+/// The number of replicas that a request asks for, of a read or a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// This many replicas of any kind, this one included: `To(n)` and `From(n)`.
@@ -61,33 +65,33 @@ pub enum Level {
     Majority {
         /// Voters on top of the plain majority.
         additional: usize,
-        /// Never fewer than this, if there are as many.
+        /// Lower bound of the majority; at most all voters.
         min_cap: usize,
     },
-    /// Everybody who counts, and a majority of the voters among them.
+    /// All members that count, and a majority of the voters among them.
     All,
 }
 
-/// The replicas of one configuration, in numbers.
+/// The number of members and voters of one configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Electorate {
-    /// Members that count for `All`, `To` and `From`: those that announced their stop are left
-    /// out by the caller.
+    /// Members that count for `All`, `To` and `From`. The caller leaves out members that have
+    /// announced their stop.
     pub members: usize,
     /// All voters of the configuration, reachable or not.
     pub voters: usize,
 }
 
-/// How many have answered, this replica included.
+/// The number of replicas that have answered, this replica included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
     /// Members that answered, voters included.
     pub members: usize,
-    /// Voters that answered.
+    /// Voters among the members that answered.
     pub voters: usize,
 }
 
-/// What completes a request.
+/// The number of answers that completes a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
     members: usize,
@@ -95,11 +99,11 @@ pub struct Need {
 }
 
 impl Level {
-    /// What completes a request of this level in a configuration of that size.
+    /// The answers that complete a request of this level in a configuration of that size.
     ///
     /// # Errors
     /// [`NeedError::NoMembers`] in an empty configuration, [`NeedError::NotEnoughReplicas`] if
-    /// `Count` asks for more members than count. Both say that nothing was sent.
+    /// `Count` asks for more members than count. Both mean that nothing was sent.
     pub fn need(self, electorate: Electorate) -> Result<Need, NeedError> {
         let Electorate { members, voters } = electorate;
         let majority = needed(voters, 0, 0)?;
@@ -123,7 +127,8 @@ impl Need {
         answers.members >= self.members && answers.voters >= self.voters
     }
 
-    /// Answers that the user is told of as needed: members for `All` and `Count`, else voters.
+    /// The number of answers reported to the user as needed: members for `All` and `Count`,
+    /// otherwise voters.
     #[must_use]
     pub const fn answers(self) -> usize {
         if self.members > self.voters { self.members } else { self.voters }
@@ -132,8 +137,8 @@ impl Need {
 
 /// Whether `answered` holds a quorum of `voters`: more than half, or half with the tiebreaker.
 ///
-/// Ids that are no voters do not count. Never true without voters. `canary` is
-/// [`Canary::none`] but in the suites.
+/// Ids of other replicas are not counted. Never true without voters. `canary` is [`Canary::none`]
+/// except in tests.
 ///
 /// # Example
 /// ```
@@ -207,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_no_majority() {
+    fn empty_configuration_has_no_majority() {
         assert_eq!(needed(0, 0, 0), Err(NoMembers));
         let nobody = Electorate { members: 0, voters: 0 };
         for level in [Level::Count(1), Level::All, Level::Majority { additional: 0, min_cap: 0 }] {
@@ -216,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn absurd_additions_ask_for_everybody() {
+    fn huge_additions_ask_for_all_voters() {
         assert_eq!(needed(3, usize::MAX, 0), Ok(3));
         assert_eq!(needed(3, 0, usize::MAX), Ok(3));
     }
 
     #[test]
-    fn more_replicas_than_there_are_is_refused_at_once() {
+    fn count_above_the_members_is_refused() {
         let electorate = Electorate { members: 3, voters: 3 };
         assert_eq!(
             Level::Count(4).need(electorate),
@@ -248,14 +253,15 @@ mod tests {
 
     #[test]
     fn all_without_a_majority_of_voters_is_incomplete() {
-        // Three of five voters have announced their stop: the two others are "all", and too few.
+        // Three of five voters have announced their stop. The two others are "all" members, but no
+        // majority of the voters.
         let need = Level::All.need(Electorate { members: 2, voters: 5 }).unwrap();
         assert!(!need.is_met(Answers { members: 2, voters: 2 }));
         assert!(need.is_met(Answers { members: 3, voters: 3 }));
         assert_eq!(need.answers(), 3);
     }
 
-    /// The dumb twin: every pair of subsets of up to 8 voters, by definition.
+    /// Compares with the definition, for every pair of subsets of up to 8 voters.
     #[test]
     fn any_two_quorums_meet_and_every_majority_is_one() {
         for voters in 1..=8_u16 {
@@ -277,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_do_not_count() {
+    fn non_voters_do_not_count() {
         let voters = [1, 2, 3].map(ReplicaId::new);
         assert!(!is_quorum(
             &voters,
@@ -290,7 +296,7 @@ mod tests {
 
     #[cfg(feature = "canaries")]
     #[test]
-    fn the_canary_takes_any_half() {
+    fn fault_without_tiebreaker_takes_any_half() {
         let voters = [1, 2].map(ReplicaId::new);
         let canary = Canary::with(Bug::HalfWithoutTiebreaker);
         assert!(is_quorum(&voters, voters[0], &[voters[1]].into(), canary));

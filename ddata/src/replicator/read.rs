@@ -1,8 +1,9 @@
-//! Majority reads: ask, merge, write back what differed, then reply (I2).
+//! The state of open reads above `Local`: ask, merge, write back differences, then reply.
 //!
-//! A read gathers its answers in a snapshot of its own, so that what it returns is exactly what a
-//! majority holds in the end, whatever else arrives meanwhile. The write-back is a
-//! [`super::write`] request with the replicas that hold everything already counted.
+//! A read merges its answers into a state of its own, so that it returns exactly the value that
+//! enough replicas hold in the end, whatever else this replica merges meanwhile
+//! (docs/protocol/replication.md#read-repair-before-the-reply). The write-back is a
+//! [`super::write`] request in which the replicas that hold everything are counted from the start.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +18,7 @@ use crate::key::KeyName;
 use crate::types::delta::State;
 use crate::types::shape::Shape;
 
-/// A read that waits for answers.
+/// An open read and its answers so far.
 #[derive(Clone, Debug)]
 pub(super) struct Read {
     pub(super) key: KeyName,
@@ -29,11 +30,11 @@ pub(super) struct Read {
     pub(super) resend: Instant,
     pub(super) tries: u32,
     pub(super) sent: Instant,
-    /// What the answers merged so far amount to; `None`: nobody has anything.
+    /// The join of all answers so far; `None` while no replica holds anything.
     pub(super) merged: Option<State>,
-    /// What this replica held when the read began.
+    /// The context that this replica held when the read started.
     pub(super) own: CausalContext,
-    /// What each replica that counts vouches for.
+    /// The context that each counted replica vouches for.
     pub(super) answers: BTreeMap<ReplicaId, CausalContext>, // ≤ members
 }
 
@@ -42,7 +43,7 @@ impl Read {
         self.answers.keys().copied().collect()
     }
 
-    /// Merges what a replica holds into what the answers amount to.
+    /// Merges the state of a replica into the answers. A state of another type is ignored.
     pub(super) fn include(&mut self, held: Option<State>) {
         match (&mut self.merged, held) {
             (Some(merged), Some(held)) if merged.shape() == held.shape() => {
@@ -58,7 +59,7 @@ impl Read {
             && self.need.is_met(electors.count(self.answers.keys()))
     }
 
-    /// Those that hold all of what the answers amount to.
+    /// The counted replicas that hold everything in the merged answers.
     pub(super) fn holders(&self) -> BTreeSet<ReplicaId> {
         let Some(merged) = &self.merged else { return self.answered() };
         let holds = |(id, context): (&ReplicaId, &CausalContext)| {
@@ -67,16 +68,16 @@ impl Read {
         self.answers.iter().filter_map(holds).collect()
     }
 
-    /// Whether all answers that count are the same.
+    /// Whether all counted replicas hold the same.
     pub(super) fn is_unanimous(&self) -> bool {
         self.holders().len() == self.answers.len()
     }
 }
 
-/// Reads that wait.
+/// All open reads, with a timer for each.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reads {
-    /// Each on its own: they are long, and a map moves what stands behind one that is removed.
+    /// Boxed, because reads are large and a map moves its neighbours when one is removed.
     open: BTreeMap<RequestId, Box<Read>>, // ≤ max_pending_requests, with writes and fences
     timers: BTreeSet<(Instant, RequestId)>,
 }
@@ -117,7 +118,7 @@ impl Reads {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Takes out every read whose time has come, to be put back or answered.
+    /// Takes out every read whose timer has expired. The caller replies, or inserts it again.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<(RequestId, Read)> {
         let mut due = Vec::new();
         while let Some(&(at, id)) = self.timers.first() {
@@ -130,14 +131,14 @@ impl Reads {
         due
     }
 
-    /// What levels ask for has changed within the epoch.
+    /// Recomputes the need of every read: the members that count have changed within the epoch.
     pub(super) fn reckon(&mut self, need: impl Fn(Level) -> Option<Need>) {
         for read in self.open.values_mut() {
             read.need = need(read.level).unwrap_or(read.need);
         }
     }
 
-    /// Takes out every read, to be begun anew in another epoch.
+    /// Takes out every read, so that it can be restarted in another epoch.
     pub(super) fn take_all(&mut self) -> Vec<(RequestId, Read)> {
         self.timers.clear();
         std::mem::take(&mut self.open).into_iter().map(|(id, read)| (id, *read)).collect()

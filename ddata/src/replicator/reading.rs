@@ -1,4 +1,8 @@
-//! Reads, from the first question to the reply.
+//! The steps of a read: request, questions to the voters, answers, write-back, reply; and the
+//! answering side. The state of an open read is in `read`.
+//!
+//! A read above `Local` ends only when enough replicas hold the value that it returns
+//! (docs/protocol/replication.md#read-repair-before-the-reply).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +24,8 @@ use crate::key::KeyName;
 use crate::types::delta::{Delta, State};
 use crate::types::shape::Shape;
 
-/// Voters above which a read first asks only as many as it needs.
+/// Above this many replicas to ask, a read first asks only as many as it needs, chosen at random.
+/// The others are asked when the patience is over.
 const ASK_ALL_UP_TO: usize = 50;
 
 impl Replicator {
@@ -64,14 +69,15 @@ impl Replicator {
         Ok(())
     }
 
-    /// Takes note that a key that expires is used.
+    /// Records a use of a key, if an expiry pattern matches it.
     fn touch(&mut self, now: Now, key: &KeyName) {
         if self.config.expiry_of(key).is_some() {
             self.store.touch(key, now.mono);
         }
     }
 
-    /// What this replica vouches for of a key: for a durable one, only what is on disk.
+    /// The context of a key that this replica vouches for. Of a durable key without write-behind
+    /// that is only the part on disk, because an answer must survive a restart.
     pub(super) fn vouched(&self, held: &store::Held) -> CausalContext {
         if self.config.is_durable(&held.key) && self.config.write_behind_interval.is_none() {
             held.synced.clone()
@@ -80,7 +86,7 @@ impl Replicator {
         }
     }
 
-    /// Begins a read, or begins it anew in another epoch.
+    /// Starts a read, or restarts it in a newly installed epoch.
     fn begin_read(&mut self, now: Now, id: RequestId, mut read: Read, out: &mut Out) {
         read.answers.clear();
         let held = self.store.get(&read.key);
@@ -102,7 +108,7 @@ impl Replicator {
         }
     }
 
-    /// Sends the question to those that have not answered.
+    /// Sends the question to the replicas that have not answered.
     fn ask(&mut self, id: RequestId, read: &Read, out: &mut Out) {
         let mut asked: Vec<ReplicaId> = match read.level {
             Level::Majority { .. } => self.electors().voters.to_vec(),
@@ -123,7 +129,7 @@ impl Replicator {
         }
     }
 
-    /// A peer reads.
+    /// Answers the read of a peer.
     pub(super) fn on_read(
         &mut self,
         from: ReplicaId,
@@ -162,7 +168,7 @@ impl Replicator {
         if let Some(entry) = entry
             && !self.take_entry(now, from, entry, out)
         {
-            return; // it does not fit: this answer says nothing
+            return; // the entry could not be merged, so the answer does not count
         }
         let Some(read) = self.reads.get_mut(id) else { return };
         if let Some(entry) = entry.filter(|entry| entry.key == read.key)
@@ -174,8 +180,8 @@ impl Replicator {
             let vouched = context.unwrap_or_else(|| read.own.clone());
             let brought = read.merged.as_ref().map(|merged| merged.context().includes(&vouched));
             if !brought.unwrap_or_else(|| vouched.is_empty()) {
-                // It vouches for what neither it nor anybody has brought.
-                return self.undecodable(now, from, "an answer without what it speaks of", out);
+                // The context claims dots that no answer has brought, so the value lacks them.
+                return self.undecodable(now, from, "an answer that claims data it lacks", out);
             }
             read.answers.insert(from, vouched);
         }
@@ -195,7 +201,9 @@ impl Replicator {
         }
     }
 
-    /// Enough have answered: replies if they agree, else writes back first.
+    /// Ends a read that has enough answers: replies if they agree, otherwise writes the merged
+    /// value back first. Read repair (docs/protocol/replication.md#read-repair-before-the-reply): a
+    /// returned value must be seen by every later majority read.
     fn finish_read(&mut self, now: Now, id: RequestId, read: &Read, out: &mut Out) {
         let reply = match read_value(read) {
             Ok(value) => {
@@ -213,7 +221,7 @@ impl Replicator {
             return Self::reply(id, Ok(reply), out);
         };
         let group = self.store.group_of(&read.key, Some(held)).cloned();
-        let guard = group.map(|group| WireGuard { group, term: None }); // it merely spreads
+        let guard = group.map(|group| WireGuard { group, term: None }); // it only spreads
         let entry = Entry { guard, ..held.probe() };
         let purpose = Purpose::ReadRepair(reply);
         let mut write = Write::new(purpose, read.level, read.need, read.epoch, read.deadline, 1);
@@ -237,7 +245,7 @@ impl Replicator {
         self.check_write(id, out);
     }
 
-    /// Reads whose time has come: over, or asked again.
+    /// Fails reads whose deadline has passed, and asks again for those whose patience is over.
     pub(super) fn tick_reads(&mut self, now: Now, out: &mut Out) {
         if self.reads.due().is_none_or(|at| at > now.mono) {
             return;
@@ -255,7 +263,8 @@ impl Replicator {
         }
     }
 
-    /// Adds this replica's own answer to every read that lacks it.
+    /// Adds this replica's own answer to every open read that lacks it, if this replica is
+    /// eligible.
     pub(super) fn read_here(&mut self, now: Now, out: &mut Out) {
         if !self.eligible() {
             return;
@@ -276,7 +285,7 @@ impl Replicator {
         }
     }
 
-    /// Every read counts anew, in the epoch installed now.
+    /// Restarts every open read in the epoch that was just installed.
     pub(super) fn restart_reads(&mut self, now: Now, out: &mut Out) {
         for (id, mut read) in self.reads.take_all() {
             let Some(epoch) = self.epochs.id() else { continue };
@@ -293,7 +302,7 @@ impl Replicator {
     }
 }
 
-/// What a read returns: exactly what its answers amount to.
+/// The value that a read returns: exactly its merged answers.
 fn read_value(read: &Read) -> Result<Option<Value>, RequestError> {
     let Some(merged) = &read.merged else { return Ok(None) };
     match &read.shape {
@@ -306,7 +315,8 @@ fn read_value(read: &Read) -> Result<Option<Value>, RequestError> {
     }
 }
 
-/// Merges what an answer brought into what the answers amount to. `false`: it does not fit.
+/// Merges the entry of an answer into the merged answers. Returns `false` if it cannot be decoded,
+/// has another type, or builds on something that is missing.
 pub(super) fn merge_into(merged: &mut Option<State>, entry: &Entry) -> bool {
     let Ok(shape) = entry.shape.parse::<Shape>() else { return false };
     let mut state = merged.take().unwrap_or_else(|| State::new(shape.clone()));

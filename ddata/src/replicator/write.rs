@@ -1,9 +1,10 @@
-//! Requests that wait for replicas to hold something: updates, deletes, write-backs of reads,
-//! recovery writes of fences.
+//! The state of requests that wait until other replicas hold something: updates, deletes,
+//! write-backs of reads, recovery writes of fences.
 //!
-//! A request is complete when the replicas that hold all its entries, and whose acknowledgements
-//! count in the *one* epoch the request counts in, meet its need. An installed epoch starts the
-//! count anew.
+//! A request is complete when enough replicas hold all its entries. Only acknowledgements of the
+//! epoch that the request counts in are counted; when another epoch is installed, counting starts
+//! anew. Otherwise two quorums of different configurations, which need not intersect, could be
+//! mixed (docs/protocol/replication.md#acknowledgements-count-in-one-epoch).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -19,10 +20,10 @@ use crate::id::ReplicaId;
 use crate::key::Group;
 use crate::types::Term;
 
-/// What a request is for, and its reply once replicas hold what they should.
+/// The purpose of a request, and its reply once enough replicas hold its entries.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Purpose {
-    /// An update or delete of a user's.
+    /// An update or delete requested by the program.
     Change(Reply),
     /// The write-back of a read whose answers differed.
     ReadRepair(Reply),
@@ -30,40 +31,40 @@ pub(super) enum Purpose {
     Recovery(Reply),
 }
 
-/// A refusal for a higher term.
+/// A refusal because a higher term was promised.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Fenced {
-    /// The term that was promised.
+    /// The higher term that was promised.
     pub(super) by: Term,
-    /// The replica had taken the write before: it may be on a majority.
+    /// Whether the replica had accepted the write before; then it may be on a majority.
     pub(super) held: bool,
 }
 
-/// A request that waits.
+/// An open request and its acknowledgements so far.
 #[derive(Clone, Debug)]
 pub(super) struct Write {
     pub(super) purpose: Purpose,
-    /// The term it is made under; a higher promise of this replica ends it.
+    /// The group and term of a guarded write; a higher promise of this replica ends it.
     pub(super) guard: Option<Guard>,
     pub(super) level: Level,
     pub(super) need: Need,
     pub(super) epoch: EpochId,
     pub(super) deadline: Instant,
-    /// The places in pushes where its entries stand; filled when the batch ends.
+    /// Its entries as (push, index in the push); filled when the batch ends.
     pub(super) pushes: SmallVec<[(u64, u32); 1]>, // ≤ entries
-    /// Entries that must be held.
+    /// The number of entries that a replica must hold to be counted.
     entries: usize,
     held: BTreeMap<ReplicaId, BTreeSet<(u64, u32)>>, // ≤ replicas × entries
     counted: SmallVec<[ReplicaId; 2]>,               // ≤ replicas, each once
     failed: BTreeSet<ReplicaId>,
     fenced: BTreeMap<ReplicaId, Fenced>,
-    /// Somebody refused it because this group guards its key.
+    /// The guarded group of the key, if a replica refused the request because of it.
     pub(super) guarded: Option<Group>,
-    /// This replica holds it, durably where that is asked for.
+    /// Whether this replica holds it; of durable keys: on disk.
     pub(super) here: bool,
 }
 
-/// Who counts.
+/// The replicas whose answers count in the installed configuration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Electors<'a> {
     pub(super) me: ReplicaId,
@@ -132,7 +133,7 @@ impl Write {
 
     pub(super) fn is_met(&self, electors: &Electors<'_>) -> bool {
         if self.counted.len() + 1 < self.need.answers() {
-            return false; // most acks of a write come before this; nobody need be counted
+            return false; // nearly every acknowledgement but the last: skip the count
         }
         let me = &electors.me;
         let here = self.here && electors.eligible && !self.counted.contains(me);
@@ -145,7 +146,7 @@ impl Write {
         Tally { answered: answered.len(), needed: self.need.answers(), missing }
     }
 
-    /// Whether the level can't be reached any more because stores failed.
+    /// The number of replicas whose store failed, if the level cannot be reached without them.
     pub(super) fn store_failed(&self, electors: &Electors<'_>) -> Option<usize> {
         if self.failed.is_empty() {
             return None;
@@ -155,8 +156,9 @@ impl Write {
         (!reachable).then_some(self.failed.len())
     }
 
-    /// The highest term that refused it, and whether so many refused that no majority can have
-    /// accepted.
+    /// The highest term for which it was refused, and whether so many voters refused it without
+    /// ever having held it that no majority can have accepted it
+    /// (docs/protocol/replication.md#fenced-and-timeout-are-indeterminate).
     pub(super) fn fenced(&self, electors: &Electors<'_>) -> Option<(Term, bool)> {
         let current = self.fenced.values().map(|fenced| fenced.by).max()?;
         let never = |id: &&ReplicaId| self.fenced.get(id).is_some_and(|fenced| !fenced.held);
@@ -165,15 +167,16 @@ impl Write {
     }
 }
 
-/// Deadlines of writes, those of ended ones among them: most writes end long before, in about the
-/// order in which they began, and most have as much time as the one before.
+/// The deadlines of writes in order, including some of writes that have ended. Most writes end long
+/// before their deadline, roughly in the order in which they started, and most have the same
+/// timeout. So an ended write is not searched for: its deadline is dropped when it comes first.
 #[derive(Clone, Debug, Default)]
 struct Deadlines {
-    all: VecDeque<(Instant, RequestId)>, // in order, the first of an open write ≤ 2 × open + SLACK
-    ended: usize,                        // of these
+    all: VecDeque<(Instant, RequestId)>, // in order, first an open write; ≤ 2 × open + SLACK
+    ended: usize,                        // number of `all` whose write has ended
 }
 
-/// Deadlines of ended writes that may stand between others before they are tidied.
+/// Number of deadlines of ended writes that are kept before the list is compacted.
 const SLACK: usize = 64;
 
 impl Deadlines {
@@ -189,7 +192,7 @@ impl Deadlines {
         self.all.insert(place, (at, id));
     }
 
-    /// A write has ended.
+    /// Records that a write has ended.
     fn removed(&mut self, is_open: impl Fn(Instant, RequestId) -> bool) {
         self.ended += 1;
         while self.all.front().is_some_and(|(at, id)| !is_open(*at, *id)) {
@@ -203,10 +206,10 @@ impl Deadlines {
     }
 }
 
-/// See the module's page.
+/// All open requests of this kind, with their deadlines.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Writes {
-    /// Each on its own: they are long, and a map moves what stands behind one that is removed.
+    /// Boxed, because the entries are large and the map moves them.
     open: FxHashMap<RequestId, Box<Write>>, // ≤ max_pending_requests, with reads and fences
     deadlines: Deadlines,
 }
@@ -236,7 +239,7 @@ impl Writes {
         Some(write)
     }
 
-    /// All of them, oldest first.
+    /// The ids of all open requests, oldest first.
     pub(super) fn ids(&self) -> Vec<RequestId> {
         let mut ids: Vec<_> = self.open.keys().copied().collect();
         ids.sort_unstable();
@@ -258,7 +261,7 @@ impl Writes {
         due
     }
 
-    /// A replica holds an entry, and says so in `epoch`.
+    /// Records that a replica holds an entry, as acknowledged in `epoch`.
     pub(super) fn held(
         &mut self,
         id: RequestId,
@@ -294,8 +297,9 @@ impl Writes {
         }
     }
 
-    /// Somebody knows that a group guards the key of an unguarded change. `false`: the request is
-    /// no change, nothing speaks against it.
+    /// Records that a replica refused an unguarded change, because `group` guards its key. Returns
+    /// `false` if the request is not a change but a write-back or a recovery write, which needs no
+    /// guard.
     pub(super) fn guarded(&mut self, id: RequestId, group: &Group) -> bool {
         let Some(write) = self.open.get_mut(&id) else { return true };
         let change = matches!(write.purpose, Purpose::Change(_));
@@ -305,27 +309,27 @@ impl Writes {
         change
     }
 
-    /// A replica is known to hold everything that a request asks for.
+    /// Records that a replica holds all entries of a request.
     pub(super) fn holds_all(&mut self, id: RequestId, from: ReplicaId) {
         if let Some(write) = self.open.get_mut(&id) {
             write.count(from);
         }
     }
 
-    /// Whether a request counts members, not only voters: then each of them is asked itself.
+    /// Whether a request counts members and not only voters. Then its push goes to every peer.
     pub(super) fn wait_for_all(&self, id: RequestId) -> bool {
         let level = self.get(id).map(|write| write.level);
         matches!(level, Some(Level::Count(_) | Level::All))
     }
 
-    /// What levels ask for has changed within the epoch.
+    /// Recomputes the need of every request: the members that count have changed within the epoch.
     pub(super) fn reckon(&mut self, need: impl Fn(Level) -> Option<Need>) {
         for write in self.open.values_mut() {
             write.need = need(write.level).unwrap_or(write.need);
         }
     }
 
-    /// Every request counts anew, in this epoch.
+    /// Restarts the count of every request in this epoch.
     pub(super) fn restart(
         &mut self,
         epoch: EpochId,
@@ -361,9 +365,9 @@ mod tests {
     }
 
     proptest! {
-        /// The dumb twin: a set of the deadlines of open writes.
+        /// Compares with a set of the deadlines of open writes.
         #[test]
-        fn the_first_deadline_is_the_first_of_the_open_writes(steps in proptest::collection::vec(
+        fn first_deadline_belongs_to_an_open_write(steps in proptest::collection::vec(
             prop_oneof![
                 prop_oneof![Just(1_000), 0..2_000_u64]
                     .prop_map(|deadline| Step::Begin { deadline }),
@@ -375,13 +379,13 @@ mod tests {
             for (id, step) in (0..).zip(steps) {
                 match step {
                     Step::Begin { deadline } => {
-                        // As time goes on, most deadlines come later.
+                        // Deadlines mostly rise, as time goes on.
                         let at = (Instant::from_nanos(deadline + id), RequestId(id));
                         deadlines.insert(at.0, at.1);
                         twin.insert(at);
                     }
                     Step::End { nth } if !twin.is_empty() => {
-                        let ended = *twin.iter().nth(nth % twin.len()).expect("there are more");
+                        let ended = *twin.iter().nth(nth % twin.len()).expect("nth is in range");
                         twin.remove(&ended);
                         let open: BTreeSet<_> = twin.iter().map(|(_, id)| *id).collect();
                         deadlines.removed(|_, id| open.contains(&id));
