@@ -1,4 +1,9 @@
-//! What waits for the durable store: nothing that depends on a record leaves before it is safe.
+//! Actions and messages that wait for the durable store.
+//!
+//! Rule "Durable before acknowledged" (docs/protocol/replication.md#durable-before-acknowledged):
+//! an acknowledgement must outlive the process, so nothing that depends on a record leaves before
+//! the record is on disk. Each write to the store is an *order* with a number; the actions that
+//! follow from it are kept here until its result arrives.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -12,66 +17,67 @@ use crate::clock::Instant;
 use crate::id::ReplicaId;
 use crate::key::KeyName;
 
-/// What is done when records are safe, or when they are not.
+/// An action that follows when the records of an order are on disk, or when writing them failed.
 #[derive(Clone, Debug)]
 pub(super) enum After {
-    /// These keys are on disk up to these contexts.
+    /// Records that these keys are on disk up to these contexts.
     Synced(Vec<(KeyName, CausalContext)>),
-    /// Acknowledge a push; on a failure the named entries are refused.
+    /// Acknowledges a push. On a failure the entries in `stored` are refused.
     Ack {
         to: ReplicaId,
         push: u64,
         scope: Scope,
         nacks: Vec<(u32, super::wire::Nack)>,
         stored: Vec<u32>,
-        /// The epoch in which they were merged; in a later one the acknowledgement counts for
-        /// nothing, since a term may have been promised in between.
+        /// The epoch in which the entries were merged. In a later one the acknowledgement does not
+        /// count, because a term may have been promised in between.
         epoch: Option<EpochId>,
     },
-    /// This replica holds what a request asks for.
+    /// Counts this replica as a holder of the entries of a request.
     Here(RequestId),
-    /// This replica has promised what a fencing read asks for, in this epoch.
+    /// Counts this replica's own promise for a fencing read that was made in this epoch.
     Promised(RequestId, EpochId),
-    /// Reply to a request that waits for nothing else.
+    /// Replies to a request that waits for nothing else.
     Reply(RequestId, Box<super::request::Reply>),
-    /// Send these. On a failure nothing is sent: the promise was never given.
+    /// Sends these messages. On a failure nothing is sent, because the promise was not given.
     Send(Vec<Output>),
-    /// All of another replica's state is merged.
+    /// Ends a sync: the state of another replica is merged and on disk.
     Merged(Owed),
-    /// What was held back behind a voter's promise; it meets the gate again.
+    /// Releases messages that were held back behind a vote; each passes the gate again.
     Held(Vec<Output>), // ≤ HELD_MAX
 }
 
-/// A sync that is over when the disk has all of it.
+/// A sync that has merged everything and ends when all of it is on disk.
 #[derive(Clone, Debug)]
 pub(super) struct Owed {
-    /// What is said then.
+    /// The input that reports the end of the sync to the configuration machine.
     pub(super) said: EpochInput,
-    /// Keys that were not on disk up to there when it ended; ≤ durable keys.
+    /// Keys with the contexts that must be on disk before the sync ends; ≤ durable keys.
     pub(super) owed: Vec<(KeyName, CausalContext)>,
 }
 
-/// Messages held back behind one promise; beyond, they are dropped as a network may drop them.
+/// Maximum number of messages held back behind one vote. Further ones are dropped, which is safe
+/// because a network may drop messages, too.
 const HELD_MAX: usize = 65_536;
 
-/// A disk that failed to take a voter's promise is tried again after this time.
+/// How long after a failed write of a vote, or of the end of a sync, it is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// What a voter's last promise lets pass.
+/// The gate for outgoing messages, by the state of this replica's latest vote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Gate {
-    /// It is on disk: everything.
+    /// The vote is on disk: all messages pass.
     #[default]
     Open,
-    /// It is being written by this order: nothing yet.
+    /// The vote is being written by this order: all messages are held back.
     Behind(u64),
-    /// The same, after the disk had failed to take the one before.
+    /// As `Behind`, after an earlier write had failed.
     Again(u64),
-    /// The disk failed: what depends on no promise. The promise is written again at that time.
+    /// The write failed: only messages that depend on no vote pass. It is repeated at that time.
     Shut(Instant),
 }
 
-/// Whether a message says what only a replica may say whose promises are safe.
+/// Whether a message may be sent only by a replica whose votes and promises are on disk.
 fn depends_on_promise(output: &Output) -> bool {
     let Output::Send { message, .. } = output else { return false };
     match &message.body {
@@ -90,15 +96,15 @@ fn depends_on_promise(output: &Output) -> bool {
     }
 }
 
-/// See the module's page.
+/// The open orders, the gate, and durable keys that wait for write-behind.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Durability {
     next: u64,
     pending: BTreeMap<u64, Vec<After>>, // ≤ batches the store has not written
     gate: Gate,
-    /// Syncs whose end the disk failed to take, and when that is tried again.
+    /// Syncs whose last write failed, and when it is tried again.
     owed: VecDeque<(Instant, Owed)>, // ≤ syncs under way
-    behind: BTreeSet<KeyName>, // durable keys changed and not yet ordered ≤ keys
+    behind: BTreeSet<KeyName>, // changed durable keys that are not ordered yet; ≤ keys
     behind_due: Option<Instant>,
 }
 
@@ -109,24 +115,25 @@ impl Durability {
         self.next
     }
 
-    /// The last order carries a voter's promise: messages queue behind it.
+    /// Closes the gate until the last order is done, because that order carries a vote.
     pub(super) fn order_gate(&mut self) {
         let id = self.next;
         self.gate = if self.is_shut() { Gate::Again(id) } else { Gate::Behind(id) };
     }
 
-    /// Whether what this replica has promised as a voter did not reach the disk: it counts for
-    /// nobody until it does.
+    /// Whether writing this replica's latest vote failed and was not made up for. Until then its
+    /// answers must not count.
     pub(super) const fn is_shut(&self) -> bool {
         matches!(self.gate, Gate::Shut(_) | Gate::Again(_))
     }
 
-    /// Whether everything passes.
+    /// Whether all messages pass the gate.
     pub(super) fn is_open(&self) -> bool {
         self.gate == Gate::Open
     }
 
-    /// Holds a message back behind the last promise, or gives it back if it may leave.
+    /// Returns the message if it may leave now; otherwise holds it back behind the latest vote, or
+    /// drops it.
     pub(super) fn gate(&mut self, output: Output) -> Option<Output> {
         let id = match self.gate {
             Gate::Open => return Some(output),
@@ -142,7 +149,7 @@ impl Durability {
         None
     }
 
-    /// An order is done, or has failed: what follows from it.
+    /// Ends an order, which succeeded if `stored`, and returns the actions that follow.
     pub(super) fn done(&mut self, now: Instant, id: u64, stored: bool) -> Vec<After> {
         if [Gate::Behind(id), Gate::Again(id)].contains(&self.gate) {
             self.gate = if stored { Gate::Open } else { Gate::Shut(now + RETRY_AFTER) };
@@ -150,12 +157,12 @@ impl Durability {
         self.pending.remove(&id).unwrap_or_default()
     }
 
-    /// Whether it is time to write a promise again that the disk has not taken.
+    /// Whether a failed write of a vote must be repeated now.
     pub(super) fn is_retry_due(&self, now: Instant) -> bool {
         matches!(self.gate, Gate::Shut(at) if at <= now)
     }
 
-    /// Changed keys are written later.
+    /// Schedules a changed key for write-behind, at `due` or with keys scheduled earlier.
     pub(super) fn write_behind(&mut self, key: &KeyName, due: Instant) {
         self.behind.insert(key.clone());
         self.behind_due.get_or_insert(due);
@@ -167,13 +174,13 @@ impl Durability {
         [retry, owed, self.behind_due].into_iter().flatten().min()
     }
 
-    /// The disk failed at the end of a sync: that is tried again.
+    /// Schedules another try for the end of a sync whose write failed.
     pub(super) fn owe_later(&mut self, now: Instant, owed: Owed) {
         self.owed.retain(|(_, other)| other.said != owed.said);
         self.owed.push_back((now + RETRY_AFTER, owed));
     }
 
-    /// A sync whose end is to be tried again.
+    /// Takes a sync whose end must be tried again now.
     pub(super) fn take_owed(&mut self, now: Instant) -> Option<Owed> {
         let due = self.owed.front().is_some_and(|(at, _)| *at <= now);
         if due { self.owed.pop_front().map(|(_, owed)| owed) } else { None }

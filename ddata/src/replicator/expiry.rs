@@ -1,10 +1,11 @@
-//! Expiry: keys that nobody uses go, by the word of one replica.
+//! Expiry of unused keys: the choice of the one member that decides over a key.
 //!
-//! One owner per key (by rendezvous among the members) *deletes* what it has seen; the others
-//! only report how long ago they used it, so no two hosts' clocks are compared and a concurrent
-//! use survives.
+//! Rule "One owner expires a key" (docs/protocol/replication.md#one-owner-expires-a-key). The owner
+//! of a key, chosen by rendezvous hashing over the members, *deletes* what it has seen of an unused
+//! key. The other members only report how long ago they used it. So ages are compared on one clock
+//! only, and a concurrent use survives.
 //!
-//! Source of rendezvous: Thaler, Ravishankar, *Using Name-Based Mappings to Increase Hit Rates*
+//! Rendezvous hashing: Thaler, Ravishankar, *Using Name-Based Mappings to Increase Hit Rates*
 //! (1998).
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -12,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::id::ReplicaId;
 use crate::key::KeyName;
 
-/// The member that decides over a key.
+/// The member that decides when a key expires; `None` without members.
 pub(super) fn owner(key: &KeyName, members: &[ReplicaId]) -> Option<ReplicaId> {
     let weight = |id: &ReplicaId| (xxh3_64_with_seed(key.as_str().as_bytes(), id.get()), *id);
     members.iter().copied().max_by_key(weight)

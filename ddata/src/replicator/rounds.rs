@@ -1,4 +1,5 @@
-//! What comes with time, and what comes back from the disk.
+//! Timers (resends, gossip, expiry, notices to subscribers) and results of the durable store
+//! (records loaded at the start, completed or failed writes).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::id::ReplicaId;
 use crate::key::KeyName;
 use crate::machine::Machine;
 
-/// Gossip is quick for so long after a change.
+/// How long after a change anti-entropy uses `busy_gossip_interval`.
 const BUSY_FOR: Duration = Duration::from_secs(1);
 
 impl Replicator {
@@ -58,7 +59,7 @@ impl Replicator {
         }
     }
 
-    /// Tells subscribers what has changed since they were last told.
+    /// Notifies subscribers of the gathered changes, if the interval has passed.
     fn tell(&mut self, now: Now, out: &mut Out) {
         if self.subscriptions.due().is_none_or(|at| at > now.mono) {
             return;
@@ -66,7 +67,7 @@ impl Replicator {
         self.tell_now(out);
     }
 
-    /// Tells subscribers, though it may be early.
+    /// Notifies subscribers of the gathered changes now. A key that reads as before is left out.
     pub(super) fn tell_now(&mut self, out: &mut Out) {
         for (key, before) in self.subscriptions.take() {
             let value = self.value(&key);
@@ -110,7 +111,7 @@ impl Replicator {
         }
     }
 
-    /// Ends a read or a fence that too few have answered.
+    /// Fails a read or a fence whose deadline has passed with too few answers.
     pub(super) fn timed_out(
         &mut self,
         id: RequestId,
@@ -140,7 +141,8 @@ impl Replicator {
         }
     }
 
-    /// One round of anti-entropy, with whoever was not heard of for longest.
+    /// Starts one round of anti-entropy with the peer that was contacted least recently; reachable
+    /// peers come first, and ties are broken at random.
     fn gossip(&mut self, now: Now, out: &mut Out) {
         let busy = self.changed_at.is_some_and(|at| now.mono - at < BUSY_FOR);
         let interval =
@@ -159,8 +161,8 @@ impl Replicator {
         if self.epochs.is_member() {
             self.compare_with(now, peer, At::Live, out);
         } else if let Some(epoch) = self.epochs.installed().cloned() {
-            // A joiner may be the only one alive that knows this configuration: whoever is in it
-            // must learn it, or nobody ever says anything again.
+            // A joiner may be the only live node that knows this configuration. Its members must
+            // learn it, or all of them stay silent for ever.
             self.send(peer, Body::Epoch(EpochMessage::Install { epoch }), out);
         }
     }
@@ -212,8 +214,9 @@ impl Replicator {
         }
     }
 
-    /// A peer says how long ago it used some keys. Only ever makes a key younger. Who decides over
-    /// them answers: a report that is lost is made again.
+    /// Handles a report of how many milliseconds ago a peer used some keys. It can only make a key
+    /// younger. The owner of a key answers with `Known`; a report that is lost is repeated, because
+    /// its sender gets no answer.
     pub(super) fn on_used(
         &mut self,
         now: Now,
@@ -235,7 +238,7 @@ impl Replicator {
         }
     }
 
-    /// Who decides over some keys says how long ago they were used, as far as it knows.
+    /// Handles the owner's answer: how long ago some keys were used, as far as the owner knows.
     pub(super) fn on_known(&mut self, now: Now, from: ReplicaId, keys: &[(KeyName, u64)]) {
         let Some(epoch) = self.epochs.installed() else { return };
         for (key, age) in keys.iter().filter(|(key, _)| owner(key, epoch.members()) == Some(from)) {
@@ -246,8 +249,9 @@ impl Replicator {
 
     // ── disk ──
 
-    /// Whether a durable key has something that is not on disk and must be before it is
-    /// acknowledged. With write-behind nothing waits, and the key is written later.
+    /// Whether a durable key must be written to disk before its change is acknowledged
+    /// (docs/protocol/replication.md#durable-before-acknowledged). With write-behind the key is
+    /// scheduled for a later write, and nothing waits.
     pub(super) fn persist_key(&mut self, now: Now, key: &KeyName) -> bool {
         let Some(held) = self.store.get(key) else { return false };
         if held.synced.includes(held.state.context()) {
@@ -262,7 +266,7 @@ impl Replicator {
         }
     }
 
-    /// Orders keys to be written, and what follows once they are.
+    /// Orders keys to be written, and the actions that follow once they are.
     pub(super) fn persist<'k>(
         &mut self,
         mut after: Vec<After>,
@@ -287,8 +291,8 @@ impl Replicator {
         self.persist_records(records, after, out);
     }
 
-    /// Writes what this replica has promised as a voter: nothing said from now on leaves before
-    /// it is safe.
+    /// Writes this replica's votes. Messages are held back until the write has succeeded, because a
+    /// vote must be on disk before a message that depends on it leaves.
     pub(super) fn persist_votes(&mut self, state: AcceptorState, out: &mut Out) {
         self.persist_records(vec![Record::Acceptor(state)], vec![], out);
         self.durability.order_gate();
@@ -366,7 +370,9 @@ impl Replicator {
         }
     }
 
-    /// Takes over what a former life left on disk: all of it or none.
+    /// Loads the records that an earlier process of this data directory wrote. If one of them
+    /// cannot be read, promises are not loaded and the error names the first; the replica serves
+    /// nothing.
     pub(super) fn restore(
         &mut self,
         now: Now,
@@ -389,10 +395,10 @@ impl Replicator {
                     promises.push((group, term));
                 }
                 Record::Promise { group, .. } => {
-                    let why = "neither its name nor its term was ever written".to_owned();
+                    let why = "its group name or its term is invalid".to_owned();
                     failed.push((format!("the promise for group `{group}`"), why));
                 }
-                Record::Acceptor(_) => {} // of another incarnation, which never votes again
+                Record::Acceptor(_) => {} // of an earlier incarnation, which never votes again
             }
         }
         if let Some((what, why)) = failed.first().cloned() {
@@ -412,8 +418,8 @@ impl Replicator {
                     self.observe(now, self.me, latest, out);
                 }
             }
-            Ok(Taken::Lack(_)) => return Err("it builds on what is not there".to_owned()),
-            Err(Unfit::WrongType) => return Err("two records of two types".to_owned()),
+            Ok(Taken::Lack(_)) => return Err("it builds on changes that are missing".to_owned()),
+            Err(Unfit::WrongType) => return Err("the key has records of two types".to_owned()),
             Err(Unfit::Decode(why)) => return Err(why.to_string()),
         }
         let context = self.store.context(&entry.key);
@@ -422,12 +428,12 @@ impl Replicator {
     }
 }
 
-/// How long ago that was, in milliseconds.
+/// The time since `then`, in milliseconds.
 fn age(now: Now, then: Instant) -> u64 {
     u64::try_from((now.mono - then).as_millis()).unwrap_or(u64::MAX)
 }
 
-/// When that was by this host's clock, if it is so many milliseconds ago.
+/// The time `age` milliseconds ago, by this host's clock.
 fn ago(now: Now, age: u64) -> Instant {
     let nanos = age.saturating_mul(1_000_000);
     Instant::from_nanos(now.mono.as_nanos().saturating_sub(nanos))

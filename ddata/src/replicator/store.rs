@@ -1,8 +1,8 @@
-//! What a replica holds: keys in the order of their hashes, their states, the sums over them and
-//! the removal records that repairs need.
+//! The data of a replica: keys in the order of their hashes, their states, the digest sums over
+//! them and the bound on the removal records that repairs need.
 //!
-//! Snapshots are free (the map is persistent). Knows nothing of peers, requests or terms; a key's
-//! group is kept here and judged elsewhere.
+//! Snapshots are cheap, because the map is persistent. The store does not depend on peers, requests
+//! or promised terms. It records the guarded group of a key; other modules enforce it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::{Bound, RangeInclusive};
@@ -23,14 +23,16 @@ use crate::key::{Group, KEY_BYTES_MAX, KeyName};
 use crate::types::delta::{Delta, Lack, Merged, Repair, State};
 use crate::types::shape::Shape;
 
-/// Removal records kept over all keys.
+/// Maximum number of removal records over all keys. Beyond, the oldest is dropped, and peers that
+/// would need it get the full state (docs/protocol/replication.md#removal-records-are-bounded).
 pub(super) const RECORDS_MAX: usize = 4_096;
 
-/// How long a change stays out of the sums: the same at every replica, so that what is still on
-/// its way from one to the other is in the sums of neither.
+/// How long a change stays out of the sums. A change that is still in flight between two replicas
+/// is then in the sums of neither, and comparing them finds no difference
+/// (docs/protocol/replication.md#changes-settle-before-they-are-compared).
 pub(super) const SETTLES_AFTER: Duration = Duration::from_millis(100);
 
-/// One key.
+/// A key with its state and bookkeeping.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) key: KeyName,
@@ -39,50 +41,52 @@ pub(super) struct Held {
     pub(super) group: Option<Group>,
     pub(super) used: Instant,
     pub(super) reported: Instant,
-    item: u64,     // what stands in the sums for it
-    settled: bool, // whether that is so; if not it stands in `settling`
-    /// About its encoded size, in bytes: exact when last measured, grown by every delta since.
+    item: u64,     // its item in the sums
+    settled: bool, // whether `item` is current; otherwise the key is in `settling`
+    /// Estimate of its encoded size, in bytes: exact when last measured, grown by every delta
+    /// since.
     pub(super) size: usize,
-    /// What of it is on disk; only kept for durable keys.
+    /// The context that is on disk; only kept for durable keys.
     pub(super) synced: CausalContext,
 }
 
 pub(super) type Place = (u64, KeyName);
 
-/// Keys and the sums over them, as they are or as they were when they were frozen.
+/// Keys and the sums over them: the live ones, or those of the moment of a seal.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
     keys: OrdMap<Place, Arc<Held>>,
     sums: Sums,
 }
 
-/// See the module's page.
+/// All keys of a replica, with the indexes and bounds over them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Store {
     live: Snapshot,
     seed: u64,
-    names: BTreeSet<KeyName>,       // of all keys, in the order of users
-    records: VecDeque<Place>,       // whose records they are: ≤ RECORDS_MAX, oldest first
-    groups: BTreeSet<Group>,        // ≤ GROUPS_MAX known by a promise, + those of the keys
-    group_lengths: BTreeSet<usize>, // of the groups' prefixes
-    settling: VecDeque<(Instant, Place)>, // changed keys not yet in the sums ≤ keys
+    names: BTreeSet<KeyName>,             // of all keys, in lexical order
+    records: VecDeque<Place>, // the key of each removal record, oldest first; ≤ RECORDS_MAX
+    groups: BTreeSet<Group>,  // ≤ GROUPS_MAX known by a promise, + those of the keys
+    group_lengths: BTreeSet<usize>, // lengths of the groups' prefixes
+    settling: VecDeque<(Instant, Place)>, // changed keys that are not in the sums yet; ≤ keys
     deleted: usize,
 }
 
-/// What came of an entry that is not merely refused.
+/// The result of merging an entry.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Taken {
     Merged { merged: Merged, latest: Option<HybridTimestamp>, full: bool },
     Lack(CausalContext),
 }
 
-/// How a key stands to a delta.
+/// Whether a delta is news to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
+    /// The key does not exist.
     Absent,
-    /// Everything in the delta is known.
+    /// The key's context contains all dots of the delta.
     Known,
-    /// Something in it is new.
+    /// Some dots of the delta are new to the key.
     New,
 }
 
@@ -109,7 +113,8 @@ impl From<DecodeError> for Unfit {
     }
 }
 
-/// Refuses what no release would send: names too long, a group that is not the key's.
+/// Refuses names that no release sends: a key that is too long, a group that does not contain the
+/// key, a group or term that is not valid.
 fn check_names(entry: &Entry) -> Result<(), DecodeError> {
     if entry.key.as_str().len() > KEY_BYTES_MAX {
         return Err(DecodeError::TooLong { what: "bytes of a key", limit: KEY_BYTES_MAX });
@@ -119,13 +124,14 @@ fn check_names(entry: &Entry) -> Result<(), DecodeError> {
         return Err(DecodeError::Message("a guard whose group does not contain its key".into()));
     }
     if !is_group(&guard.group) || guard.term.is_some_and(|term| !term.is_valid()) {
-        return Err(DecodeError::Message("a guard that nobody can have".into()));
+        return Err(DecodeError::Message("a guard with an invalid group or term".into()));
     }
     Ok(())
 }
 
-/// Refuses what speaks of changes that this very replica is to have made, and has not: taking it
-/// would make the next ones invisible elsewhere.
+/// Refuses an entry with dots of this replica above the last one that it made
+/// (docs/protocol/replication.md#nobody-teaches-a-replica-its-own-dots). Other replicas would
+/// otherwise take its next changes for known.
 fn check_own(made: u64, last: Option<u64>, canary: Canary) -> Result<(), DecodeError> {
     let false_claim = last.is_some_and(|last| last > made);
     if false_claim && !canary.has(Bug::DeleteErasesUnseen) {
@@ -134,7 +140,8 @@ fn check_own(made: u64, last: Option<u64>, canary: Canary) -> Result<(), DecodeE
     Ok(())
 }
 
-/// Where a key stands: the order costs a comparison of numbers, not of names.
+/// The key's place in the order of the store. Hashes come first, so that most comparisons compare
+/// numbers and not names.
 pub(super) fn place(key: &KeyName) -> Place {
     (hash_of(key.as_str().as_bytes()), key.clone())
 }
@@ -152,7 +159,7 @@ impl Snapshot {
         self.get(key).map(|held| held.state.context().clone()).unwrap_or_default()
     }
 
-    /// Keys whose buckets lie in a range, in the order of their hashes.
+    /// Keys in a range of buckets, in the order of their hashes.
     pub(super) fn in_buckets(
         &self,
         range: RangeInclusive<u16>,
@@ -179,7 +186,7 @@ impl Store {
         self.records.len()
     }
 
-    /// Keys and sums; those that changed lately may not be in the sums yet.
+    /// The live keys and sums. Recent changes may not be in the sums yet.
     pub(super) const fn live(&self) -> &Snapshot {
         &self.live
     }
@@ -196,7 +203,7 @@ impl Store {
         self.live.keys.values()
     }
 
-    /// Keys that begin with a prefix, in the order of their names, from one on.
+    /// Keys with a prefix, in the order of their names, starting at `from`.
     pub(super) fn by_name<'a>(
         &'a self,
         prefix: &'a str,
@@ -213,8 +220,9 @@ impl Store {
         names.filter_map(|name| self.get(name))
     }
 
-    /// Keys that a group guards: recorded with it, or under its prefix since before anybody knew
-    /// of it. What was acknowledged then is to be seen by whoever takes a term.
+    /// Keys that a group guards: those recorded with it, and those under its prefix that belong to
+    /// no other group. The latter may have been written before the group was known; an owner that
+    /// takes a term must see what was acknowledged of them.
     pub(super) fn of_group<'a>(&'a self, group: &'a Group) -> impl Iterator<Item = &'a Arc<Held>> {
         let of = move |held: &&Arc<Held>| {
             self.group_of(&held.key, Some(held)).is_none_or(|of| of == group)
@@ -222,7 +230,7 @@ impl Store {
         self.by_name(group.as_str(), Bound::Unbounded).filter(of)
     }
 
-    /// The group that guards a key: recorded with it, or known by its prefix.
+    /// The group that guards a key: the one recorded with it, or a known group whose prefix it has.
     pub(super) fn group_of<'a>(
         &'a self,
         key: &KeyName,
@@ -242,7 +250,8 @@ impl Store {
         !self.groups.is_empty()
     }
 
-    /// Makes a group known: its prefix guards new keys, too.
+    /// Makes a group known, so that it guards all keys with its prefix. Ignored above
+    /// [`GROUPS_MAX`] groups.
     pub(super) fn know_group(&mut self, group: &Group) {
         if !self.groups.contains(group) && self.groups.len() < GROUPS_MAX {
             self.group_lengths.insert(group.as_str().len());
@@ -250,7 +259,7 @@ impl Store {
         }
     }
 
-    /// The key's state, created empty if it is not there, for a change by `f`.
+    /// Applies `f` to the state of a key, which is created empty if it does not exist.
     pub(super) fn change<R>(
         &mut self,
         key: &KeyName,
@@ -265,7 +274,7 @@ impl Store {
                 self.live.keys.insert(place.clone(), Arc::new(Held::new(key, shape, at.now)));
                 self.deleted += 1;
                 self.names.insert(key.clone());
-                self.live.keys.get_mut(&place).expect("it was just put there")
+                self.live.keys.get_mut(&place).expect("the key was just inserted")
             }
         };
         let held = Arc::make_mut(held);
@@ -300,7 +309,7 @@ impl Store {
         }
     }
 
-    /// Records the group that an entry names.
+    /// Records a group with a key that has none yet, and makes the group known.
     pub(super) fn set_group(&mut self, key: &KeyName, group: &Group) {
         let Some(held) = self.live.keys.get_mut(&place(key)) else { return };
         if held.group.is_none() {
@@ -310,7 +319,7 @@ impl Store {
         }
     }
 
-    /// Takes note of a use that is no change.
+    /// Records a use of a key, for expiry.
     pub(super) fn touch(&mut self, key: &KeyName, used: Instant) {
         if let Some(held) = self.live.keys.get_mut(&place(key))
             && held.used < used
@@ -319,7 +328,7 @@ impl Store {
         }
     }
 
-    /// Nobody knows of any use: owners of keys have changed.
+    /// Marks all uses as not reported, because the owners of keys may have changed.
     pub(super) fn forget_reports(&mut self) {
         let places: Vec<Place> = self.live.keys.keys().cloned().collect();
         for place in places {
@@ -335,7 +344,7 @@ impl Store {
         }
     }
 
-    /// Whether everything that an entry brings is here already.
+    /// Whether this replica holds the whole content of an entry already.
     pub(super) fn holds(&self, entry: &Entry) -> bool {
         let Some(held) = self.get(&entry.key) else { return false };
         let (context, shape) = (held.state.context(), held.state.shape());
@@ -348,7 +357,10 @@ impl Store {
         }
     }
 
-    /// Merges an entry of a peer or of the disk.
+    /// Merges an entry that a peer sent or that was loaded from disk.
+    ///
+    /// # Errors
+    /// [`Unfit`] if the entry does not decode or has another type than the key.
     pub(super) fn take(
         &mut self,
         entry: &Entry,
@@ -466,7 +478,7 @@ impl Store {
         self.seed
     }
 
-    /// Changes the seed under which everything is summed.
+    /// Changes the seed of the sums and recomputes them.
     pub(super) fn reseed(&mut self, seed: u64) {
         if seed == self.seed {
             return;
@@ -485,15 +497,16 @@ impl Store {
         self.settling.clear();
     }
 
-    /// Brings every changed key into the sums: for comparisons that must be exact.
+    /// Brings every changed key into the sums, for comparisons that must be exact.
     pub(super) fn settle_all(&mut self) {
         for (_, place) in std::mem::take(&mut self.settling) {
             self.settle(&place);
         }
     }
 
-    /// Brings those into the sums whose time has come: asked whenever sums are compared, which
-    /// nobody need be woken for, and before, so that it never is much at once.
+    /// Brings into the sums the keys that changed at least [`SETTLES_AFTER`] ago. It is called
+    /// before sums are compared, so it needs no timer, and on every tick, so that the work stays
+    /// small.
     pub(super) fn settle_due(&mut self, now: Instant) {
         while self.settling.front().is_some_and(|(at, _)| *at <= now) {
             let Some((_, place)) = self.settling.pop_front() else { return };
@@ -512,13 +525,13 @@ impl Store {
     }
 }
 
-/// When and how a key changes.
+/// The time of a change, and its effect on size and expiry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Change {
     pub(super) now: Instant,
-    /// By how much the value may have grown, in bytes.
+    /// Upper estimate of the growth of the value, in bytes.
     pub(super) bytes: usize,
-    /// Whether that is a use, for expiry.
+    /// Whether the change counts as a use, for expiry.
     pub(super) used: bool,
 }
 
