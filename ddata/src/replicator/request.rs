@@ -1,4 +1,6 @@
-//! Requests to the Replicator, and their replies.
+//! Requests of the program to the Replicator, their replies and errors, and notices to subscribers.
+//!
+//! See docs/protocol/replication.md#consistency-levels for the levels and outcomes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,51 +17,51 @@ use crate::types::edit::{Author, Edit, EditError, Prepared};
 use crate::types::shape::Shape;
 use crate::types::{DataType, Term};
 
-/// Names a request, and no other ever; its reply carries the same.
+/// The id of a request. It must never be reused; the reply carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// Names a subscription.
+/// The id of a subscription, chosen by the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubscriptionId(pub u64);
 
-/// From how many replicas to read.
+/// The number of replicas that a read must hear, with its timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadConsistency {
-    /// This replica only.
+    /// Reads this replica only.
     Local,
     /// `n` replicas, this one included.
     From(usize, Duration),
-    /// A majority of the voters, never fewer than `min_cap`.
+    /// A majority of the voters; at least `min_cap` of them, if there are as many.
     Majority(MinCap, Duration),
-    /// A majority and `additional` more.
+    /// A majority and the given number of further voters.
     MajorityPlus(usize, MinCap, Duration),
-    /// Every member.
+    /// Every member that has not announced its stop, and a majority of the voters among them.
     All(Duration),
 }
 
-/// To how many replicas to write before the reply.
+/// The number of replicas that must hold a change before the reply, with the timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteConsistency {
-    /// This replica only; the change spreads all the same.
+    /// This replica only. The change still spreads to all others.
     Local,
     /// `n` replicas, this one included.
     To(usize, Duration),
-    /// A majority of the voters, never fewer than `min_cap`.
+    /// A majority of the voters; at least `min_cap` of them, if there are as many.
     Majority(MinCap, Duration),
-    /// A majority and `additional` more.
+    /// A majority and the given number of further voters.
     MajorityPlus(usize, MinCap, Duration),
-    /// Every member.
+    /// Every member that has not announced its stop, and a majority of the voters among them.
     All(Duration),
 }
 
-/// The least number of replicas that a majority operation asks for (if there are as many). Zero
-/// unless one wants Akka's arithmetic: with configurations a plain majority is safe.
+/// Lower bound of a majority (at most all voters). Zero is safe, because majorities are counted
+/// within one configuration; other values reproduce Akka's `majority-min-cap`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MinCap(pub usize);
 
 impl ReadConsistency {
-    /// A plain majority.
+    /// A majority of the voters without a lower bound.
     #[must_use]
     pub const fn majority(within: Duration) -> Self {
         Self::Majority(MinCap(0), within)
@@ -81,7 +83,7 @@ impl ReadConsistency {
 }
 
 impl WriteConsistency {
-    /// A plain majority.
+    /// A majority of the voters without a lower bound.
     #[must_use]
     pub const fn majority(within: Duration) -> Self {
         Self::Majority(MinCap(0), within)
@@ -102,21 +104,21 @@ impl WriteConsistency {
     }
 }
 
-/// The right under which a guarded change is made.
+/// The guarded group and the term under which a guarded change is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guard {
-    /// The group.
+    /// The group that contains the key.
     pub group: Group,
-    /// The term that the caller holds.
+    /// The term that the caller has taken by [`Request::Fence`].
     pub term: Term,
 }
 
 type Modify = Box<dyn FnOnce(&State, Author) -> Result<Prepared, EditError> + Send>;
 
 /// A change of one key, as a function on its value.
-pub struct Update(pub(super) Box<Change>); // it is moved from queue to queue
+pub struct Update(pub(super) Box<Change>); // boxed, because it is moved between queues
 
-/// What an [`Update`] is made of.
+/// The parts of an [`Update`].
 pub(super) struct Change {
     pub(super) key: KeyName,
     pub(super) shape: Shape,
@@ -127,7 +129,7 @@ pub(super) struct Change {
 }
 
 impl Update {
-    /// Changes the value under `key` with `f`, on the empty value if there is none.
+    /// Changes the value of `key` by `f`. If the key does not exist, `f` gets the empty value.
     pub fn new<T: DataType, R>(
         key: &Key<T>,
         consistency: WriteConsistency,
@@ -140,20 +142,20 @@ impl Update {
         Self(Box::new(Change { key, shape, consistency, guard: None, told: true, modify }))
     }
 
-    /// The key that it changes.
+    /// Returns the key that the update changes.
     #[must_use]
     pub const fn key(&self) -> &KeyName {
         &self.0.key
     }
 
-    /// Makes the change under a term: refused by every replica that has promised a higher one.
+    /// Makes this a guarded change: every replica that has promised a higher term refuses it.
     #[must_use]
     pub fn guarded(mut self, guard: Guard) -> Self {
         self.0.guard = Some(guard);
         self
     }
 
-    /// Its reply brings no snapshot of what the key holds then.
+    /// Omits the value after the change from the reply.
     #[must_use]
     pub fn untold(mut self) -> Self {
         self.0.told = false;
@@ -168,103 +170,109 @@ impl fmt::Debug for Update {
     }
 }
 
-/// What a user asks of the Replicator. All but `Subscribe` and `Unsubscribe` get one reply.
+/// A request to the Replicator. All but `Subscribe` and `Unsubscribe` get exactly one reply.
 #[derive(Debug)]
 pub enum Request {
-    /// Reads a key.
+    /// Reads the value of a key.
     Get {
-        /// The key.
+        /// The name of the key.
         key: KeyName,
-        /// The kind of data expected; another one is `WrongType`.
+        /// The expected type of data. If the key holds another one, the read fails with
+        /// `WrongType`.
         shape: Option<Shape>,
-        /// From how many replicas.
+        /// The replicas to hear, and the timeout.
         consistency: ReadConsistency,
     },
-    /// Changes a key.
+    /// Changes the value of a key.
     Update(Update),
-    /// Removes what this replica has seen of a key; the key can be used again.
+    /// Deletes the changes of a key that this replica has seen. The key can be used again, and
+    /// concurrent changes survive.
     Delete {
-        /// The key.
+        /// The name of the key.
         key: KeyName,
-        /// To how many replicas.
+        /// The replicas that must hold the deletion, and the timeout.
         consistency: WriteConsistency,
     },
-    /// Tells of the current value and of every change. A slow reader sees the latest value.
+    /// Notifies of the current values and of every later change. A slow subscriber sees the latest
+    /// value, not each one.
     Subscribe {
-        /// Names it in every notice.
+        /// The id that every notice will carry. An open subscription with this id is replaced.
         subscription: SubscriptionId,
-        /// Which keys.
+        /// The key or prefix to watch.
         pattern: Pattern,
     },
-    /// Ends a subscription.
+    /// Ends a subscription; ignored if it is not open.
     Unsubscribe(SubscriptionId),
-    /// The keys that hold something, in the order of their names.
+    /// Lists keys that hold data, in the order of their names.
     Keys {
-        /// Only those that begin so.
+        /// Lists only keys with this prefix.
         prefix: String,
-        /// Only those after this one.
+        /// Lists only keys after this one.
         after: Option<KeyName>,
-        /// At most so many.
+        /// The maximum number of keys in the reply.
         limit: usize,
     },
-    /// How many replicas there are; 0 while durable data loads or before this node has joined.
+    /// Returns the number of members; 0 while durable data is loaded or before this node has
+    /// joined.
     ReplicaCount,
-    /// Replies when every change made so far is delivered to every replica.
+    /// Replies when every change made so far has been delivered to every replica.
     FlushChanges {
-        /// How long to wait.
+        /// The time after which the request fails with `Timeout`.
         within: Duration,
     },
-    /// Takes a term for a group: a fencing read and the recovery write (spec/safety.md §2).
+    /// Takes a term for a guarded group by a fencing read and the recovery write, so that writes of
+    /// earlier owners are refused (docs/protocol/replication.md#guarded-groups).
     Fence {
-        /// The group.
+        /// The guarded group whose term is taken.
         group: Group,
-        /// The new term, higher than any known.
+        /// The new term. It must be higher than any term known.
         term: Term,
-        /// How long to wait.
+        /// The time after which the request fails with `Timeout`.
         within: Duration,
     },
 }
 
-/// A request that was carried out.
+/// The reply to a request that succeeded.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Reply {
-    /// What was read.
+    /// The reply to `Get`.
     Got {
-        /// The value; `None`: never there, deleted or expired.
+        /// The value; `None` if the key was never written, or was deleted or expired.
         value: Option<Value>,
-        /// What the read has seen of the key: every later majority read has seen as much.
+        /// The context of the key that was read. A context of a later majority read includes that
+        /// of an earlier one.
         context: CausalContext,
     },
-    /// The update was made.
+    /// The update was applied, and as many replicas hold it as its level asks for.
     Updated {
-        /// The value after it, unless it was to be [untold](Update::untold).
+        /// The value after the update; `None` if it was made [untold](Update::untold).
         value: Option<Value>,
-        /// Its dots: where a context contains them, the update is known. Empty if it changed
-        /// nothing.
+        /// The dots of the update: a context that contains them includes the update. Empty if the
+        /// update changed nothing.
         dots: DotSet,
     },
-    /// Deleted.
+    /// The deletion was applied, and as many replicas hold it as its level asks for.
     Deleted {
-        /// Its dots; empty if there was nothing to delete.
+        /// The dots of the deletion; empty if there was nothing to delete.
         dots: DotSet,
     },
-    /// A page of keys.
+    /// A page of keys, in the order of their names.
     Keys(Vec<KeyName>),
-    /// How many replicas there are.
+    /// The number of members.
     ReplicaCount(usize),
-    /// Everything is delivered.
+    /// Every change made before the request has been delivered.
     Flushed,
-    /// The term is taken; the group's values as a quorum holds them now.
+    /// The term is taken. A majority holds the group's values that are returned.
     Fenced {
-        /// The term.
+        /// The term that was taken.
         term: Term,
-        /// Every key of the group with what it holds.
+        /// Every key of the group with its value.
         values: Vec<(KeyName, Value)>,
     },
 }
 
-/// Why the caller's function refused, comparable by its text.
+/// The error of the caller's update function. Two are equal if their texts are equal.
 #[derive(Clone, Debug)]
 pub struct ModifyError(pub Arc<EditError>);
 
@@ -274,47 +282,49 @@ impl PartialEq for ModifyError {
     }
 }
 
-/// Who answered a request that timed out.
+/// The replicas that answered a request which timed out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Replicas that answered, this one included if it counts.
+    /// Number of replicas that answered, this one included if it counts.
     pub answered: usize,
-    /// Replicas needed.
+    /// Number of answers that the level needs.
     pub needed: usize,
-    /// Who has not answered; at most [`MISSING_MAX`] of them.
+    /// The members that have not answered; at most [`MISSING_MAX`] of them.
     pub missing: Vec<ReplicaId>,
 }
 
-/// Missing replicas that a [`Tally`] names.
+/// Maximum number of missing replicas that a [`Tally`] names.
 pub const MISSING_MAX: usize = 100;
 
-/// Why a request was not, or perhaps not, carried out.
+/// Why a request failed. After most errors nothing was changed; the others describe what may
+/// remain.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// Too few answered in time. A write stays applied here and will spread; it may be on a
-    /// majority already.
+    /// Too few replicas answered in time. A write stays applied here and will spread; it may be on
+    /// a majority already.
     #[error("{} of {} replicas answered in time; a write stays applied and will spread", .0.answered, .0.needed)]
     Timeout(Tally),
     /// The durable store failed on so many replicas that the level can't be reached.
     #[error("the durable store failed on {failed} replicas; the change stays applied in memory")]
     StoreFailure {
-        /// How many refused.
+        /// Number of replicas whose store failed.
         failed: usize,
     },
-    /// The caller's function failed. Nothing was changed.
+    /// The update function returned an error. Nothing was changed.
     #[error("the update failed and nothing was changed: {}", .0.0)]
     ModifyFailure(ModifyError),
-    /// A higher term was promised. Step down. If not `nowhere`, the write may have been accepted.
+    /// A higher term was promised, so the caller must step down. Unless `nowhere`, a majority may
+    /// have accepted the write (docs/protocol/replication.md#fenced-and-timeout-are-indeterminate).
     #[error("a higher term {current:?} was promised: this owner is superseded and must step down")]
     Fenced {
-        /// The highest term heard of.
+        /// The highest promised term that was reported.
         current: Term,
-        /// So many refused that no majority can have accepted.
+        /// Whether so many voters refused the write that no majority can have accepted it.
         nowhere: bool,
     },
-    /// This node was removed while the request was under way. A write stays applied here and may
-    /// be on a majority. It never comes back: restart the node.
+    /// This node was removed while the request was open. A write stays applied here and may be on a
+    /// majority. The node never becomes a member again and must be restarted.
     #[error(
         "configuration {epoch} removed this node; a write may be on a majority: restart the node \
          and ask again"
@@ -323,77 +333,78 @@ pub enum RequestError {
         /// The configuration without this node.
         epoch: EpochId,
     },
-    /// Nothing was changed: what this node has on disk can't be read, so it serves nothing.
+    /// Nothing was changed: the durable data of this node can't be read, so it serves nothing.
     #[error("the durable data of this node can't be read; nothing was changed, see its log")]
     NotLoaded,
-    /// Nothing was changed: this node is in no configuration yet, or in none any more.
+    /// Nothing was changed: this node has not joined yet, or is no longer a member.
     #[error("this node is no member; nothing was changed, retry after it has joined")]
     NotJoined,
     /// Nothing was changed: the level asks for more replicas than there are.
-    #[error("{needed} replicas are asked for and there are {existing}; nothing was changed")]
+    #[error("the level needs {needed} replicas and there are {existing}; nothing was changed")]
     NotEnoughReplicas {
-        /// Replicas asked for.
+        /// Number of replicas that the level asks for.
         needed: usize,
-        /// Replicas there are.
+        /// Number of replicas that count.
         existing: usize,
     },
-    /// Nothing was changed: too many requests wait.
-    #[error("{limit} requests wait already; nothing was changed, retry later")]
+    /// Nothing was changed: too many requests are open.
+    #[error("{limit} requests are open, the maximum; nothing was changed, retry later")]
     Overloaded {
-        /// `max_pending_requests`.
+        /// The value of the setting `max_pending_requests`.
         limit: usize,
     },
-    /// Nothing was changed: the key has no name.
+    /// Nothing was changed: the name of the key is empty.
     #[error("a key's name has at least one character; nothing was changed")]
     EmptyKey,
     /// Nothing was changed: the value, or the key's name, would be too large.
     #[error("{bytes} bytes are more than the {limit} allowed; nothing was changed")]
     TooLarge {
-        /// How large.
+        /// The size in bytes.
         bytes: usize,
-        /// The limit.
+        /// The maximum size in bytes.
         limit: usize,
     },
-    /// Nothing was changed: the key holds another kind of data.
+    /// Nothing was changed: the key holds data of another type.
     #[error("the key holds `{found}`, not `{expected}`; nothing was changed")]
     WrongType {
-        /// What the caller expected.
+        /// The type that the caller expected.
         expected: Shape,
-        /// What the key holds.
+        /// The type that the key holds.
         found: Shape,
     },
-    /// Nothing was changed: the type's name can't travel.
+    /// Nothing was changed: the type's name is too long or too deeply nested to be sent to peers.
     #[error(
-        "no peer could read type `{shape}`: maps nest at most 16 deep, names have 1 to 500 bytes; \
-         nothing was changed"
+        "type `{shape}` cannot be sent to peers: maps nest at most 16 deep, names have 1 to 500 \
+         bytes; nothing was changed"
     )]
     UnfitType {
-        /// The type.
+        /// The type that was refused.
         shape: Shape,
     },
-    /// Nothing was changed: the key belongs to a guarded group.
+    /// Nothing was changed: the key belongs to a guarded group, and the change has no guard of it.
     #[error("the key is guarded by group `{group}`: take a term for it; nothing was changed")]
     Guarded {
-        /// The group.
+        /// The group that guards the key.
         group: Group,
     },
-    /// The key belongs to a guarded group of which this node did not know when it made the change.
-    /// The change stays applied here and may spread; every guarded write wins over it.
+    /// Other replicas know that the key belongs to a guarded group; this node did not know it when
+    /// it applied the change. The change stays applied here and may spread, but loses against every
+    /// guarded write.
     #[error(
-        "others know that group `{group}` guards the key: the change stays applied here, may \
-         spread and loses against guarded ones; take a term for the group"
+        "group `{group}` guards the key, which this node did not know: the change stays applied \
+         here, may spread and loses against guarded ones; take a term for the group"
     )]
     GuardedMeanwhile {
-        /// The group.
+        /// The group that guards the key.
         group: Group,
     },
-    /// Nothing was changed: a guarded update below a majority need not meet the next fence.
+    /// Nothing was changed: the next fencing read might not see a guarded update below a majority.
     #[error("a guarded update needs `Majority`, `MajorityPlus` or `All`; nothing was changed")]
     TooWeak,
-    /// Nothing was changed: nobody can hold this term.
+    /// Nothing was changed: the number of the term is out of range.
     #[error("a term's number is at least 1 and at most 2^63 - 1, not {}; nothing was changed", .term.number)]
     UnfitTerm {
-        /// The term.
+        /// The term that was refused.
         term: Term,
     },
     /// Nothing was changed: a group without a name would guard every key.
@@ -402,11 +413,11 @@ pub enum RequestError {
     /// Nothing was changed: the key does not belong to the group of the guard.
     #[error("the key is not in group `{group}`; nothing was changed")]
     NotInGroup {
-        /// The group.
+        /// The group of the guard.
         group: Group,
     },
-    /// Nothing was changed: a write with a higher stamp is there.
-    #[error("a later write is there; nothing was changed: {}", .0.0)]
+    /// Nothing was changed: the register holds a value with a higher stamp.
+    #[error("the register holds a later write; nothing was changed: {}", .0.0)]
     Stale(ModifyError),
     /// Nothing was changed: the user type is not registered.
     #[error(transparent)]
@@ -416,19 +427,18 @@ pub enum RequestError {
 /// A notice to a subscriber.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {
-    /// The key holds this now.
+    /// The key has a new value.
     Changed {
-        /// The key.
+        /// The name of the key.
         key: KeyName,
-        /// What it holds.
+        /// The value of the key.
         value: Value,
-        /// What the last notice showed of it, if there was one: see
-        /// [`Value::keys_changed_since`].
+        /// The value at the last notice, if there was one; see [`Value::keys_changed_since`].
         before: Option<Value>,
     },
-    /// The key holds nothing any more.
+    /// The key was deleted or has expired.
     Deleted {
-        /// The key.
+        /// The name of the key.
         key: KeyName,
     },
 }

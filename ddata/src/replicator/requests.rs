@@ -1,4 +1,5 @@
-//! What users ask of this replica: checks first, so that a refusal means that nothing changed.
+//! The handling of local requests. All checks come before the change, so that a refused request has
+//! changed nothing.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use crate::types::delta::{Delta, State};
 use crate::types::edit::{Author, EditError, Prepared};
 use crate::types::shape::Shape;
 
-/// What a level above `Local` means in the installed configuration.
+/// A consistency level above `Local`, resolved in the installed configuration.
 pub(super) struct Wanted {
     pub(super) level: Level,
     pub(super) need: Need,
@@ -92,7 +93,10 @@ impl Replicator {
         if self.pending() >= limit { Err(RequestError::Overloaded { limit }) } else { Ok(()) }
     }
 
-    /// What a level asks for here and now.
+    /// Resolves a level in the installed configuration.
+    ///
+    /// # Errors
+    /// `Overloaded`, `NotJoined` and `NotEnoughReplicas`; nothing was changed.
     pub(super) fn wanted(&self, level: Level, within: Duration) -> Result<Wanted, RequestError> {
         self.has_room()?;
         let member = self.epochs.installed().filter(|_| self.epochs.is_member());
@@ -101,7 +105,7 @@ impl Replicator {
         Ok(Wanted { level, need, epoch: epoch.id(), within })
     }
 
-    /// A majority that is never below the configured floor.
+    /// Raises a majority to the configured floor `majority_min_cap`.
     pub(super) fn floored(&self, level: Level) -> Level {
         match level {
             Level::Majority { additional, min_cap } => {
@@ -112,7 +116,7 @@ impl Replicator {
         }
     }
 
-    /// What completes a request of this level in the installed configuration.
+    /// The answers that complete a request of this level in the installed configuration.
     pub(super) fn need(&self, level: Level) -> Result<Need, RequestError> {
         let epoch = self.epochs.installed().ok_or(RequestError::NotJoined)?;
         let members = self.electorate.len();
@@ -136,7 +140,8 @@ impl Replicator {
         Ok(())
     }
 
-    /// Refuses to create what no peer could read: the shape travels by its name.
+    /// Refuses a shape whose name does not parse, because it is sent by name and no peer could read
+    /// the key.
     fn check_name(shape: &Shape) -> Result<(), RequestError> {
         if shape.to_string().parse::<Shape>().is_err() {
             return Err(RequestError::UnfitType { shape: shape.clone() });
@@ -153,7 +158,9 @@ impl Replicator {
         }
     }
 
-    /// Whether a change of this key may be made under this guard.
+    /// Checks whether a change of this key may be made under this guard. Unguarded changes of
+    /// guarded keys are refused, because they would bypass the fence
+    /// (docs/protocol/replication.md#unguarded-writes-are-refused).
     fn check_guard(
         &self,
         key: &KeyName,
@@ -221,12 +228,12 @@ impl Replicator {
         if prepared.delta().is_empty() && held.is_none() {
             let (value, dots) = (told.then(|| Value::new(State::new(shape))), DotSet::new());
             Self::reply(id, Ok(Reply::Updated { value, dots }), out);
-            return Ok(()); // there is nothing that anybody could hold, and no key
+            return Ok(()); // nothing changed and no key was created, so there is nothing to push
         }
         let size = held.as_ref().map_or(0, |held| held.size);
         let bytes = self.check_size(now, &key, size, &prepared, out)?;
         let before = self.before(&key);
-        drop(held); // else the change would copy it
+        drop(held); // a second reference would make the change copy the state
         let at = Self::change(now).sized(bytes);
         let awaits = if prepared.leans() { Awaits::All } else { Awaits::Delta };
         let (delta, value) = if prepared.delta().is_empty() {
@@ -239,7 +246,7 @@ impl Replicator {
         };
         if let Some(guard) = &guard {
             self.store.know_group(&guard.group);
-            self.store.set_group(&key, &guard.group); // it travels with what is asked or told of it
+            self.store.set_group(&key, &guard.group); // every entry of the key carries its group
         }
         let value = told.then(|| value.unwrap_or_else(|| Value::new(State::new(shape))));
         let reply = Reply::Updated { value, dots: delta.dots().clone() };
@@ -268,12 +275,13 @@ impl Replicator {
         let before = self.before(key);
         let delta = self.delete_seen(now, key, &shape);
         let reply = Reply::Deleted { dots: delta.dots().clone() };
-        let change = (&delta, Awaits::All); // what was removed before is not in it
+        let change = (&delta, Awaits::All); // the delta does not contain earlier removals
         self.changed(now, id, key, change, None, before, wanted.as_ref(), reply, out);
         Ok(())
     }
 
-    /// Deletes what this replica has seen of a key.
+    /// Deletes the dots of a key that this replica has seen. A concurrent update survives
+    /// (docs/protocol/replication.md#delete-removes-only-what-was-seen).
     pub(super) fn delete_seen(&mut self, now: Now, key: &KeyName, shape: &Shape) -> Delta {
         let author = Author::new(self.me, self.clock.tick(now.wall));
         let (change, unseen) = (Self::change(now), self.canary.has(Bug::DeleteErasesUnseen));
@@ -282,12 +290,12 @@ impl Replicator {
         })
     }
 
-    /// A key's content before a change, if anybody is to be told of it.
+    /// The value of a key before a change, if a subscription matches the key.
     pub(super) fn before(&self, key: &KeyName) -> Option<Value> {
         if self.subscriptions.has(key) { self.value(key) } else { None }
     }
 
-    /// What a key holds; `None` if nothing.
+    /// The value of a key; `None` if it is absent or deleted.
     pub(super) fn value(&self, key: &KeyName) -> Option<Value> {
         let held = self.store.get(key).filter(|held| !held.state.is_bottom())?;
         Some(Value::new(held.state.snapshot()))
@@ -342,13 +350,14 @@ impl Replicator {
         }
     }
 
-    /// Gathers a change for subscribers.
+    /// Adds a change to the next notice to subscribers.
     pub(super) fn tell_later(&mut self, now: Now, key: &KeyName, before: Option<Value>) {
         let interval = self.config.notify_subscribers_interval;
         self.subscriptions.changed(now.mono, interval, key, || before);
     }
 
-    /// Refuses a local change that would make a value too large; about how much it grows.
+    /// Refuses a local change that would make a value too large, and warns of a large one. Returns
+    /// an estimate of its growth in bytes.
     fn check_size(
         &mut self,
         now: Now,
@@ -363,12 +372,12 @@ impl Replicator {
         if estimate <= warn {
             return Ok(grows);
         }
-        // Guarded keys are the library's own, and its user cannot make them smaller.
+        // Guarded keys belong to the library, so the user could not act on the warning.
         let alarms = self.alarm_is_due(now, LARGE_VALUE) && !self.promises.covers(key);
         if estimate <= limit && !alarms {
             return Ok(grows);
         }
-        // The estimate only grows: what was overwritten or removed since still counts in it.
+        // The estimate never shrinks: it still counts overwritten and removed content. Measure.
         let bytes = prepared.size();
         if bytes > limit && prepared.delta().adds() {
             return Err(RequestError::TooLarge { bytes, limit });
@@ -381,7 +390,7 @@ impl Replicator {
     }
 
     fn subscribe(&mut self, subscription: SubscriptionId, pattern: Pattern, out: &mut Out) {
-        self.tell_now(out); // what others wait for, so that the newcomer hears of nothing twice
+        self.tell_now(out); // gathered changes go out first: the newcomer must not see them twice
         let current: Vec<(KeyName, Value)> = match &pattern {
             Pattern::Exact(key) => {
                 self.value(key).map(|value| (key.clone(), value)).into_iter().collect()
@@ -424,7 +433,7 @@ impl Replicator {
     }
 }
 
-/// What a caller is told of an edit that failed.
+/// The error for an edit that failed.
 fn refusal(error: EditError, term: Option<Term>) -> RequestError {
     match error {
         EditError::Stale { live, .. } if term.is_some_and(|term| live.term > term) => {
