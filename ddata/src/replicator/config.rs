@@ -1,8 +1,9 @@
-//! Settings of the Replicator, with the specification's defaults.
+//! Settings of the Replicator, with their defaults
+//! (docs/protocol/replication.md#timeouts-and-bounds).
 //!
-//! As text (TOML, JSON …) they have the names of spec/replicated-data.md, *Configuration*, in
-//! kebab-case and with their sections (`delta.enabled`, `durable.keys`); spans of time read
-//! `"1s"`, sizes are bytes. What is left out has its default, what is unknown is an error.
+//! In a serialized form (TOML, JSON …) names are kebab-case and some are in sections
+//! (`delta.enabled`, `durable.keys`); durations read `"1s"`, sizes are in bytes. A missing setting
+//! has its default; an unknown one is an error.
 
 mod text;
 
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::epoch::EpochConfig;
 use crate::key::Pattern;
 
-/// Settings of the Replicator. Sizes in bytes, counts in what they name.
+/// Settings of the Replicator. Sizes are in bytes.
 ///
 /// # Example
 /// ```
@@ -26,46 +27,46 @@ use crate::key::Pattern;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
 #[serde(from = "text::Text", into = "text::Text")]
 pub struct Config {
-    /// Anti-entropy goes to one random peer this often (jittered by a fifth). Shorter mends lost
-    /// messages sooner and costs one small message each way.
+    /// Interval of anti-entropy with one peer (jittered by a fifth). A shorter one repairs the loss
+    /// of messages sooner and costs one small message each way.
     pub gossip_interval: Duration,
-    /// The interval while anything changed within the last second.
+    /// Interval of anti-entropy while anything changed within the last second.
     pub busy_gossip_interval: Duration,
-    /// Keys that one anti-entropy message repairs at most.
+    /// Maximum number of keys that one anti-entropy message repairs.
     pub max_delta_elements: usize,
-    /// Up to so many replicas every change is pushed to all of them; above, in eager rounds of
+    /// Up to this many replicas every change is pushed to all of them; above, in eager rounds of
     /// fanout `ln n + 6`.
     pub direct_push_limit: usize,
-    /// Off: full states are pushed instead of deltas. For comparison and for the doubtful.
+    /// Whether deltas are pushed. If not, full states are; for comparison and for diagnosis.
     pub delta_enabled: bool,
-    /// Subscribers hear of changes at most this often; zero: in the batch that made the change.
+    /// Minimum interval between notices to subscribers. Zero: in the batch that made the change.
     pub notify_subscribers_interval: Duration,
-    /// No `Majority` asks for fewer replicas than this (if there are as many), whatever a request
-    /// says. Akka's floor; with configurations a plain majority is safe, and each replica more is
-    /// one whose silence stops all.
+    /// Lower bound (at most all voters) of every `Majority`, whatever a request asks for. Akka's
+    /// floor: with configurations a plain majority is safe, and each further replica is one more
+    /// that can block all requests by not answering.
     pub majority_min_cap: usize,
     /// Keys written to the durable store before they are acknowledged. A node refuses any: this
     /// release has no store on disk.
     pub durable_keys: Vec<Pattern>,
-    /// Durable keys are written this long after their change and acknowledged without waiting:
-    /// faster, and a power loss of a majority loses what was not written. A node refuses any value:
-    /// this release has no store on disk.
+    /// Durable keys are written this long after their change and acknowledged without waiting. That
+    /// is faster, but a power loss of a majority loses changes that were not written yet. A node
+    /// refuses any value: this release has no store on disk.
     pub write_behind_interval: Option<Duration>,
-    /// Keys dropped after a time without use. Of several patterns the narrowest counts.
+    /// Keys deleted after a time without use. Of several matching patterns the narrowest counts.
     pub expire_keys_after_inactivity: Vec<(Pattern, Duration)>,
-    /// Remote stamps further ahead of this node's wall clock are not adopted by it.
+    /// Remote stamps further ahead of this node's wall clock do not advance its hybrid clock.
     pub max_clock_skew: Duration,
-    /// Values larger than this are warned of once a minute.
+    /// A value larger than this causes a warning, at most once a minute.
     pub log_data_size_exceeding: usize,
     /// Local updates that would make a value larger are refused. Merges never are.
     pub max_value_size: usize,
-    /// Requests that wait for answers; beyond, `Overloaded`.
+    /// Maximum number of open requests. Further ones fail with `Overloaded`.
     pub max_pending_requests: usize,
-    /// Longest message in one piece; longer ones are cut.
+    /// Longest message sent in one piece. Longer ones are cut.
     pub frame_bytes_max: usize,
-    /// Bytes of cut messages that are being put together, over all peers, and the longest message:
-    /// a longer one is neither sent nor taken, but counted and alarmed. The same on all nodes, and
-    /// far above `max-value-size`, since what is merged may grow beyond that.
+    /// Maximum bytes of incomplete cut messages, over all peers, and of one message. A longer
+    /// message is neither sent nor accepted, but counted and reported by an alarm. It must be the
+    /// same on all nodes, and far above `max-value-size`, because merged values may exceed that.
     pub assembly_bytes_max: usize,
     /// Timers of the configuration machine.
     pub epoch: EpochConfig,
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_several_patterns_the_narrowest_says_when_a_key_expires() {
+    fn narrowest_matching_pattern_sets_the_expiry() {
         let secs = Duration::from_secs;
         let patterns = [("s*", 1), ("session-*", 2), ("session-1", 3), ("*", 4)];
         let all = patterns.map(|(pattern, after)| (Pattern::new(pattern), secs(after)));

@@ -1,19 +1,20 @@
-//! What the Replicator counts. Plain numbers, compared in tests, published by whoever runs it.
+//! Counters and gauges of the Replicator. They are plain numbers: tests compare them, and the
+//! program that runs the Replicator publishes them as metrics.
 
 use super::epoch::EpochStats;
 
-/// Counters since the start, and a few levels.
+/// Counters since the start, and gauges: keys, pending requests, open pushes, removal records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Keys held, deleted ones included.
     pub keys: u64,
-    /// Keys that hold nothing but their context.
+    /// Deleted keys: they hold nothing but their causal context.
     pub keys_deleted: u64,
     /// Requests that wait for answers.
     pub requests_pending: u64,
-    /// Changes not yet acknowledged by every replica.
+    /// Pushes that some replica has not acknowledged, or that a request waits for.
     pub pushes_open: u64,
-    /// Removal records kept for repairs: of sets and maps.
+    /// Removal records of sets and maps, kept for repairs.
     pub removal_records: u64,
     /// Local updates and deletes that changed something.
     pub updates: u64,
@@ -21,7 +22,8 @@ pub struct Stats {
     pub deltas_merged: u64,
     /// Full states of peers that were merged.
     pub states_merged: u64,
-    /// Deltas refused by rule R, and questions for what is not here; each is answered by a repair.
+    /// Entries answered with `Lack`: deltas refused by the causal delta rule, and probes for dots
+    /// that this replica has not seen. The sender answers each with a repair.
     pub lacks: u64,
     /// Repairs sent as deltas.
     pub repairs: u64,
@@ -31,31 +33,32 @@ pub struct Stats {
     pub read_repairs: u64,
     /// Requests that ended in a timeout.
     pub timeouts: u64,
-    /// Guarded writes refused here for their term.
+    /// Guarded writes refused here because a higher term was promised.
     pub fenced: u64,
     /// Writes of guarded keys refused here because they carry no guard.
     pub unguarded: u64,
     /// Anti-entropy comparisons that found no difference.
     pub gossip_equal: u64,
-    /// Anti-entropy comparisons that found one.
+    /// Anti-entropy comparisons that found a difference.
     pub gossip_differed: u64,
-    /// Messages or entries that do not decode.
+    /// Messages or entries that could not be decoded.
     pub undecodable: u64,
-    /// Entries of a type whose name is not known here.
+    /// Entries of a user type that is not registered here.
     pub unknown_types: u64,
-    /// Entries whose type is not that of the key.
+    /// Entries whose type differs from the type of the key.
     pub wrong_types: u64,
-    /// Messages of senders that are no members, or were removed.
+    /// Messages dropped because their sender is not a member, or was removed.
     pub strangers: u64,
-    /// Stamps further ahead than `max_clock_skew`.
+    /// Stamps more than `max_clock_skew` ahead of this node's wall clock.
     pub impossible_clocks: u64,
-    /// Cut messages given up: too large, incomplete, or over budget.
+    /// Cut messages dropped before they were complete: too long, malformed, or over a bound.
     pub assemblies_dropped: u64,
-    /// Messages longer than `assembly_bytes_max` that were not sent or, piece by piece, not taken.
+    /// Messages longer than `assembly_bytes_max` that were not sent, and pieces of such messages
+    /// that were not accepted.
     pub too_large: u64,
-    /// Comparisons whose answers made no sense.
+    /// Answers of an anti-entropy comparison that did not fit their question.
     pub false_digests: u64,
-    /// Keys dropped because nobody used them.
+    /// Keys deleted by expiry.
     pub expired: u64,
     /// Writes of the durable store that failed.
     pub store_failures: u64,

@@ -1,8 +1,8 @@
-//! Subscriptions: who is told of which keys, and of what changed in this batch.
+//! The subscriptions of this replica and the changes gathered for their next notice.
 //!
-//! Changes are gathered and told once, when the batch (or the configured interval) ends, with the
-//! value as it is then. Every matching subscription hears, overlapping prefixes included (known
-//! failure 36).
+//! Changes are gathered per key and reported once, when the batch (or the configured interval)
+//! ends, with the value at that time. Every matching subscription is notified, overlapping prefixes
+//! included (docs/protocol/replication.md#subscribers-see-the-latest-value).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::clock::Instant;
 use crate::data::Value;
 use crate::key::{KeyName, Pattern};
 
-/// See the module's page.
+/// Subscriptions, indexed by key and by prefix, and the gathered changes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Subscriptions {
     patterns: BTreeMap<SubscriptionId, Pattern>, // as many as the program opens
     exact: BTreeMap<KeyName, BTreeSet<SubscriptionId>>,
     prefixes: BTreeMap<Arc<str>, BTreeSet<SubscriptionId>>,
     lengths: BTreeMap<usize, usize>, // prefix length → prefixes of that length
-    changed: BTreeMap<KeyName, Option<Value>>, // key → what it held before; ≤ keys
+    changed: BTreeMap<KeyName, Option<Value>>, // key → value at the last notice; ≤ keys
     due: Option<Instant>,
 }
 
@@ -72,7 +72,7 @@ impl Subscriptions {
         }
     }
 
-    /// Whether anybody is to hear of a key.
+    /// Whether a subscription matches a key.
     pub(super) fn has(&self, key: &KeyName) -> bool {
         if self.patterns.is_empty() {
             return false;
@@ -83,7 +83,7 @@ impl Subscriptions {
             || lengths.any(|l| text.get(..*l).is_some_and(|p| self.prefixes.contains_key(p)))
     }
 
-    /// Everybody who is to hear of a key.
+    /// All subscriptions that match a key.
     pub(super) fn of(&self, key: &KeyName) -> BTreeSet<SubscriptionId> {
         let mut all = self.exact.get(key).cloned().unwrap_or_default();
         let text = key.as_str();
@@ -95,7 +95,8 @@ impl Subscriptions {
         all
     }
 
-    /// Notes that a key changed, and what it held before.
+    /// Records that a key changed. `before` gives its previous value; it is called only for the
+    /// first change of a key since the last notice.
     pub(super) fn changed(
         &mut self,
         now: Instant,
@@ -110,7 +111,7 @@ impl Subscriptions {
         self.due.get_or_insert(now + interval);
     }
 
-    /// When gathered changes are to be told.
+    /// When the gathered changes must be reported.
     pub(super) const fn due(&self) -> Option<Instant> {
         self.due
     }
@@ -121,7 +122,7 @@ impl Subscriptions {
         std::mem::take(&mut self.changed)
     }
 
-    /// Subscriptions and names they are kept under: all zero when everybody has left.
+    /// The sizes of all indexes; all zero without subscriptions.
     #[cfg(test)]
     fn sizes(&self) -> [usize; 4] {
         [self.patterns.len(), self.exact.len(), self.prefixes.len(), self.lengths.len()]
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn known_failure_36_every_overlapping_prefix_hears() {
+    fn known_failure_36_overlapping_prefixes_all_match() {
         let mut subscriptions = Subscriptions::default();
         for (id, pattern) in [(1, "a*"), (2, "ab*"), (3, "abc"), (4, "*"), (5, "b*"), (6, "ab*")] {
             subscriptions.add(SubscriptionId(id), Pattern::new(pattern));
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_hears_where_there_is_somebody_to_hear() {
+    fn has_agrees_with_of() {
         let mut subscriptions = Subscriptions::default();
         for (id, pattern) in [(1, "ab*"), (2, "abc"), (3, "ä*")] {
             subscriptions.add(SubscriptionId(id), Pattern::new(pattern));
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_leaves_nothing_behind() {
+    fn removed_subscriptions_free_all_state() {
         let mut subscriptions = Subscriptions::default();
         for (id, pattern) in [(1, "a*"), (2, "a*"), (3, "abc")] {
             subscriptions.add(SubscriptionId(id), Pattern::new(pattern));

@@ -1,4 +1,4 @@
-//! The settings as they are written: sections, kebab-case, spans of time as text.
+//! The serialized form of [`Config`]: sections, kebab-case names, durations as text (`"1s"`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::Config;
 use crate::key::Pattern;
 use crate::replicator::epoch::EpochConfig;
 
-/// See the module's page.
+/// The serialized settings. Missing ones have their default; unknown ones are an error.
 #[derive(Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Text {
@@ -45,7 +45,7 @@ struct Delta {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct Durable {
     keys: Vec<Pattern>,
-    /// Left out: off.
+    /// No write-behind if it is missing.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     write_behind_interval: Option<Duration>,
 }
