@@ -1,6 +1,8 @@
-//! One step of a run: take the next entry, feed a node its batch, carry out what it orders.
+//! One step of a run: takes the next queue entry, gives a node its batch of inputs, and carries out
+//! the orders of the node.
 //!
-//! The same lines as the real driver's: inputs, outputs, deadline (spec/architecture.md §4).
+//! The order is that of the real driver: inputs, outputs, deadline
+//! (docs/inside.md#one-shape-for-every-protocol).
 
 use std::time::Duration;
 
@@ -17,19 +19,19 @@ use super::world::{INBOX_MAX, Input, Observer, Orders, View};
 use super::{Boot, Direction, Effect, NodeIndex, Process};
 use crate::clock::Instant;
 
-/// Inputs of one batch, as in the real driver.
+/// Maximum number of inputs of one batch, as in the real driver.
 const BATCH_MAX: usize = 1_024;
 
-/// Ticks at one instant after which the process would spin for ever.
+/// Number of ticks at one instant after which the process is assumed to spin for ever.
 const TICKS_MAX: usize = 1_000;
 
-/// One message in so many goes through the codec.
+/// Every message with a number divisible by this is encoded and decoded by the real codec.
 const RECODE_EVERY: u64 = 10;
 
-/// Longest time until an end learns of a broken link.
+/// Maximum time until an end learns of a link that broke because a message was lost.
 const TOLD_MAX: Duration = Duration::from_secs(15);
 
-/// What an entry turned out to be for its node.
+/// The meaning of a queue entry for its node at the time it is due.
 enum Opened<P: Process> {
     Nothing,
     Due,
@@ -37,10 +39,10 @@ enum Opened<P: Process> {
 }
 
 impl<P: Process, O: Observer<P>> Simulation<P, O> {
-    /// Takes the next entry; `false` if nothing is due by `end`.
+    /// Processes the next queue entry. Returns `false` if nothing is due by `end`.
     pub(super) fn step(&mut self, end: SimTime) -> bool {
         let Some((at, whose, what)) = self.queue.pop(end) else { return false };
-        assert!(at >= self.now, "time does not run back");
+        assert!(at >= self.now, "simulated time never decreases");
         self.totals.simulated += at - self.now;
         self.now = at;
         match whose {
@@ -68,7 +70,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
                 }
                 Chore::End { .. } | Chore::Tell { .. } | Chore::Synced { .. } => {}
             },
-            What::Deliver(_) | What::Tick | What::Wake => unreachable!("these are a node's"),
+            What::Deliver(_) | What::Tick | What::Wake => unreachable!("these belong to nodes"),
         }
     }
 
@@ -86,7 +88,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.queue.push(self.now + wait, Whose::Run, What::DrawFault);
     }
 
-    /// What an entry means to its node now.
+    /// Decides the meaning of an entry for its node now.
     fn open(&mut self, index: NodeIndex, what: What) -> Opened<P> {
         let node = &mut self.nodes[index.get()];
         match what {
@@ -139,11 +141,12 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
                 };
                 Opened::Input(Input::Synced { token, outcome })
             }
-            _ => unreachable!("the others are the run's own"),
+            _ => unreachable!("the other actions belong to the run"),
         }
     }
 
-    /// Counts a lost message; on a reliable lane the link breaks, for the gap must be told.
+    /// Counts a lost message. If a cut lost it on a reliable lane, the link breaks, because such a
+    /// lane must not lose messages silently.
     fn lost(&mut self, link: Link, lane: usize, why: Lost) -> Opened<P> {
         self.totals.lost += 1;
         let gap = why == Lost::Cut && self.network.lane(lane).loss == LaneLoss::Reliable;
@@ -153,7 +156,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         Opened::Nothing
     }
 
-    /// An input for a node that is up: handled now, or queued while the node is not ready.
+    /// Handles an input of a node that is up, or queues it while the node is not ready.
     fn arrived(&mut self, index: NodeIndex, input: Input<P>) {
         let node = &mut self.nodes[index.get()];
         if node.ready_at <= self.now && node.inbox.is_empty() {
@@ -165,7 +168,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// One batch of a node: inputs, then what it orders, then its ticks.
+    /// Runs one batch of a node: its inputs, then its orders, then its ticks.
     fn turn(&mut self, index: NodeIndex, first: Option<Input<P>>) {
         if self.nodes[index.get()].process.is_none() {
             return;
@@ -204,7 +207,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.note_input(index, &input);
         let node = &mut self.nodes[index.get()];
         let now = node.clock.read(self.now);
-        let process = node.process.as_mut().expect("asked before the batch: the node is up");
+        let process = node.process.as_mut().expect("`turn` has checked that the node is up");
         let fx = &mut self.effects;
         fx.node = index;
         match input {
@@ -247,7 +250,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Carries out what the node ordered; what stands behind a crash is lost.
+    /// Carries out the orders of a node. Orders after a crash of the node are lost.
     fn perform(&mut self, index: NodeIndex) {
         let incarnation = self.nodes[index.get()].incarnation;
         let mut orders = std::mem::take(&mut self.effects.orders);
@@ -311,7 +314,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.queue.push(at, Whose::Node(to), What::Deliver(slot));
     }
 
-    /// Sends on what a clogged link held.
+    /// Schedules the arrival of a message that a clogged link held.
     pub(super) fn release(&mut self, slot: u32) {
         let Some(letter) = self.letters.get(slot) else { return };
         let link = Link { from: letter.from, to: letter.to };
@@ -379,7 +382,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Ticks the node while its deadline has passed; how often, and the deadline that is left.
+    /// Ticks the node while its deadline has passed. Returns the number of ticks and the deadline
+    /// that remains.
     fn ticks(&mut self, index: NodeIndex) -> (usize, Option<Instant>) {
         for ticks in 0..TICKS_MAX {
             let node = &mut self.nodes[index.get()];
@@ -395,10 +399,10 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             process.tick(now, &mut self.effects);
             self.perform(index);
         }
-        panic!("node {index} asked for {TICKS_MAX} ticks at one instant: it would spin for ever");
+        panic!("node {index} asked for {TICKS_MAX} ticks at one instant: its deadline never moves");
     }
 
-    /// After a batch: a slow node is busy for a while, the rest waits for its deadline.
+    /// Ends a batch: a slow node is busy for some time; any other waits for its deadline.
     fn rest(&mut self, index: NodeIndex, handled: usize, deadline: Option<Instant>) {
         let node = &mut self.nodes[index.get()];
         if !node.per_input.is_zero() && handled > 0 {
@@ -413,8 +417,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Schedules the node's deadline. An earlier tick that is scheduled already is left to find
-    /// out that it came too soon: a deadline that keeps moving costs nothing.
+    /// Schedules a tick for the node's deadline. An earlier tick that is scheduled already is kept
+    /// and finds out by itself that it is too early, so a deadline that keeps moving costs nothing.
     pub(super) fn arm(&mut self, index: NodeIndex) {
         let deadline = self.nodes[index.get()].process.as_ref().and_then(P::next_deadline);
         self.arm_for(index, deadline);
@@ -443,7 +447,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         if self.nodes[index.get()].process.is_some() {
             return;
         }
-        // If nobody noticed the crash, the new incarnation's hello is what ends old connections.
+        // If no peer noticed the crash, the start of the new incarnation ends old connections.
         self.break_links_of(index);
         let node = &mut self.nodes[index.get()];
         if node.has_crashed() && node.chance.chance(0.5) {
@@ -483,7 +487,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         Stream::decision(self.family, self.now.as_nanos(), what)
     }
 
-    /// Tells a node, if it still is the same incarnation by then.
+    /// Schedules an input for a node, provided that its incarnation is still the same then.
     fn tell(&mut self, at: SimTime, index: NodeIndex, input: Input<P>) {
         let node = &self.nodes[index.get()];
         if node.process.is_some() {
@@ -492,7 +496,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Tries a broken link again after a while.
+    /// Schedules an attempt to bring a broken link up.
     fn reconnect(&mut self, link: Link) {
         let from = self.now.max(self.network.told_by(link));
         let wait = self.decision_about(link).span(Duration::from_millis(1), Duration::from_secs(1));
@@ -500,7 +504,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.chore(from + wait, Whose::Run, Chore::LinkUp { link, breaks });
     }
 
-    /// Tries every broken link again, for something came back.
+    /// Schedules an attempt for every broken link, because a node or a link has recovered.
     pub(super) fn reconnect_all(&mut self) {
         for link in self.network.broken() {
             self.reconnect(link);
@@ -511,7 +515,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         let up = |node: NodeIndex| self.nodes[node.get()].process.is_some();
         let possible = up(link.from) && up(link.to) && !self.network.is_cut(link);
         if !possible || self.network.breaks(link) != breaks || !self.network.mend(link) {
-            return; // who comes back tries again
+            return; // the recovery of the node or link schedules another attempt
         }
         let input = |peer, direction| Input::LinkUp { peer, direction };
         self.tell(self.now, link.from, input(link.to, Direction::Outgoing));
@@ -519,7 +523,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 }
 
-/// Takes out the targeted fault that this match brings about, if there is one.
+/// Removes and returns the targeted fault that this match of a rule triggers, if any.
 fn planned_fault(lines: &mut Vec<Line>, now: SimTime, trigger: Trigger) -> Option<Fault> {
     let meant = |line: &Line| {
         let Some(Trigger { rule, node, nth }) = line.trigger else { return false };

@@ -1,14 +1,12 @@
 //! Seeded discrete-event simulation of any protocol of this project.
 //!
-//! A [`Process`] is one node's protocol code, usually one or more [machines](crate::machine) and
-//! the wiring between them. A [`Simulation`] runs several of them on virtual time, over a network,
-//! disks and clocks that fail as [`Faults`] say, and shows every step to an [`Observer`]. The same
-//! [`Seed`] gives the same run, event for event ([`Simulation::hash`]).
+//! A [`Process`] is the protocol code of one node, usually one or more [machines](crate::machine)
+//! and the wiring between them. A [`Simulation`] runs several of them on virtual time, over a
+//! network, disks and clocks that fail as configured by [`Faults`], and shows every step to an
+//! [`Observer`]. The same [`Seed`] gives the same run, event for event ([`Simulation::hash`]).
 //!
-//! The simulator knows nothing of what it runs: no replicator, no membership, no message.
-//!
-//! Spec: spec/reference/reliability.md §3.2 to §3.4. The shape is that of TigerBeetle's VOPR and
-//! FoundationDB's simulation.
+//! The simulator does not depend on what it runs: it knows no replicator, membership or message.
+//! Its design follows TigerBeetle's VOPR and FoundationDB's simulation.
 //!
 //! # Example
 //! ```
@@ -16,7 +14,7 @@
 //! use ostraca_ddata::clock::{Instant, Now};
 //! use ostraca_ddata::sim::{Effects, Faults, NodeIndex, Process, Setup, Simulation};
 //!
-//! /// Counts what comes and answers until ten came.
+//! /// Counts the messages that it receives, and answers the first nine.
 //! struct Echo {
 //!     came: u32,
 //! }
@@ -77,7 +75,7 @@ pub use world::{Observer, Orders, View, Violation};
 
 use crate::clock::{Instant, Now};
 
-/// Most nodes of a run.
+/// Maximum number of nodes of a run.
 pub const NODES_MAX: usize = 60_000;
 
 /// A node of a run, counted from 0. It names a place, not an incarnation.
@@ -85,7 +83,7 @@ pub const NODES_MAX: usize = 60_000;
 pub struct NodeIndex(u16);
 
 impl NodeIndex {
-    /// The node with this number.
+    /// Returns the node with this number.
     ///
     /// # Panics
     /// If `index` is not below [`NODES_MAX`].
@@ -97,7 +95,7 @@ impl NodeIndex {
         Self(index as u16)
     }
 
-    /// The number.
+    /// Returns the number of the node.
     #[inline]
     #[must_use]
     pub const fn get(self) -> usize {
@@ -111,7 +109,7 @@ impl fmt::Display for NodeIndex {
     }
 }
 
-/// Which way a directed link runs, seen from one of its ends.
+/// The direction of a directed link, seen from one of its ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     /// From the peer to this node.
@@ -120,40 +118,41 @@ pub enum Direction {
     Outgoing,
 }
 
-/// What a [`Process`] is built from, at the start of a run and after every crash.
+/// The arguments for building a [`Process`], at the start of a run and after every crash.
 #[derive(Debug)]
 pub struct Boot<'a, D> {
-    /// Which node.
+    /// The node that the process runs on.
     pub node: NodeIndex,
-    /// Its how-manieth life; the first is 1.
+    /// The number of the incarnation; the first is 1.
     pub incarnation: u32,
-    /// For the process's own generator; another one in every life.
+    /// A seed for the process's own random generator; a different one for every incarnation.
     pub seed: u64,
-    /// Its clocks.
+    /// The present time on the node's clocks.
     pub now: Now,
-    /// What its disk holds.
+    /// The content of the node's disk.
     pub disk: &'a D,
 }
 
-/// One node's protocol, as the simulator drives it.
+/// The protocol code of one node, as the simulator drives it.
 ///
-/// It gets inputs in batches, as from the real driver: all that arrived at one instant, then a
-/// tick if [`next_deadline`](Self::next_deadline) has passed. What it orders through [`Effects`]
-/// is carried out after the batch, in order; a crash may come between any two orders.
+/// It gets inputs in batches, as from the real driver: everything that arrived at one instant, then
+/// a tick if [`next_deadline`](Self::next_deadline) has passed. Its orders through [`Effects`] are
+/// carried out in order after the batch; a crash may occur between any two of them.
 pub trait Process: Sized {
-    /// What nodes send to each other.
+    /// A message between nodes.
     type Message: Clone + fmt::Debug;
-    /// What users ask of a node.
+    /// A request of a user to a node.
     type Command: fmt::Debug;
-    /// What the harness may know: answers to users, and steps that a rule wants to strike at.
+    /// An event shown to the harness: an answer to a user, or a step at which a rule may inject a
+    /// fault.
     type Event: fmt::Debug;
-    /// What its disk adds up to; `()` if it keeps nothing.
+    /// The content of its disk; `()` if it has none.
     type Disk: Image;
 
-    /// It was built and may act.
+    /// Called once after the process was built.
     fn started(&mut self, _now: Now, _fx: &mut Effects<Self>) {}
 
-    /// A message came.
+    /// Handles a message of another node, or of this one.
     fn message(
         &mut self,
         now: Now,
@@ -162,17 +161,17 @@ pub trait Process: Sized {
         fx: &mut Effects<Self>,
     );
 
-    /// A user asks.
+    /// Handles a request of a user.
     fn command(&mut self, now: Now, command: Self::Command, fx: &mut Effects<Self>);
 
-    /// The deadline has passed.
+    /// Called when the deadline has passed.
     fn tick(&mut self, now: Now, fx: &mut Effects<Self>);
 
-    /// When it wants a tick, by its own monotonic clock. A time that has passed already means
-    /// "right after this batch".
+    /// When the process must be ticked, on its own monotonic clock. A time in the past means "right
+    /// after this batch".
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// The sync with this token is over: what was written before it is safe, or the disk failed.
+    /// The sync with this token has ended: records written before it are safe, or the disk failed.
     fn synced(
         &mut self,
         _now: Now,
@@ -182,8 +181,8 @@ pub trait Process: Sized {
     ) {
     }
 
-    /// A directed link broke: what was under way on it is lost, what is sent on it is lost until
-    /// it is up.
+    /// A directed link broke: messages in flight on it are lost, and so are all that are sent on it
+    /// until it is up again.
     fn link_broken(
         &mut self,
         _now: Now,
@@ -203,25 +202,25 @@ pub trait Process: Sized {
     ) {
     }
 
-    /// A hash of a message's content, for the run's hash; `None`: that of its `Debug` text, which
-    /// is slow for large messages.
+    /// The hash of a message's content, for the hash of the run. With `None` its `Debug` text is
+    /// hashed, which is slow for large messages.
     fn digest(_message: &Self::Message) -> Option<u64> {
         None
     }
 
-    /// A hash of what tells a command from others; `None`: that of its `Debug` text.
+    /// The hash of a command's content. With `None` its `Debug` text is hashed.
     fn digest_command(_command: &Self::Command) -> Option<u64> {
         None
     }
 
-    /// A message after the real codec. Asked of every tenth message, so that a run also tests
-    /// that what is decoded is what was encoded.
+    /// Encodes and decodes a message by the real codec. Called for every tenth message, so that a
+    /// run also tests that decoding inverts encoding.
     fn recode(message: Self::Message) -> Self::Message {
         message
     }
 }
 
-/// What a [`Process`] has ordered.
+/// The orders of a [`Process`], carried out after its batch.
 #[derive(Debug)]
 pub struct Effects<P: Process> {
     node: NodeIndex,
@@ -229,7 +228,7 @@ pub struct Effects<P: Process> {
     marks: Marks,
 }
 
-/// One order.
+/// One order of a process.
 enum Effect<P: Process> {
     Send { to: NodeIndex, lane: usize, message: P::Message },
     Emit(P::Event),
@@ -249,29 +248,29 @@ impl<P: Process> fmt::Debug for Effect<P> {
 }
 
 impl<P: Process> Effects<P> {
-    /// The node that acts.
+    /// Returns the node whose process is called.
     #[must_use]
     pub fn node(&self) -> NodeIndex {
         self.node
     }
 
     /// Sends a message on a lane, an index into [`Setup::lanes`]. A message to the node itself
-    /// comes after a short while and is never lost.
+    /// arrives after a short delay and is never lost.
     pub fn send(&mut self, to: NodeIndex, lane: usize, message: P::Message) {
         self.orders.push(Effect::Send { to, lane, message });
     }
 
-    /// Tells the harness; nothing else follows from it, but rules may strike here.
+    /// Shows an event to the harness. It has no other effect, but rules may inject faults here.
     pub fn emit(&mut self, event: P::Event) {
         self.orders.push(Effect::Emit(event));
     }
 
-    /// Writes a record; a crash before the next sync is over may lose it.
+    /// Writes a record. A crash before the next sync has ended may lose it.
     pub fn write(&mut self, record: <P::Disk as Image>::Record) {
         self.orders.push(Effect::Write(record));
     }
 
-    /// Syncs what was written so far; [`Process::synced`] brings the token back.
+    /// Syncs all records written so far. [`Process::synced`] is called with the token.
     pub fn sync(&mut self, token: u64) {
         self.orders.push(Effect::Sync(token));
     }

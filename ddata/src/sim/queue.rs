@@ -1,5 +1,5 @@
-//! What comes next: a heap of small entries, ordered by time, node and order of scheduling, and
-//! slabs for what the entries point to.
+//! The event queue of a run: a heap of small entries, ordered by time, node and order of
+//! scheduling, and slabs for the messages and actions that the entries refer to.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -8,23 +8,23 @@ use super::NodeIndex;
 use super::clock::SimTime;
 use super::network::Letter;
 
-/// What an entry brings about.
+/// The event of a queue entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// A letter arrives.
+    /// A message arrives.
     Deliver(Letter),
-    /// A chore is due: an index into the run's chores.
+    /// A scheduled action is due: an index into the run's actions.
     Chore(u32),
-    /// A node's deadline.
+    /// The deadline of a node has passed.
     Tick,
-    /// A node may go on after a pause.
+    /// A node continues after a pause.
     Wake,
     /// The next fault is drawn.
     DrawFault,
 }
 
-/// Whose turn an entry is: the run's own come before the nodes' at the same instant, and a node's
-/// stand together.
+/// The owner of a queue entry. At one instant the entries of the run itself come first, then those
+/// of the nodes, node by node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
     Run,
@@ -49,12 +49,12 @@ impl Whose {
     }
 }
 
-/// Bits of the order of scheduling below the node: enough for 2^48 entries a run.
+/// Bits for the order of scheduling, below the owner: enough for 2^48 entries per run.
 const ORDER_BITS: u32 = 48;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    order: u128, // at << 64 | whose << ORDER_BITS | order of scheduling
+    order: u128, // time << 64 | owner << ORDER_BITS | order of scheduling
     what: What,
 }
 
@@ -85,17 +85,17 @@ impl PartialOrd for Entry {
 }
 
 impl Ord for Entry {
-    /// The earliest is the greatest: the heap gives the greatest first.
+    /// The earliest entry is the greatest, because the heap returns the greatest first.
     #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
         other.order.cmp(&self.order)
     }
 }
 
-/// The agenda of a run.
+/// The event queue of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
-    heap: BinaryHeap<Entry>, // ≤ letters + chores + stale ticks
+    heap: BinaryHeap<Entry>, // ≤ messages in flight + actions + stale ticks
     scheduled: u64,
 }
 
@@ -108,7 +108,7 @@ impl Queue {
         self.heap.push(Entry { order, what });
     }
 
-    /// The next entry, if it is due by `end`.
+    /// Takes the next entry, if it is due by `end`.
     pub(super) fn pop(&mut self, end: SimTime) -> Option<(SimTime, Whose, What)> {
         if self.heap.peek()?.at() > end.as_nanos() {
             return None;
@@ -117,7 +117,7 @@ impl Queue {
         Some((SimTime::from_nanos(entry.at()), Whose::of(entry.whose()), entry.what))
     }
 
-    /// The next entry, if it is this node's and due at this very instant.
+    /// Takes the next entry, if it belongs to this node and is due at exactly this instant.
     #[inline]
     pub(super) fn pop_same(&mut self, at: SimTime, node: NodeIndex) -> Option<What> {
         let next = self.heap.peek()?;
@@ -126,7 +126,7 @@ impl Queue {
     }
 }
 
-/// Values under small numbers that are used again.
+/// Values under small numbers. The number of a removed value is reused.
 #[derive(Clone, Debug)]
 pub(super) struct Slab<T> {
     slots: Vec<Option<T>>, // ≤ max
@@ -139,25 +139,25 @@ impl<T> Slab<T> {
         Self { slots: Vec::new(), free: Vec::new(), max }
     }
 
-    /// Keeps a value.
+    /// Stores a value and returns its number.
     ///
     /// # Panics
-    /// If there are `max` values: what runs here sends without end.
+    /// If there are `max` values: the protocol sends without end.
     pub(super) fn put(&mut self, value: T) -> u32 {
         if let Some(slot) = self.free.pop() {
             self.slots[slot as usize] = Some(value);
             return slot;
         }
         let slot = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
-        assert!(slot < self.max, "{} messages are under way: the protocol storms", self.max);
+        assert!(slot < self.max, "{} messages in flight: the protocol sends without end", self.max);
         self.slots.push(Some(value));
         slot
     }
 
-    /// Takes a value out.
+    /// Removes a value and returns it.
     pub(super) fn take(&mut self, slot: u32) -> T {
         self.free.push(slot);
-        self.slots[slot as usize].take().expect("an entry points to what was put")
+        self.slots[slot as usize].take().expect("an entry refers to a stored value")
     }
 
     pub(super) fn get(&self, slot: u32) -> Option<&T> {
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_come_by_time_then_the_runs_own_then_node_by_node_as_scheduled() {
+    fn entries_are_ordered_by_time_owner_and_scheduling() {
         let (early, late) = (SimTime::from_nanos(1), SimTime::from_nanos(2));
         let node = |n| Whose::Node(NodeIndex::new(n));
         let mut queue = Queue::default();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slab_uses_its_numbers_again_and_counts_what_it_holds() {
+    fn slab_reuses_numbers_and_counts_values() {
         let mut slab = Slab::new(2);
         let (a, _) = (slab.put('a'), slab.put('b'));
         assert_eq!(slab.take(a), 'a');
@@ -198,8 +198,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "the protocol storms")]
-    fn a_storm_is_stopped() {
+    #[should_panic(expected = "the protocol sends without end")]
+    fn message_storm_is_stopped() {
         let mut slab = Slab::new(2);
         for n in 0..3 {
             slab.put(n);
