@@ -1,5 +1,4 @@
-//! What a harness does to a run: commands, faults by hand, rules that strike at a chosen step,
-//! and healing.
+//! The controls of a harness: commands, faults, rules that inject faults at chosen steps, healing.
 
 use std::time::Duration;
 
@@ -14,36 +13,38 @@ use super::trace::Kind;
 use super::world::{Input, Observer};
 use super::{NodeIndex, Process};
 
-/// Longest time until an end learns that a link broke by a fault, not by a silent gap.
+/// Maximum time until an end learns of a link that a fault broke.
 const BREAK_TOLD_MAX: Duration = Duration::from_millis(50);
 
 impl<P: Process, O: Observer<P>> Simulation<P, O> {
-    /// A user asks a node, now. A node that is down by then hears nothing.
+    /// Gives a command to a node now. It is dropped if the node is down.
     pub fn command(&mut self, node: NodeIndex, command: P::Command) {
         self.schedule_command(Duration::ZERO, node, command);
     }
 
-    /// A user asks a node, `after` a while.
+    /// Gives a command to a node after this time. It is dropped if the node is down then.
     pub fn schedule_command(&mut self, after: Duration, node: NodeIndex, command: P::Command) {
         let input = Input::Command(command);
         let chore = Chore::Tell { incarnation: None, input };
         self.chore(self.now + after, Whose::Node(node), chore);
     }
 
-    /// A fault strikes now.
+    /// Injects a fault now.
     pub fn fault(&mut self, fault: &Fault) {
         self.strike(fault, Source::Hand);
     }
 
-    /// A fault strikes `after` a while, unless the run is healed by then.
+    /// Injects a fault after this time.
     pub fn schedule_fault(&mut self, after: Duration, fault: Fault) {
         let chore = Chore::Strike { fault, source: Source::Hand };
         self.chore(self.now + after, Whose::Run, chore);
     }
 
-    /// Whenever a process emits an event that `matches`, `fault` strikes with this probability:
-    /// after the event, before what its node ordered behind it. Rules end with
-    /// [`heal`](Self::heal). Drawn crashes leave room as [`Faults`](super::Faults) say.
+    /// Registers a rule: whenever a process emits an event that `matches`, `fault` is injected with
+    /// this probability, after the event and before the orders that its node made after it.
+    ///
+    /// Rules end with [`heal`](Self::heal). A crash is left out if as many nodes are down already
+    /// as [`Faults::down_at_once`](super::Faults::down_at_once) allows.
     pub fn after(
         &mut self,
         matches: impl FnMut(&P::Event) -> bool + 'static,
@@ -56,12 +57,12 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.rules.push(Rule { matches, fault, probability, last });
     }
 
-    /// Stops a node; its disk is kept up to the last sync.
+    /// Crashes a node. Its disk keeps the synced records.
     pub fn crash(&mut self, node: NodeIndex) {
         self.fault(&Fault::Crash { node, disk: DiskFate::Kept, down: None });
     }
 
-    /// Starts the next incarnation of a node that is down, or was never up.
+    /// Starts the next incarnation of a node that is down or was never up.
     pub fn restart(&mut self, node: NodeIndex) {
         self.fault(&Fault::Restart { node });
     }
@@ -75,20 +76,22 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Halts a node for a while.
+    /// Pauses a node for `span`.
     pub fn pause(&mut self, node: NodeIndex, span: Duration) {
         self.fault(&Fault::Pause { node, span });
     }
 
-    /// Cuts every link between different groups, until [`heal`](Self::heal).
+    /// Cuts every link between different groups until [`heal`](Self::heal).
     pub fn partition<const GROUPS: usize>(&mut self, groups: [&[usize]; GROUPS]) {
         let named = |group: &&[usize]| group.iter().copied().map(NodeIndex::new).collect();
         let groups = groups.iter().map(named).collect();
         self.fault(&Fault::Partition { groups, span: None });
     }
 
-    /// Ends every fault and draws no more: partitions, clogs, pauses, slowness, loss. Nothing is
-    /// restarted, clocks stay as they are, and what crashed with a time to come back keeps it.
+    /// Ends all faults (partitions, clogs, pauses, slowness, loss) and draws no further ones.
+    ///
+    /// It restarts nothing and leaves clocks as they are. Nodes that crashed with a restart time
+    /// are still restarted then.
     pub fn heal(&mut self) {
         self.healed = true;
         self.heals += 1;
@@ -108,14 +111,14 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.reconnect_all();
     }
 
-    /// Whether a targeted crash leaves as many nodes up as the run's faults demand.
+    /// Whether a fault is no crash, or a further node may be down.
     pub(super) fn has_room(&self, fault: &Fault) -> bool {
         let down = self.nodes.iter().filter(|node| node.has_crashed()).count();
         let minority = (self.nodes.len() - 1) / 2;
         !matches!(fault, Fault::Crash { .. }) || down < self.faults.down_at_once.unwrap_or(minority)
     }
 
-    /// A fault begins.
+    /// Starts a fault and records it.
     pub(super) fn strike(&mut self, fault: &Fault, source: Source) {
         if matches!(source, Source::Drawn { heals } if heals != self.heals) {
             return; // drawn before the run was healed
@@ -147,7 +150,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.check(None);
     }
 
-    /// A lasting fault ends.
+    /// Ends a lasting fault.
     pub(super) fn end(&mut self, fault: &Fault) {
         match fault {
             Fault::Partition { .. } | Fault::Cut { .. } => {
@@ -225,7 +228,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Breaks every link of a node on which something was ever sent.
+    /// Breaks every link of a node on which a message was ever sent.
     pub(super) fn break_links_of(&mut self, index: NodeIndex) {
         for peer in (0..self.nodes.len()).map(NodeIndex::new).filter(|peer| *peer != index) {
             for link in [Link { from: index, to: peer }, Link { from: peer, to: index }] {
@@ -255,20 +258,20 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 }
 
 impl Fault {
-    /// Cuts a node off from all others of a run with that many nodes.
+    /// A fault that cuts a node off from all others, in a run with `nodes` nodes.
     #[must_use]
     pub fn isolate(node: NodeIndex, nodes: usize, span: Duration) -> Self {
         let others = (0..nodes).map(NodeIndex::new).filter(|other| *other != node).collect();
         Self::Partition { groups: vec![vec![node], others], span: Some(span) }
     }
 
-    /// Crashes a node, which comes back with its disk.
+    /// A fault that crashes a node, which restarts with its disk after `down`.
     #[must_use]
     pub fn crash(node: NodeIndex, down: Duration) -> Self {
         Self::Crash { node, disk: DiskFate::Kept, down: Some(down) }
     }
 
-    /// Which directed links it concerns.
+    /// Returns the directed links that the fault affects.
     #[must_use]
     pub fn links(&self) -> Vec<Link> {
         match self {
@@ -281,7 +284,7 @@ impl Fault {
         }
     }
 
-    /// Every node it names.
+    /// Returns every node that the fault names.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeIndex> {
         match self {
@@ -303,7 +306,7 @@ impl Fault {
         }
     }
 
-    /// After which time the simulator ends it; crashes and pauses end by themselves.
+    /// The time after which the simulator ends the fault. Crashes and pauses end by themselves.
     fn span(&self) -> Option<Duration> {
         match self {
             Self::Partition { span, .. }
@@ -318,7 +321,7 @@ impl Fault {
 }
 
 impl Links {
-    /// Link by link; a node has no link to itself.
+    /// Iterates over the single links. A node has no link to itself.
     pub fn each(&self) -> impl Iterator<Item = Link> + '_ {
         let all = |from: &NodeIndex| {
             let from = *from;

@@ -1,30 +1,30 @@
-//! A node's disk: what survives a crash, and what was only on its way.
+//! The disk of a node, with records that are synced and records that a crash may lose.
 //!
-//! A process writes records and asks for a sync; the answer comes later. A crash keeps what was
-//! synced and, of the rest, at most a prefix (a torn tail). What a record means is the process's
-//! business: an [`Image`] is whatever records add up to.
+//! A process writes records and asks for a sync; the answer comes later. A crash keeps the synced
+//! records and at most a prefix of the others (a torn tail). The process defines what a record
+//! means: an [`Image`] is the content that records add up to.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::stream::Stream;
 
-/// What a disk holds once records were written to it.
+/// The content of a disk, built from records.
 pub trait Image: Clone + Default {
-    /// What is written at once, or not at all.
+    /// The unit of writing: after a crash a record is on the disk entirely or not at all.
     type Record: Clone;
 
-    /// The disk after one more record.
+    /// Applies one more record.
     fn apply(&mut self, record: Self::Record);
 }
 
-/// No disk: a process that keeps nothing.
+/// No disk, for a process that stores nothing.
 impl Image for () {
     type Record = ();
 
     fn apply(&mut self, _record: ()) {}
 }
 
-/// A log: records in the order of writing.
+/// A log, with records in the order of writing.
 impl<R: Clone> Image for Vec<R> {
     type Record = R;
 
@@ -33,7 +33,7 @@ impl<R: Clone> Image for Vec<R> {
     }
 }
 
-/// A map: a record sets a key, or removes it with `None`.
+/// A map. A record sets a key, or removes it with `None`.
 impl<K: Clone + Ord, V: Clone> Image for BTreeMap<K, V> {
     type Record = (K, Option<V>);
 
@@ -45,17 +45,17 @@ impl<K: Clone + Ord, V: Clone> Image for BTreeMap<K, V> {
     }
 }
 
-/// A sync that failed: the records before it may be on the disk or not, and only a restart tells.
+/// A sync failed. Records written before it may be on the disk or not; only a restart shows which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the disk refused a sync; what was written since the last one may be lost")]
 pub struct SyncFailed;
 
-/// One node's disk.
+/// The disk of one node.
 #[derive(Clone, Debug)]
 pub(super) struct Disk<I: Image> {
     synced: I,
     written: VecDeque<I::Record>, // not yet synced; ≤ what the process writes between two syncs
-    taken: u64,                   // records that left `written`, ever
+    taken: u64,                   // number of records ever removed from `written`
 }
 
 impl<I: Image> Default for Disk<I> {
@@ -65,7 +65,7 @@ impl<I: Image> Default for Disk<I> {
 }
 
 impl<I: Image> Disk<I> {
-    /// What a crash would leave for certain.
+    /// The content that a crash would certainly leave.
     pub(super) fn synced(&self) -> &I {
         &self.synced
     }
@@ -74,12 +74,12 @@ impl<I: Image> Disk<I> {
         self.written.push_back(record);
     }
 
-    /// The point up to which a sync ordered now must reach.
+    /// The number of records ever written: a sync ordered now must cover all of them.
     pub(super) fn end(&self) -> u64 {
         self.taken + self.written.len() as u64
     }
 
-    /// Everything before `end` is safe from now on.
+    /// Makes the first `end` records safe.
     pub(super) fn sync(&mut self, end: u64) {
         while self.taken < end {
             let Some(record) = self.written.pop_front() else { return };
@@ -88,8 +88,8 @@ impl<I: Image> Disk<I> {
         }
     }
 
-    /// A failed sync: of the records before `end`, a random prefix got through and the rest is
-    /// gone, as a kernel drops dirty pages that it could not write.
+    /// Fails a sync: of the records before `end`, a random prefix is kept and the rest is lost, as
+    /// a kernel drops dirty pages that it could not write.
     pub(super) fn fail(&mut self, end: u64, chance: &mut Stream) {
         let affected = end.saturating_sub(self.taken);
         let kept = chance.below(affected + 1);
@@ -99,7 +99,7 @@ impl<I: Image> Disk<I> {
         self.taken = self.taken.max(end);
     }
 
-    /// The machine stopped: unsynced records are lost, but for a prefix if the tail is torn.
+    /// Crashes the machine: unsynced records are lost, except for a random prefix if `torn`.
     pub(super) fn crash(&mut self, torn: bool, chance: &mut Stream) {
         if torn {
             let kept = chance.below(self.written.len() as u64 + 1);
@@ -109,7 +109,7 @@ impl<I: Image> Disk<I> {
         self.written.clear();
     }
 
-    /// The disk itself is gone.
+    /// Loses the whole disk.
     pub(super) fn lose(&mut self) {
         *self = Self::default();
     }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_keeps_what_was_synced_and_nothing_else() {
+    fn crash_keeps_only_synced_records() {
         let mut disk = written(&[1, 2]);
         disk.sync(disk.end());
         disk.write(3);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sync_reaches_only_what_was_written_before_it() {
+    fn sync_covers_only_records_written_before_it() {
         let mut disk = written(&[1]);
         let end = disk.end();
         disk.write(2);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_sync_loses_a_suffix_of_its_own_records_only() {
+    fn failed_sync_loses_only_a_suffix_of_its_own_records() {
         for seed in 0..100 {
             let mut disk = written(&[1, 2, 3]);
             let end = disk.end();

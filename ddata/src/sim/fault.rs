@@ -1,7 +1,8 @@
-//! What can go wrong, how much of it a run has, and the draw of what comes next.
+//! The faults of the simulator, the settings of a run's faults, and the draw of the next fault.
 //!
-//! Which faults exist in a run, and how hard they are, is drawn first (swarm testing: Groce et al.,
-//! 2012; TigerBeetle's VOPR): many runs with a few kinds of fault find more than runs with all.
+//! The kinds of fault in a run, and their strength, are drawn first (swarm testing: Groce et al.,
+//! 2012; TigerBeetle's VOPR), because many runs with a few kinds of fault find more errors than
+//! runs with all of them.
 
 use std::time::Duration;
 
@@ -9,103 +10,103 @@ use super::NodeIndex;
 use super::network::LinkQuality;
 use super::stream::Stream;
 
-/// One fault, as it stands in a [`Schedule`](super::Schedule).
+/// One fault, as recorded in a [`Schedule`](super::Schedule).
 ///
 /// `span: None` means "until [`heal`](super::Simulation::heal)".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// No link between different groups works, in either direction. Nodes in no group keep theirs.
+    /// Cuts all links between different groups, in both directions. Nodes in no group keep theirs.
     Partition {
-        /// Disjoint groups.
+        /// Disjoint groups of nodes.
         groups: Vec<Vec<NodeIndex>>,
-        /// How long.
+        /// The duration of the fault.
         span: Option<Duration>,
     },
-    /// These directed links lose everything.
+    /// Directed links lose every message.
     Cut {
-        /// From every `from` to every `to`.
+        /// The links, each from every `from` to every `to`.
         links: Vec<Links>,
-        /// How long.
+        /// The duration of the fault.
         span: Option<Duration>,
     },
-    /// These directed links hold what is sent and deliver it afterwards.
+    /// Directed links hold all messages and deliver them when the fault ends.
     Clog {
-        /// From every `from` to every `to`.
+        /// The links, each from every `from` to every `to`.
         links: Vec<Links>,
-        /// How long.
+        /// The duration of the fault.
         span: Option<Duration>,
     },
-    /// These directed links delay everything by that much more.
+    /// Directed links delay every message longer.
     Delay {
-        /// From every `from` to every `to`.
+        /// The links, each from every `from` to every `to`.
         links: Vec<Links>,
-        /// How much more.
+        /// The additional delay per message.
         by: Duration,
-        /// How long.
+        /// The duration of the fault.
         span: Option<Duration>,
     },
-    /// These directed links lose what is under way; both ends are told, and told again when the
+    /// Directed links lose their messages in flight. Both ends are told, and told again when the
     /// link is up.
     Break {
-        /// From every `from` to every `to`.
+        /// The links, each from every `from` to every `to`.
         links: Vec<Links>,
     },
-    /// The process stops and its memory is gone.
+    /// The process stops and loses its memory.
     Crash {
-        /// Which node.
+        /// The node that the fault affects.
         node: NodeIndex,
-        /// What becomes of its disk.
+        /// The content of its disk after the crash.
         disk: DiskFate,
-        /// How long until it starts again as a new incarnation; `None`: not by itself.
+        /// The time until it restarts as a new incarnation; `None`: not by itself.
         down: Option<Duration>,
     },
     /// A stopped node starts as a new incarnation.
     Restart {
-        /// Which node.
+        /// The node that the fault affects.
         node: NodeIndex,
     },
-    /// The node does nothing; inputs queue and come in a batch, with time gone by.
+    /// The node does nothing. Its inputs are queued and handled in a batch when the pause ends.
     Pause {
-        /// Which node.
+        /// The node that the fault affects.
         node: NodeIndex,
-        /// How long.
+        /// The duration of the pause.
         span: Duration,
     },
     /// The node's wall clock jumps.
     Jump {
-        /// Which node.
+        /// The node that the fault affects.
         node: NodeIndex,
-        /// By how many milliseconds; below zero: back.
+        /// The jump in milliseconds; negative: backwards.
         millis: i64,
     },
-    /// The node's monotonic clock runs fast (or slow, below zero) from now on.
+    /// The rate of the node's monotonic clock changes.
     Drift {
-        /// Which node.
+        /// The node that the fault affects.
         node: NodeIndex,
-        /// Millionths.
+        /// How fast the clock runs, in millionths; negative: slow.
         ppm: i32,
     },
-    /// Every input takes the node that long.
+    /// Every input takes the node some time.
     Slow {
-        /// Which node.
+        /// The node that the fault affects.
         node: NodeIndex,
-        /// Time per input.
+        /// The time per input.
         per_input: Duration,
-        /// How long.
+        /// The duration of the fault.
         span: Option<Duration>,
     },
-    /// Every sync of the node's disk takes that much longer.
+    /// Every sync of the node's disk takes longer.
     SlowDisk {
-        /// Which node.
+        /// The node that the fault affects.
         node: NodeIndex,
-        /// How much longer.
+        /// The additional time per sync.
         by: Duration,
-        /// How long.
+        /// The duration of the fault.
         span: Option<Duration>,
     },
     /// The node's next sync fails.
     FailSync {
-        /// Which node.
+        /// The node that the fault affects.
         node: NodeIndex,
     },
 }
@@ -113,18 +114,18 @@ pub enum Fault {
 /// Directed links from every node of one set to every other node of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Links {
-    /// Where messages enter.
+    /// The nodes that send on the links.
     pub from: Vec<NodeIndex>,
-    /// Where they come out.
+    /// The nodes that receive on the links.
     pub to: Vec<NodeIndex>,
 }
 
-/// What a crash leaves of the disk.
+/// The content of a disk after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskFate {
-    /// What was synced; of the rest at most a prefix.
+    /// The synced records, and of the others at most a prefix.
     Kept,
-    /// Nothing.
+    /// Nothing; the disk is lost.
     Lost,
 }
 
@@ -132,48 +133,48 @@ pub enum DiskFate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// Two groups, the size drawn uniformly.
+    /// A partition into two groups whose size is drawn uniformly.
     PartitionBySize,
-    /// Two or three groups, every node assigned on its own.
+    /// A partition into two or three groups, with every node assigned independently.
     PartitionByAssignment,
-    /// One node alone.
+    /// A partition of one node from all others.
     Isolate,
-    /// One direction between two groups.
+    /// A cut of one direction between two groups.
     OneWay,
-    /// A and C cannot talk, B reaches both.
+    /// A partition into two groups that both reach one further node.
     Bridge,
-    /// Every node sees a majority, and no two the same one.
+    /// Cuts after which every node reaches a majority, but no two nodes the same one.
     MajorityRing,
-    /// The same partition, again and again.
+    /// One partition that starts and ends several times.
     Flapping,
-    /// A node's links stop one by one and come back in another order.
+    /// A node's links are cut one by one and restored in another order.
     Swizzle,
-    /// Links that hold messages.
+    /// Links that hold messages for a time.
     Clog,
-    /// Links that are slow.
+    /// Links with an additional delay.
     SlowLink,
-    /// Broken links.
+    /// Links that break, like a closed connection.
     Break,
-    /// Crashes that keep the disk.
+    /// A crash that keeps the disk.
     Crash,
-    /// Crashes that lose the disk.
+    /// A crash that loses the disk.
     DiskLoss,
-    /// Paused nodes.
+    /// A node that does nothing for a time.
     Pause,
-    /// Wall clocks that jump.
+    /// A jump of a wall clock.
     Jump,
-    /// Monotonic clocks whose rate changes.
+    /// A change of a monotonic clock's rate.
     Drift,
-    /// Slow nodes.
+    /// A node that needs time for every input.
     SlowNode,
-    /// Slow disks.
+    /// A disk whose syncs take longer.
     SlowDisk,
-    /// Syncs that fail.
+    /// A sync that fails once.
     FailSync,
 }
 
 impl FaultKind {
-    /// Every kind.
+    /// All kinds of fault.
     pub const ALL: [Self; 19] = [
         Self::PartitionBySize,
         Self::PartitionByAssignment,
@@ -197,39 +198,40 @@ impl FaultKind {
     ];
 }
 
-/// Which faults a run has, and how hard.
+/// The faults of a run and their strength.
 ///
 /// A plain struct: `Faults { every: Duration::from_secs(1), ..Faults::swarm(seed) }`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Faults {
-    /// Each directed link gets one of these; at least one.
+    /// The qualities of links, at least one. Each directed link gets one of them at random.
     pub links: Vec<LinkQuality>,
-    /// Kinds that are drawn, each with its weight. Empty: no faults but the links' quality.
+    /// The kinds of fault to draw from, with weights. Empty: no faults beside the links' quality.
     pub kinds: Vec<(FaultKind, u32)>,
     /// Mean time between two drawn faults.
     pub every: Duration,
-    /// Shortest and longest partition, clog, slowness.
+    /// Minimum and maximum duration of a partition, a clog or slowness.
     pub span: (Duration, Duration),
-    /// Shortest and longest pause.
+    /// Minimum and maximum duration of a pause.
     pub pause: (Duration, Duration),
-    /// Shortest and longest time between a drawn crash and the restart.
+    /// Minimum and maximum time between a drawn crash and the restart.
     pub down: (Duration, Duration),
-    /// Most nodes that drawn crashes keep down at once; `None`: fewer than half.
+    /// Maximum number of nodes that drawn crashes keep down at once; `None`: fewer than half.
     pub down_at_once: Option<usize>,
-    /// Most disks that drawn faults lose in the run; `None`: fewer than half.
+    /// Maximum number of disks that drawn faults lose in the run; `None`: fewer than half.
     pub disks_lost: Option<usize>,
-    /// Furthest a wall clock is off at the start, either way; and furthest it jumps.
+    /// Maximum skew of a wall clock at the start, in either direction, and maximum jump.
     pub wall_skew: Duration,
-    /// Fastest a monotonic clock runs, either way, in millionths; 10,000 is 1 %.
+    /// Maximum deviation of a monotonic clock's rate, in millionths; 10,000 is 1 %.
     pub rate_ppm: u32,
     /// Mean time of a sync, exponentially distributed.
     pub sync: Duration,
-    /// Probability that a crash leaves some unsynced records, in order, on the disk.
+    /// Probability that a crash leaves a prefix of the unsynced records on the disk.
     pub torn_tail: f64,
-    /// Probability that a crash breaks the node's links at once, as a killed process does; else
-    /// peers hear nothing until it is back, as from a host that lost power.
+    /// Probability that a crash breaks the node's links at once, as when a process is killed.
+    /// Otherwise peers notice nothing until the node is back, as when a host loses power.
     pub crash_is_told: f64,
-    /// Messages arrive on multiples of this: the larger, the more come in one batch.
+    /// Messages arrive at multiples of this duration. The longer it is, the more messages arrive in
+    /// one batch.
     pub grain: Duration,
 }
 
@@ -238,7 +240,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
 impl Faults {
-    /// No fault: a clean network, even clocks, an honest disk.
+    /// No faults: a clean network, exact clocks, reliable disks.
     #[must_use]
     pub fn none() -> Self {
         Self {
@@ -259,7 +261,7 @@ impl Faults {
         }
     }
 
-    /// Every kind of fault, each at a middling strength.
+    /// Every kind of fault, each of medium strength.
     #[must_use]
     pub fn all() -> Self {
         let poor = LinkQuality {
@@ -284,7 +286,7 @@ impl Faults {
         }
     }
 
-    /// Some faults, some of them wild: drawn from the seed.
+    /// A random selection of kinds and strengths, drawn from the seed.
     #[must_use]
     pub fn swarm(seed: impl Into<super::Seed>) -> Self {
         let mut draw = Stream::split(seed.into().value, "swarm", 0);
@@ -314,7 +316,7 @@ impl Faults {
 }
 
 impl LinkQuality {
-    /// A quality drawn at random: often clean in most respects.
+    /// A random quality, in which loss, duplication, reordering and the tail are often absent.
     #[must_use]
     pub fn swarm(draw: &mut Stream) -> Self {
         Self {
@@ -329,7 +331,7 @@ impl LinkQuality {
     }
 }
 
-/// What the draw must know of the run.
+/// The state of the run on which the draw depends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Standing {
     pub(super) nodes: usize,
@@ -348,13 +350,14 @@ impl Draw {
         Self { chance: Stream::split(seed, "faults", 0), disks_lost: 0 }
     }
 
-    /// Time until the next draw.
+    /// Draws the time until the next draw.
     pub(super) fn wait(&mut self, faults: &Faults) -> Duration {
         let mean = super::stream::nanos(faults.every).max(1);
         Duration::from_nanos(self.chance.exponential(mean).max(1))
     }
 
-    /// Faults to come, each after a while from now. Empty if the kind drawn has no room.
+    /// Draws the next faults, each with a delay from now. Empty if the drawn kind is a crash and
+    /// enough nodes are down already.
     pub(super) fn next(&mut self, faults: &Faults, run: Standing) -> Vec<(Duration, Fault)> {
         let total: u64 = faults.kinds.iter().map(|(_, weight)| u64::from(*weight)).sum();
         let mut ticket = self.chance.below(total);
@@ -475,7 +478,7 @@ impl Draw {
         Links { from: groups.pop().unwrap_or_default(), to }
     }
 
-    /// On a circle in random order each node reaches a majority around itself.
+    /// Arranges the nodes on a circle in random order; each reaches only a majority around itself.
     fn ring(&mut self, nodes: usize) -> Vec<Links> {
         let circle = self.shuffled(nodes);
         let reach = nodes / 4 + usize::from(nodes % 4 >= 2);
@@ -553,13 +556,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_draws_the_same_faults_and_another_seed_others() {
+    fn seed_determines_the_faults() {
         assert_eq!(Faults::swarm(7), Faults::swarm(7));
         assert_ne!(Faults::swarm(7), Faults::swarm(8));
     }
 
     #[test]
-    fn a_swarm_leaves_every_kind_out_of_some_runs_and_none_out_of_all() {
+    fn swarm_includes_every_kind_in_some_runs_only() {
         for kind in FaultKind::ALL {
             let with = (0..200)
                 .filter(|seed| Faults::swarm(*seed).kinds.iter().any(|(k, _)| *k == kind))
@@ -585,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_majority_ring_everybody_hears_a_majority_and_nobody_all() {
+    fn majority_ring_gives_each_node_a_majority_but_not_all() {
         for nodes in [4, 5, 7, 9] {
             for links in Draw::new(1).ring(nodes) {
                 let reached = nodes - links.to.len();
@@ -596,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn drawn_crashes_leave_a_majority_up_and_with_its_disks() {
+    fn drawn_crashes_leave_a_majority_up_with_its_disks() {
         let faults = Faults { kinds: vec![(FaultKind::DiskLoss, 1)], ..Faults::all() };
         let mut draw = Draw::new(3);
         let full = Standing { nodes: 5, down: 2 };

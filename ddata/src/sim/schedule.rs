@@ -1,13 +1,13 @@
-//! Fault schedules as text: what a failed run prints, a file keeps, and a replay reads.
+//! Fault schedules and their text form, which a failed run prints and a replay parses.
 //!
-//! One fault per line: when, what, for how long. `#` begins a comment.
+//! One fault per line: time, fault, duration. `#` starts a comment.
 //! ```text
 //! t=1.5s partition {0,1}|{2} for 3s
 //! t=2s crash 1 keep for 0.5s
 //! t=4s on 0@2#1 pause 2 for 1s
 //! ```
-//! `on 0@2#1` is a targeted fault: what brings it about is the first match of rule 0 by node 2 at
-//! that instant, or, if there is none (for the run has changed), that node's next match.
+//! `on 0@2#1` marks a targeted fault. It is triggered by the first match of rule 0 by node 2 at
+//! that instant or, if there is none because the run has changed, by that node's next match.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,45 +20,48 @@ use super::{NODES_MAX, NodeIndex};
 /// A list of faults, in the order in which they happen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
-    /// The faults.
+    /// The faults, one per line of the text form.
     pub lines: Vec<Line>,
 }
 
 /// One fault of a [`Schedule`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// When; of a targeted fault, when it happened to be.
+    /// The time of the fault; for a targeted one, the time at which it occurred when it was
+    /// recorded.
     pub at: SimTime,
-    /// What brings it about, if not time.
+    /// The match that triggers a targeted fault; `None` if the fault occurs at `at`.
     pub trigger: Option<Trigger>,
-    /// What.
+    /// The fault to inject.
     pub fault: Fault,
 }
 
 /// A match of a rule that a harness registered with [`after`](super::Simulation::after).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Trigger {
-    /// The rule, in order of registration, from 0.
+    /// The number of the rule, in order of registration, from 0.
     pub rule: usize,
-    /// Whose event matched.
+    /// The node that emitted the matching event.
     pub node: NodeIndex,
-    /// Which of that node's matches at that instant, from 1.
+    /// The number of the match among those of the node at that instant, from 1.
     pub nth: u64,
 }
 
-/// A line that is no fault.
+/// A line of a schedule does not parse.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {text:?} is no fault; write `t=<seconds>s <fault>` as sim/schedule.rs shows")]
+#[error(
+    "line {line}: invalid fault {text:?}: expected `t=<seconds>s <fault>`, see sim/schedule.rs"
+)]
 pub struct NoFault {
     line: usize,
     text: String,
 }
 
 impl Schedule {
-    /// Reads what [`Display`](fmt::Display) writes.
+    /// Parses the text that [`Display`](fmt::Display) writes.
     ///
     /// # Errors
-    /// [`NoFault`] with the first line that cannot be read.
+    /// [`NoFault`] with the first line that does not parse.
     pub fn parse(text: &str) -> Result<Self, NoFault> {
         let mut lines = Vec::new();
         for (number, line) in (1..).zip(text.lines()) {
@@ -80,9 +83,11 @@ impl FromStr for Schedule {
     }
 }
 
-/// The smallest part of a failing schedule that still fails: no line of it can be left out.
+/// Reduces a failing schedule to a part that still fails and in which no single line can be left
+/// out.
 ///
-/// `fails` runs the simulation under a schedule. Answers the schedule itself if it does not fail.
+/// `fails` runs the simulation under a schedule and returns whether it failed. If no smaller
+/// schedule fails, the result is the schedule itself.
 ///
 /// Source: Zeller and Hildebrandt, *Simplifying and Isolating Failure-Inducing Input* (2002).
 pub fn shrink(schedule: &Schedule, mut fails: impl FnMut(&Schedule) -> bool) -> Schedule {
@@ -175,7 +180,7 @@ fn list(links: &[Links]) -> String {
     links.join(" ")
 }
 
-/// The words of one line, taken from the front. `None` anywhere means: not a fault.
+/// A parser of one line, word by word. `None` from any method means that the line is not a fault.
 struct Words<'a> {
     rest: std::iter::Peekable<std::str::SplitWhitespace<'a>>,
 }
@@ -223,7 +228,7 @@ impl<'a> Words<'a> {
         })
     }
 
-    /// `Some(None)`: no `for` here.
+    /// Parses an optional duration; `Some(None)` if there is no `for`.
     fn lasting(&mut self) -> Option<Option<Duration>> {
         if self.rest.next_if_eq(&"for").is_none() {
             return Some(None);
@@ -305,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_can_be_read_back() {
+    fn schedule_text_round_trips() {
         for seed in 0..50 {
             let schedule = drawn(seed, 100);
             assert_eq!(Schedule::parse(&schedule.to_string()).as_ref(), Ok(&schedule));
@@ -313,19 +318,19 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_reads_like_a_story() {
+    fn parsed_schedule_prints_the_same_text() {
         let text = "t=1.5s partition {0,1}|{2} for 3s\n\
                     t=1.6s cut {0}>{1,2} {2}>{0}\n\
                     t=2s crash 1 keep for 0.5s\n\
                     t=4s on 0@2#3 pause 2 for 1s\n\
                     t=5s jump 0 -3600000ms\n";
-        let schedule = Schedule::parse(&format!("# found by seed 7\n\n{text}")).expect("it is one");
+        let schedule = Schedule::parse(&format!("# found by seed 7\n\n{text}")).expect("it parses");
         assert_eq!(schedule.lines.len(), 5);
         assert_eq!(schedule.to_string(), text);
     }
 
     #[test]
-    fn a_line_that_is_no_fault_is_named() {
+    fn invalid_line_is_named_in_the_error() {
         for wrong in ["crash 1 keep", "t=1s", "t=1s crash", "t=1s pause 1", "t=1s restart 1 2"] {
             let refused = Schedule::parse(&format!("t=1s restart 1\n{wrong}"));
             assert_eq!(refused, Err(NoFault { line: 2, text: wrong.to_owned() }));
@@ -333,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_schedule_shrinks_to_what_it_needs() {
+    fn failing_schedule_shrinks_to_the_needed_faults() {
         let schedule = drawn(3, 60);
         let needed = [schedule.lines[11].clone(), schedule.lines[42].clone()];
         let mut runs = 0;
@@ -346,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_without_any_fault_shrinks_to_nothing() {
+    fn failure_without_faults_shrinks_to_an_empty_schedule() {
         assert_eq!(shrink(&drawn(3, 10), |_| true), Schedule::default());
     }
 }
