@@ -1,8 +1,8 @@
-//! Time: the run's own, and what each node's clocks make of it.
+//! Simulated time, and the two clocks of each node.
 //!
-//! The simulator lives in [`SimTime`]. A process never sees it: it is told its node's monotonic
-//! clock, which starts anywhere and runs up to 1 % fast or slow, and its node's wall clock, which
-//! is off by a skew and jumps. Deadlines come in the node's own time and are translated here.
+//! The simulator schedules in [`SimTime`]. A process never sees it. It is given the monotonic clock
+//! of its node, which starts anywhere and may run fast or slow, and the wall clock, which has a
+//! skew and jumps. Deadlines are given in the node's own time and translated here.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -12,31 +12,31 @@ use std::time::Duration;
 use super::stream::nanos;
 use crate::clock::{Instant, Now, WallTime};
 
-/// A point of simulated time: nanoseconds since the run began.
+/// A point of simulated time, in nanoseconds since the start of the run.
 ///
-/// Its text is exact seconds: `1.5s`.
+/// Its text is the exact number of seconds: `1.5s`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SimTime(u64);
 
 impl SimTime {
-    /// The end of time: nothing is ever scheduled for it.
+    /// A time that never comes; nothing is scheduled for it.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The point `nanos` nanoseconds after the start.
+    /// The time `nanos` nanoseconds after the start.
     #[inline]
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start.
     #[inline]
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Time since the start.
+    /// Returns the duration since the start.
     #[must_use]
     pub const fn elapsed(self) -> Duration {
         Duration::from_nanos(self.0)
@@ -72,9 +72,9 @@ impl fmt::Display for SimTime {
     }
 }
 
-/// Not a time such as `1.5s`.
+/// A text that does not parse as a time such as `1.5s`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no time; write seconds with at most nine decimals, such as 1.5s")]
+#[error("invalid time {text:?}: expected seconds with at most nine decimals, such as 1.5s")]
 pub struct NoTime {
     text: String,
 }
@@ -99,21 +99,21 @@ fn parse_nanos(text: &str) -> Option<u64> {
     seconds.checked_mul(1_000_000_000)?.checked_add(rest)
 }
 
-/// One to one, in 32 binary places.
+/// The rate of an exact clock, as a fixed-point number with 32 binary places.
 const EVEN: u64 = 1 << 32;
 
-/// A node's two clocks.
+/// The monotonic clock and the wall clock of a node.
 #[derive(Clone, Debug)]
 pub(super) struct NodeClock {
     since: SimTime,
     local: u64, // monotonic nanoseconds at `since`
     rate: u64,  // monotonic per simulated nanosecond, 32 binary places
-    wall: i64,  // wall milliseconds when the run began
+    wall: i64,  // wall time in milliseconds at the start of the run
 }
 
 impl NodeClock {
-    /// A clock whose monotonic part shows `local` at `since` and whose wall part showed `wall`
-    /// milliseconds when the run began.
+    /// Creates clocks. The monotonic one reads `local` at `since`; the wall clock read `wall`
+    /// milliseconds at the start of the run.
     pub(super) fn new(since: SimTime, local: Instant, wall: i64) -> Self {
         Self { since, local: local.as_nanos(), rate: EVEN, wall }
     }
@@ -127,7 +127,7 @@ impl NodeClock {
         }
     }
 
-    /// The first simulated time at which the monotonic clock shows `deadline` or more.
+    /// The first simulated time at which the monotonic clock reads `deadline` or more.
     #[inline]
     pub(super) fn when(&self, deadline: Instant) -> SimTime {
         let ahead = deadline.as_nanos().saturating_sub(self.local);
@@ -140,7 +140,7 @@ impl NodeClock {
         SimTime(self.since.0.saturating_add(span))
     }
 
-    /// From `at` on, the monotonic clock runs `ppm` millionths fast (or slow, below zero).
+    /// Makes the monotonic clock run `ppm` millionths fast (slow, if negative) from `at` on.
     pub(super) fn drift(&mut self, at: SimTime, ppm: i32) {
         self.local += self.passed(at);
         self.since = at;
@@ -154,7 +154,8 @@ impl NodeClock {
         self.wall = self.wall.saturating_add(millis);
     }
 
-    /// The monotonic clock starts anew, as after a reboot; rate and wall clock stay.
+    /// Restarts the monotonic clock at `local`, as after a reboot. Its rate and the wall clock
+    /// stay.
     pub(super) fn reboot(&mut self, at: SimTime, local: Instant) {
         self.since = at;
         self.local = local.as_nanos();
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fast_clock_shows_more_and_a_jump_moves_only_the_wall() {
+    fn drift_moves_only_monotonic_and_jump_only_wall_time() {
         let mut clock = NodeClock::new(START, Instant::from_nanos(5_000), 1_000_000);
         clock.drift(START, 10_000);
         let later = START + Duration::from_secs(100);
@@ -202,9 +203,9 @@ mod tests {
     }
 
     proptest! {
-        /// A tick comes when the node's own clock says so: not later, and never before.
+        /// A tick comes exactly when the node's own clock reaches the deadline.
         #[test]
-        fn a_deadline_is_the_first_moment_that_shows_it(
+        fn deadline_is_the_first_moment_at_which_the_clock_reads_it(
             ppm in -10_000_i32..=10_000, from in 0_u64..1 << 45, ahead in 0_u64..1 << 45,
         ) {
             let mut clock = NodeClock::new(START, Instant::from_nanos(99), 0);
@@ -215,7 +216,7 @@ mod tests {
             prop_assert!(at.0 == from || clock.read(SimTime(at.0 - 1)).mono < deadline);
         }
 
-        /// A changed rate never turns the monotonic clock back.
+        /// A change of the rate never turns the monotonic clock back.
         #[test]
         fn the_monotonic_clock_only_rises(
             changes in proptest::collection::vec((0_u64..1 << 30, -10_000_i32..=10_000), 1..20),

@@ -1,8 +1,8 @@
-//! Seeds: which runs a test makes, how a failed one is repeated, and what all of them amount to.
+//! The seeds that a test runs, the command that repeats a failed one, and the totals of all runs.
 //!
 //! - By default a test runs its own number of fixed seeds, `0..n`.
 //! - `OSTRACA_SEED=123` runs that seed only, with the text of every message in the trace.
-//! - `OSTRACA_SIM_SECONDS=600` runs fresh seeds until the time is used up. They count up from
+//! - `OSTRACA_SIM_SECONDS=600` runs fresh seeds until the time has passed. They count up from
 //!   `OSTRACA_SIM_BASE`, or from a random number, which is printed.
 
 use std::any::Any;
@@ -17,14 +17,14 @@ use std::time::Duration;
 
 use super::trace::{Marks, TraceLevel};
 
-/// Where a run's chance comes from, and which test asked for it.
+/// The seed of a run, with the test that runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed {
-    /// The number that decides everything.
+    /// The number from which all random decisions of the run are derived.
     pub value: u64,
-    /// The test's name, for the replay command; empty outside a test.
+    /// The name of the test, for the replay command; empty outside a test.
     pub test: &'static str,
-    /// What the trace keeps.
+    /// The detail that the trace keeps.
     pub trace: TraceLevel,
 }
 
@@ -41,10 +41,10 @@ impl fmt::Display for Seed {
 }
 
 impl Seed {
-    /// The shell command that repeats this run.
+    /// Returns the shell command that repeats this run.
     #[must_use]
     pub fn replay_command(&self) -> String {
-        // Set by cargo while it runs tests, to the package under test.
+        // Cargo sets it to the package under test while it runs tests.
         let package = env::var("CARGO_PKG_NAME");
         let package = package.as_deref().unwrap_or("ostraca-ddata");
         let Self { value, test, .. } = self;
@@ -52,33 +52,33 @@ impl Seed {
     }
 }
 
-/// What runs amount to.
+/// Counters over one or several runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Runs.
+    /// Number of runs that were added up.
     pub runs: u64,
-    /// Simulated time, of all runs together.
+    /// Simulated time of all runs together.
     pub simulated: Duration,
     /// Inputs that processes handled: messages, commands, ticks, answers of disks and links.
     pub events: u64,
-    /// Messages that were sent.
+    /// Number of messages sent.
     pub sent: u64,
-    /// Messages that were handled.
+    /// Number of messages that processes handled.
     pub delivered: u64,
-    /// Messages that were lost, by chance, cuts, breaks, crashes or full inboxes.
+    /// Messages lost by chance, cuts, breaks, crashes or full inboxes.
     pub lost: u64,
-    /// Messages that came twice.
+    /// Number of messages that were duplicated.
     pub doubled: u64,
-    /// Faults that struck.
+    /// Number of faults that occurred.
     pub faults: u64,
-    /// Nodes that crashed.
+    /// Number of crashes of nodes.
     pub crashes: u64,
-    /// Rare branches that were reached.
+    /// Counts of the rare branches that were reached.
     pub marks: Marks,
 }
 
 impl Totals {
-    /// Adds other runs.
+    /// Adds the counters of other runs.
     pub fn add(&mut self, other: &Self) {
         self.runs += other.runs;
         self.simulated += other.simulated;
@@ -92,8 +92,8 @@ impl Totals {
         self.marks.merge(&other.marks);
     }
 
-    /// Demands that every one of `names` was hit; of several runs only, for one that is replayed
-    /// need not reach what a suite reaches.
+    /// Checks that every one of `names` was hit. A single run is not checked, because a replayed
+    /// run need not reach every branch that a suite reaches.
     ///
     /// # Panics
     /// With the names that were never hit.
@@ -105,23 +105,24 @@ impl Totals {
     }
 }
 
-/// Seeds one after the other; see [`seeds`].
+/// An iterator over the seeds of a test; see [`seeds`].
 #[derive(Debug)]
 pub struct Seeds {
     test: &'static str,
     trace: TraceLevel,
     next: u64,
-    last: Option<u64>, // not included; `None`: until time is up
+    last: Option<u64>, // not included; `None`: until the time limit
     time: Option<TimeLimit>,
     current: Option<Seed>,
 }
 
-/// The seeds that the test of this name is to run: see the head of this file.
+/// Returns the seeds that the test of this name must run: `default_count` fixed ones, unless the
+/// environment requests others (see the head of this file).
 ///
-/// If the loop's body panics, the replay command is printed.
+/// If the loop over the seeds panics, the replay command is printed.
 ///
 /// # Panics
-/// If one of the variables is set to something that is no number.
+/// If one of the environment variables is set but not a number.
 #[must_use]
 pub fn seeds(test: &'static str, default_count: u64) -> Seeds {
     let plan = Plan::from_env(default_count);
@@ -146,7 +147,8 @@ impl Iterator for Seeds {
 }
 
 impl Drop for Seeds {
-    /// The loop's body panicked: a check of the test itself, which knows of no seed.
+    /// Prints the replay command if the loop over the seeds panicked, because a check of the test
+    /// itself does not name the seed.
     fn drop(&mut self) {
         if let Some(seed) = self.current.filter(|_| thread::panicking()) {
             say(&format!("seed {seed} failed; replay: {}", seed.replay_command()));
@@ -154,9 +156,9 @@ impl Drop for Seeds {
     }
 }
 
-/// Runs the seeds of a test on all cores and adds up what `run` answers.
+/// Runs the seeds of a test on all cores and adds up the totals that `run` returns.
 ///
-/// A seed that fails is run once more for a report with the text of every message.
+/// A seed that fails is run once more, for a report with the text of every message.
 ///
 /// # Panics
 /// With the report of the first seed that failed.
@@ -189,7 +191,7 @@ pub fn on_all_cores(
             scope.spawn(work);
         }
     });
-    drop(source); // before a panic, in which it would name a seed that did not fail
+    drop(source); // dropped during the panic below, it would name a seed that did not fail
     let (totals, failed) = shared.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     match failed {
         None => totals,
@@ -208,7 +210,7 @@ fn attempt(run: &impl Fn(Seed) -> Totals, seed: Seed) -> Result<Totals, Failed> 
 }
 
 impl Failed {
-    /// Runs the seed again with a full trace; answers the better report.
+    /// Runs the seed again with a full trace and returns the report.
     fn again(self, run: &impl Fn(Seed) -> Totals) -> String {
         let seed = Seed { trace: TraceLevel::Full, ..self.seed };
         let replay = seed.replay_command();
@@ -223,7 +225,7 @@ impl Failed {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without text").into()
@@ -233,7 +235,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// What the environment asks for.
+/// The seeds to run, as requested by the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
     first: u64,
@@ -273,7 +275,7 @@ impl Plan {
 
 fn number<N: FromStr>(name: &str, text: Option<&str>) -> Option<N> {
     let text = text?;
-    let Ok(number) = text.parse() else { panic!("{name}={text:?} is no number") };
+    let Ok(number) = text.parse() else { panic!("{name}={text:?} is not a number") };
     Some(number)
 }
 
@@ -303,7 +305,7 @@ fn random_base() -> u64 {
     base
 }
 
-#[expect(clippy::print_stderr, reason = "a test run's only way to name its seed")]
+#[expect(clippy::print_stderr, reason = "a test run has no other way to name its seed")]
 fn say(text: &str) {
     eprintln!("{text}");
 }
@@ -313,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_decides_which_seeds_run() {
+    fn environment_selects_the_seeds() {
         let plan = |seed, seconds| Plan::of(10, seed, seconds, || 1_000);
         let (brief, full) = (TraceLevel::Brief, TraceLevel::Full);
         let expected = |first, last, seconds, trace| Plan { first, last, seconds, trace };
@@ -323,14 +325,14 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "OSTRACA_SEED=\"x\" is no number")]
-    fn a_seed_that_is_no_number_is_refused() {
+    #[should_panic(expected = "OSTRACA_SEED=\"x\" is not a number")]
+    fn non_numeric_seed_is_refused() {
         let _: Option<u64> = number("OSTRACA_SEED", Some("x"));
     }
 
     #[test]
     #[should_panic(expected = "never reached: [\"b\"]")]
-    fn a_suite_that_never_reached_a_mark_fails() {
+    fn suite_that_misses_a_mark_fails() {
         Totals { runs: 2, ..Totals::default() }.must_have_hit(["b"]);
     }
 }

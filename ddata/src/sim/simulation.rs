@@ -1,4 +1,5 @@
-//! A simulation: what it is set up from, what it holds, how it is run, and how it reports.
+//! The simulation of a run: its setup, its state, the functions that run it, and the report of a
+//! failure.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,29 +17,30 @@ use super::world::{Input, Node, Observer, View};
 use super::{Boot, Effects, NodeIndex, Process};
 use crate::clock::Instant;
 
-/// What a run is made of. `Setup { lanes: .., ..Setup::new(seed, 5) }`.
+/// The parameters of a run. `Setup { lanes: .., ..Setup::new(seed, 5) }`.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Where all chance comes from.
+    /// The seed of all random decisions.
     pub seed: Seed,
-    /// Places for nodes, 1 to [`NODES_MAX`](super::NODES_MAX).
+    /// Number of nodes, 1 to [`NODES_MAX`](super::NODES_MAX).
     pub nodes: usize,
-    /// How many of them start at once; the rest wait for
+    /// Number of nodes that start at once; the others wait for
     /// [`restart`](Simulation::restart). `None`: all.
     pub started: Option<usize>,
-    /// What each lane promises, by number; 1 to 256.
+    /// The guarantees of each lane, by number; 1 to 256 lanes.
     pub lanes: Vec<LaneRule>,
-    /// What goes wrong.
+    /// The faults of the run.
     pub faults: Faults,
-    /// A recorded schedule to follow instead of drawing faults. Loss, delay and clocks are drawn
-    /// as before.
+    /// A recorded schedule to follow instead of drawing faults. Loss, delay and clocks are still
+    /// drawn from the seed.
     pub schedule: Option<Schedule>,
     /// Wall time at the start, in milliseconds since the Unix epoch, of a node without skew.
     pub epoch_millis: u64,
 }
 
 impl Setup {
-    /// `nodes` nodes, all started, one wild lane, and the faults that the seed draws.
+    /// A run of `nodes` nodes, all started, with one [wild](LaneRule::WILD) lane and the faults
+    /// that the seed draws.
     #[must_use]
     pub fn new(seed: impl Into<Seed>, nodes: usize) -> Self {
         let seed = seed.into();
@@ -57,15 +59,15 @@ impl Setup {
 /// Why a run failed, with everything needed to repeat it.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// What was seen.
+    /// The violation or the text of the panic.
     pub reason: String,
-    /// The run.
+    /// The seed of the run.
     pub seed: Seed,
-    /// When.
+    /// The simulated time of the failure.
     pub at: SimTime,
-    /// The run's hash by then.
+    /// The hash of the run at that time.
     pub hash: u64,
-    /// The faults that struck; follow it with [`Setup::schedule`], shrink it with
+    /// The faults that occurred. Repeat them with [`Setup::schedule`], reduce them with
     /// [`shrink`](super::shrink).
     pub schedule: Schedule,
     by_hand: Schedule,
@@ -87,13 +89,14 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Letters under way at once, and chores: more means that the protocol sends without end.
+/// Maximum number of messages in flight, and of scheduled actions. More means that the protocol
+/// sends without end.
 const LETTERS_MAX: u32 = 4_000_000;
 
-/// Fault lines that are kept; later ones still strike, but are only counted.
+/// Maximum number of recorded faults. Later ones still occur, but are only counted.
 const LINES_MAX: usize = 100_000;
 
-/// A message under way.
+/// A message in flight.
 pub(super) struct Letter<P: Process> {
     pub(super) from: NodeIndex,
     pub(super) to: NodeIndex,
@@ -103,23 +106,23 @@ pub(super) struct Letter<P: Process> {
     pub(super) message: P::Message,
 }
 
-/// What is due at some time and is neither a letter nor a deadline.
+/// A scheduled action that is neither the arrival of a message nor a deadline.
 pub(super) enum Chore<P: Process> {
-    /// Tells a node, if it still is that incarnation (or any, with `None`).
+    /// Gives an input to a node, if its incarnation is still this one (any, with `None`).
     Tell { incarnation: Option<u32>, input: Input<P> },
-    /// The disk has finished.
+    /// Ends a sync of a disk.
     Synced { incarnation: u32, token: u64, end: u64, fails: bool },
-    /// A broken link may be up again.
+    /// Tries to bring a broken link up.
     LinkUp { link: super::Link, breaks: u32 },
-    /// A fault strikes.
+    /// Injects a fault.
     Strike { fault: Fault, source: Source },
-    /// A lasting fault is over.
+    /// Ends a lasting fault, unless the run was healed since.
     End { heals: u32, fault: Fault },
-    /// A crashed node comes back, if it still is that incarnation.
+    /// Restarts a crashed node, if its incarnation is still this one.
     Restart { node: NodeIndex, incarnation: u32 },
 }
 
-/// Where a fault comes from.
+/// The origin of a fault: drawn from the seed, caused by a rule, or ordered by the harness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Drawn { heals: u32 },
@@ -127,7 +130,7 @@ pub(super) enum Source {
     Hand,
 }
 
-/// Strikes at a chosen step of the protocol.
+/// A rule of the harness that injects a fault at a chosen step of the protocol.
 pub(super) struct Rule<P: Process> {
     pub(super) matches: Matches<P>,
     pub(super) fault: Box<dyn FnMut(NodeIndex) -> Fault>,
@@ -153,9 +156,9 @@ pub struct Simulation<P: Process, O: Observer<P> = ()> {
     pub(super) factory: Factory<P>,
     pub(super) observer: O,
     pub(super) rules: Vec<Rule<P>>,        // registered by the harness
-    pub(super) planned: Option<Vec<Line>>, // targeted lines of a schedule that is followed
+    pub(super) planned: Option<Vec<Line>>, // targeted faults of the schedule that is followed
     pub(super) draw: Draw,
-    pub(super) family: u64, // of decisions about links that break, and disks
+    pub(super) family: u64, // of random decisions about breaking links and about disks
     pub(super) rules_chance: Stream,
     pub(super) heals: u32,
     pub(super) healed: bool,
@@ -167,7 +170,7 @@ pub struct Simulation<P: Process, O: Observer<P> = ()> {
 }
 
 impl<P: Process, O: Observer<P>> Simulation<P, O> {
-    /// Starts a run: `factory` builds every process, at the start and after every crash.
+    /// Creates a run. `factory` builds every process, at the start and after every crash.
     ///
     /// # Panics
     /// If the setup has no node, no lane or no link quality, or if its schedule names a node that
@@ -219,7 +222,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         sim
     }
 
-    /// Schedules the first draw of a fault, or the faults to follow.
+    /// Schedules the first draw of a fault, or the faults of the schedule to follow.
     fn plan(&mut self, schedule: Option<Schedule>) {
         let Some(schedule) = schedule else {
             if !self.faults.kinds.is_empty() {
@@ -241,7 +244,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Runs for a while.
+    /// Runs for `span` of simulated time.
     ///
     /// # Panics
     /// With a report, on a violation or a panic of a process.
@@ -252,7 +255,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Runs until `reached`, asked after every event, says so.
+    /// Runs until `reached` returns true; it is called before the first and after every event.
     ///
     /// # Panics
     /// With a report, on a violation, on a panic of a process, or when `within` has passed.
@@ -266,7 +269,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// As [`run_for`](Self::run_for).
     ///
     /// # Errors
-    /// A violation, or a panic of a process. Such a run is over.
+    /// A violation, or a panic of a process. The run cannot be continued after that.
     pub fn try_run_for(&mut self, span: Duration) -> Result<(), Box<Failure>> {
         let end = self.now + span;
         self.guarded(|sim| while sim.violation.is_none() && sim.step(end) {})?;
@@ -277,7 +280,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// As [`run_until`](Self::run_until).
     ///
     /// # Errors
-    /// A violation, a panic of a process, or `within` has passed and it was not reached.
+    /// A violation, a panic of a process, or `reached` was still false when `within` had passed.
     pub fn try_run_until(
         &mut self,
         within: Duration,
@@ -306,7 +309,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.now = end;
     }
 
-    /// Runs `work`; turns a violation or a panic into a failure.
+    /// Runs `work` and turns a violation or a panic into a failure.
     fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T, Box<Failure>> {
         assert!(self.violation.is_none(), "this run has failed already: {:?}", self.violation);
         let outcome = catch_unwind(AssertUnwindSafe(|| work(self)));
@@ -322,7 +325,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Everything about the run as it stands, as a failure for this reason.
+    /// Returns a report on the present state of the run, as a failure for this reason.
     #[must_use]
     pub fn failure(&self, reason: String) -> Failure {
         Failure {
@@ -336,7 +339,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Simulated time.
+    /// Returns the simulated time.
     #[must_use]
     pub fn now(&self) -> SimTime {
         self.now
@@ -349,72 +352,73 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.trace.hash()
     }
 
-    /// The faults that struck so far, but for those that the harness ordered itself.
+    /// Returns the faults that occurred so far, except for those that the harness ordered.
     #[must_use]
     pub fn schedule(&self) -> &Schedule {
         &self.recorded
     }
 
-    /// What the run amounts to so far, for the figures of a suite.
+    /// Returns the counters of the run so far, for the figures of a suite.
     #[must_use]
     pub fn totals(&self) -> Totals {
         Totals { marks: self.effects.marks.clone(), ..self.totals.clone() }
     }
 
-    /// The rare branches reached so far.
+    /// Returns the rare branches reached so far.
     #[must_use]
     pub fn marks(&self) -> &Marks {
         &self.effects.marks
     }
 
-    /// The observer.
+    /// Returns the observer of the run.
     #[must_use]
     pub fn observer(&self) -> &O {
         &self.observer
     }
 
-    /// The observer, to change what it expects.
+    /// Returns the observer mutably, so that a test can change its expectations.
     pub fn observer_mut(&mut self) -> &mut O {
         &mut self.observer
     }
 
-    /// Whether every disk has answered every sync: a slow one may be behind long after it was
-    /// healed, since syncs answer in the order in which they were asked for.
+    /// Whether every disk has answered every sync. Syncs of a disk end in the order in which they
+    /// were ordered, so a slow disk may be behind long after the run was healed.
     #[must_use]
     pub fn disks_idle(&self) -> bool {
         self.nodes.iter().all(|node| node.synced_at <= self.now)
     }
 
-    /// All of the run, to look at.
+    /// Returns a read-only view of the run.
     #[must_use]
     pub fn view(&self) -> View<'_, P> {
         View { now: self.now, touched: None, nodes: &self.nodes, network: &self.network }
     }
 
-    /// A node's process; `None` while it is down.
+    /// Returns the process of a node; `None` while it is down.
     #[must_use]
     pub fn process(&self, node: NodeIndex) -> Option<&P> {
         self.nodes[node.get()].process.as_ref()
     }
 
-    /// Every process that is up.
+    /// Iterates over the processes that are up.
     pub fn processes(&self) -> impl Iterator<Item = (NodeIndex, &P)> {
         super::world::processes(&self.nodes)
     }
 
-    /// Messages under way or held by clogged links, not counting what waits in paused nodes.
+    /// Returns the number of messages in flight or held by clogged links. Messages that wait in
+    /// paused nodes are not counted.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.letters.len()
     }
 
-    /// The same on one lane: a harness can leave out the lane of heartbeats.
+    /// As [`in_flight`](Self::in_flight), on one lane, so that a harness can ignore heartbeats.
     #[must_use]
     pub fn in_flight_on(&self, lane: usize) -> u64 {
         self.in_flight[lane]
     }
 
-    /// Whether only deadlines are left: no message, no command, no sync, no fault is to come.
+    /// Whether only deadlines are left: no message, command, sync or fault is pending.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.letters.len() == 0
@@ -422,13 +426,13 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             && self.nodes.iter().all(|node| node.inbox.is_empty())
     }
 
-    /// Schedules a chore.
+    /// Schedules an action.
     pub(super) fn chore(&mut self, at: SimTime, whose: Whose, chore: Chore<P>) {
         let slot = self.chores.put(chore);
         self.queue.push(at, whose, What::Chore(slot));
     }
 
-    /// Writes a fault down.
+    /// Records a fault in the schedule of its source.
     pub(super) fn note(&mut self, source: Source, fault: &Fault) {
         self.totals.faults += 1;
         let (list, trigger) = match source {
@@ -442,7 +446,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 }
 
-/// Nodes with clocks as the faults allow them.
+/// Creates the nodes, with clocks drawn within the bounds of the faults.
 fn places<P: Process>(seed: u64, nodes: usize, epoch: u64, faults: &Faults) -> Vec<Node<P>> {
     let mut chance = Stream::split(seed, "clocks", 0);
     let skew_max = nanos(faults.wall_skew) / 1_000_000;
@@ -461,7 +465,7 @@ fn places<P: Process>(seed: u64, nodes: usize, epoch: u64, faults: &Faults) -> V
     (0..nodes).map(place).collect()
 }
 
-/// A monotonic clock starts anywhere within about 13 days.
+/// The reading at which a monotonic clock starts: anywhere within about 13 days.
 pub(super) fn mono_start(chance: &mut Stream) -> Instant {
     Instant::from_nanos(chance.below(1 << 50))
 }

@@ -1,10 +1,10 @@
-//! Chance: one stream of pseudo-random numbers per concern, all split from the run's seed.
+//! Random numbers: one pseudo-random stream per concern, all split from the seed of the run.
 //!
-//! A draw more in one concern must not reshuffle the others, and a seed must replay for years. So
-//! the algorithms are fixed here by name instead of being whatever a library's "small generator"
-//! is today: xoshiro256++ 1.0 (Blackman and Vigna, 2018), seeded by SplitMix64; ranges by the high
-//! half of a 64 × 64 product. Only integers and exactly rounded float operations are used, so every
-//! platform draws the same.
+//! An additional draw in one concern must not change the others, and a seed must give the same run
+//! for years. So the algorithms are fixed here instead of using a library's default generator:
+//! xoshiro256++ 1.0 (Blackman and Vigna, 2018), seeded by SplitMix64; ranges by the high half of a
+//! 64 × 64 product. Only integers and exactly rounded float operations are used, so that all
+//! platforms draw the same numbers.
 
 use std::time::Duration;
 
@@ -17,19 +17,19 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The stream of `concern` in the run with this seed; `index` tells apart what there are
-    /// several of, such as nodes.
+    /// Returns the stream of `concern` in the run with this seed. `index` distinguishes several
+    /// streams of one concern, for example one per node.
     #[must_use]
     pub fn split(seed: u64, concern: &str, index: u64) -> Self {
         let mut mix = xxh3_64_with_seed(concern.as_bytes(), seed) ^ splitmix(&mut { index });
         Self { state: std::array::from_fn(|_| splitmix(&mut mix)) }
     }
 
-    /// The stream of one decision: about `what`, at this nanosecond of the run. `family` is a
+    /// Returns the stream of one decision about `what` at this nanosecond of the run. `family` is a
     /// number drawn once per concern.
     ///
-    /// A run that differs early and is the same again later then decides the same later: that is
-    /// what lets a schedule shrink.
+    /// Two runs that differ early and agree later then make the same later decisions. A failing
+    /// schedule can only be shrunk because of that.
     #[inline]
     #[must_use]
     pub fn decision(family: u64, nanos: u64, what: u64) -> Self {
@@ -37,7 +37,7 @@ impl Stream {
         Self { state: std::array::from_fn(|_| splitmix(&mut mix)) }
     }
 
-    /// 64 random bits.
+    /// Draws 64 random bits.
     #[inline]
     pub fn bits(&mut self) -> u64 {
         let [a, b, c, d] = &mut self.state;
@@ -52,56 +52,56 @@ impl Stream {
         result
     }
 
-    /// A number below `bound`; 0 if `bound` is 0. The bias is below `bound / 2^64`.
+    /// Draws a number below `bound`; 0 if `bound` is 0. The bias is below `bound / 2^64`.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         u64::try_from((u128::from(self.bits()) * u128::from(bound)) >> 64).unwrap_or(0)
     }
 
-    /// An index below `len`; 0 if `len` is 0.
+    /// Draws an index below `len`; 0 if `len` is 0.
     #[inline]
     pub fn index(&mut self, len: usize) -> usize {
         usize::try_from(self.below(len as u64)).unwrap_or(0)
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Draws a number from `low` to `high`, both included.
     ///
     /// # Panics
     /// If `low` is above `high`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
-        assert!(low <= high, "a range needs its low end ({low}) first, not its high end ({high})");
+        assert!(low <= high, "the low end of a range ({low}) is above its high end ({high})");
         match (high - low).checked_add(1) {
             Some(bound) => low + self.below(bound),
             None => self.bits(),
         }
     }
 
-    /// `true` with this probability. Certain answers (≤ 0, ≥ 1) draw nothing.
+    /// Returns `true` with this probability. Probabilities ≤ 0 and ≥ 1 draw nothing.
     #[inline]
     pub fn chance(&mut self, probability: f64) -> bool {
         probability > 0.0 && (probability >= 1.0 || self.fraction() < probability)
     }
 
-    /// A number in `[0, 1)`.
+    /// Draws a number in `[0, 1)`.
     #[inline]
     pub fn fraction(&mut self) -> f64 {
         unit(self.bits() >> 11)
     }
 
-    /// An exponentially distributed number with this mean (within 0.5 %), at most 45 means.
+    /// Draws an exponentially distributed number with this mean (within 0.5 %), at most 45 means.
     #[inline]
     pub fn exponential(&mut self, mean: u64) -> u64 {
         let bits = self.bits() | 1;
         let zeros = bits.leading_zeros();
         let mantissa = unit((bits << zeros << 1) >> 11);
-        // log2(1 + m) within 0.008: a library logarithm may differ between platforms.
+        // log2(1 + m) within 0.008. A library logarithm may differ between platforms.
         let log = mantissa + 0.346_6 * mantissa * (1.0 - mantissa);
         let halvings = f64::from(zeros + 1) - log;
         scale(mean, halvings.max(0.0) * std::f64::consts::LN_2)
     }
 
-    /// A span from `low` to `high`, every doubling equally likely: short ones are tried as often
-    /// as long ones.
+    /// Draws a duration from `low` to `high`. Every doubling is equally likely, so that short
+    /// durations occur as often as long ones.
     pub fn span(&mut self, low: Duration, high: Duration) -> Duration {
         let (low, high) = (nanos(low).max(1), nanos(high).max(1));
         let doublings = (high / low).max(1).ilog2();
@@ -109,12 +109,12 @@ impl Stream {
         Duration::from_nanos(self.between(floor, floor.saturating_mul(2)).min(high))
     }
 
-    /// One of `choices`.
+    /// Draws one of `choices`.
     ///
     /// # Panics
-    /// If there is none.
+    /// If `choices` is empty.
     pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
-        assert!(!choices.is_empty(), "nothing to pick from");
+        assert!(!choices.is_empty(), "cannot pick from an empty list");
         &choices[self.index(choices.len())]
     }
 
@@ -126,7 +126,7 @@ impl Stream {
     }
 }
 
-/// Whole nanoseconds of a span; the highest number for spans beyond 584 years.
+/// The duration in whole nanoseconds; `u64::MAX` above 584 years.
 #[inline]
 pub(super) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
@@ -140,7 +140,7 @@ fn splitmix(state: &mut u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// 53 bits as a fraction of 1.
+/// Converts a number of 53 bits to a fraction in `[0, 1)`.
 #[inline]
 fn unit(bits: u64) -> f64 {
     bits as f64 / (1_u64 << 53) as f64
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_algorithm_is_the_published_one() {
+    fn algorithm_matches_the_reference_outputs() {
         // First outputs of xoshiro256++ for the state 1, 2, 3, 4 (the authors' reference code).
         let mut stream = Stream { state: [1, 2, 3, 4] };
         let drawn: Vec<u64> = (0..4).map(|_| stream.bits()).collect();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_draws_the_same_for_ever() {
+    fn seed_draws_the_recorded_numbers() {
         let mut stream = Stream::split(7, "network", 0);
         let drawn = (stream.bits(), stream.below(1_000), stream.exponential(1_000_000));
         assert_eq!(drawn, (7_058_228_463_435_693_160, 384, 927_201));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn chances_and_means_are_what_was_asked() {
+    fn chances_and_means_are_as_requested() {
         let mut stream = Stream::split(1, "test", 0);
         let hits = (0..100_000).filter(|_| stream.chance(0.2)).count();
         assert!((19_000..21_000).contains(&hits), "{hits}");

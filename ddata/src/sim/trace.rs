@@ -1,4 +1,4 @@
-//! What a run leaves behind: a hash over everything, the last events, and coverage marks.
+//! The record of a run: a hash over all events, the text of the last events, and coverage marks.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -8,22 +8,22 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::NodeIndex;
 use super::clock::SimTime;
 
-/// Events that a report shows.
+/// Number of events in a report.
 const KEPT: usize = 200;
-/// Characters of a message that a report shows.
+/// Maximum number of characters of a message in a report.
 const TEXT_MAX: usize = 240;
 
-/// How much the trace keeps of an event.
+/// The detail that the trace keeps of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TraceLevel {
-    /// Time, node, kind and hash: free.
+    /// Time, node, kind and hash, which cost almost nothing.
     #[default]
     Brief,
-    /// The text of every message as well: for replaying a failure.
+    /// The text of every message as well, for replaying a failure.
     Full,
 }
 
-/// What happened to a node.
+/// The kind of an event of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Start,
@@ -77,7 +77,7 @@ struct Row {
     node: NodeIndex,
     kind: Kind,
     digest: u64,
-    text: String, // ≤ TEXT_MAX characters; empty when brief
+    text: String, // ≤ TEXT_MAX characters; empty at level `Brief`
 }
 
 /// The running hash and the last events.
@@ -96,15 +96,15 @@ impl Trace {
         Self { level, hash, rows: Vec::with_capacity(KEPT), next: 0, scratch: String::new() }
     }
 
-    /// A hash over every event so far: order, time, node, kind and content.
+    /// The hash over all events so far: order, time, node, kind and content.
     pub(super) fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// The hash of a value's text.
+    /// The hash of a value's `Debug` text.
     pub(super) fn digest(&mut self, value: &dyn fmt::Debug) -> u64 {
         self.scratch.clear();
-        write!(self.scratch, "{value:?}").expect("a String takes any text");
+        write!(self.scratch, "{value:?}").expect("writing to a String cannot fail");
         xxh3_64(self.scratch.as_bytes())
     }
 
@@ -129,7 +129,7 @@ impl Trace {
         if self.level == TraceLevel::Full {
             let text = &mut self.rows[self.next].text;
             text.clear();
-            // Err means cut short, which is what was asked for.
+            // An error means that the text was cut at TEXT_MAX, as intended.
             let _ = write!(Bounded { text, left: TEXT_MAX }, "{content:?}");
         }
         self.next = (self.next + 1) % KEPT;
@@ -157,7 +157,7 @@ fn mix(value: u64) -> u64 {
     (wide as u64) ^ ((wide >> 64) as u64)
 }
 
-/// Takes text until it is full, then stops the writer.
+/// A writer that fails once it has accepted `left` characters.
 struct Bounded<'a> {
     text: &'a mut String,
     left: usize,
@@ -175,37 +175,37 @@ impl fmt::Write for Bounded<'_> {
 
 /// How often rare branches were reached, by name, over a run or a suite of runs.
 ///
-/// A suite that never reaches a branch proves nothing about it.
+/// A suite that never reaches a branch does not test it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
     counts: BTreeMap<&'static str, u64>, // ≤ number of names in the code
 }
 
 impl Marks {
-    /// Counts a name once.
+    /// Increments the count of a name.
     pub fn hit(&mut self, name: &'static str) {
         *self.counts.entry(name).or_default() += 1;
     }
 
-    /// How often a name was hit.
+    /// Returns how often a name was hit.
     #[must_use]
     pub fn count(&self, name: &str) -> u64 {
         self.counts.get(name).copied().unwrap_or(0)
     }
 
-    /// Adds another run's counts.
+    /// Adds the counts of another run.
     pub fn merge(&mut self, other: &Self) {
         for (name, count) in &other.counts {
             *self.counts.entry(name).or_default() += count;
         }
     }
 
-    /// Every name that was hit, with its count.
+    /// Iterates over the names that were hit, with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.counts.iter().map(|(name, count)| (*name, *count))
     }
 
-    /// Demands that every one of `names` was hit.
+    /// Checks that every one of `names` was hit.
     ///
     /// # Panics
     /// With the names that were never hit.
@@ -214,7 +214,7 @@ impl Marks {
         let missed: Vec<&str> = names.into_iter().filter(|name| self.count(name) == 0).collect();
         assert!(
             missed.is_empty(),
-            "never reached: {missed:?}. Reached: {:?}. Run more seeds or mend the generator",
+            "never reached: {missed:?}. Reached: {:?}. Run more seeds or fix the generator",
             self.counts
         );
     }
@@ -233,14 +233,14 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_depends_on_content_and_order_but_not_on_the_level() {
+    fn hash_depends_on_events_but_not_on_the_trace_level() {
         let hash = trace_of(TraceLevel::Brief, 300).hash();
         assert_eq!(hash, trace_of(TraceLevel::Full, 300).hash());
         assert_ne!(hash, trace_of(TraceLevel::Brief, 299).hash());
     }
 
     #[test]
-    fn the_last_events_are_shown_oldest_first_with_bounded_text() {
+    fn last_events_are_shown_oldest_first_with_bounded_text() {
         let mut trace = trace_of(TraceLevel::Full, 450);
         let long = "x".repeat(10_000);
         trace.record(SimTime::default(), NodeIndex::new(0), Kind::Command, 0, &long);
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "never reached: [\"b\"]")]
-    fn a_mark_that_was_never_hit_fails_the_suite() {
+    fn missed_mark_fails_the_suite() {
         let mut marks = Marks::default();
         marks.hit("a");
         marks.must_have_hit(["a", "b"]);

@@ -1,4 +1,4 @@
-//! What stands in a simulated world, and who may look at it: nodes, the observer and its view.
+//! The nodes of a simulated run, and the observer that watches them through a read-only view.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,15 +12,15 @@ use super::stream::Stream;
 use super::{Direction, NodeIndex, Process};
 use crate::clock::Now;
 
-/// Something that must never be was seen.
+/// A violated invariant. It ends the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// What, in a sentence.
+    /// A sentence that describes the violation.
     pub what: String,
 }
 
 impl Violation {
-    /// A violation with this description.
+    /// Creates a violation with this description.
     pub fn new(what: impl Into<String>) -> Self {
         Self { what: what.into() }
     }
@@ -32,11 +32,11 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Watches a run: checks what must always hold, keeps the history, drives closed-loop users.
+/// Watches a run: checks invariants, keeps a history, drives closed-loop users.
 ///
-/// `()` watches nothing.
+/// `()` checks nothing.
 pub trait Observer<P: Process> {
-    /// A process emitted an event. New commands and faults may be ordered in answer.
+    /// Called when a process has emitted an event. It may order commands and faults in response.
     ///
     /// # Errors
     /// The violation that ends the run.
@@ -61,7 +61,7 @@ pub trait Observer<P: Process> {
 
 impl<P: Process> Observer<P> for () {}
 
-/// What an [`Observer`] wants done.
+/// The orders of an [`Observer`].
 pub struct Orders<P: Process> {
     pub(super) commands: Vec<(Duration, NodeIndex, P::Command)>, // taken after every event
     pub(super) faults: Vec<Fault>,                               // taken after every event
@@ -74,18 +74,18 @@ impl<P: Process> Default for Orders<P> {
 }
 
 impl<P: Process> Orders<P> {
-    /// A user asks `node`, `after` a while.
+    /// Gives a command to `node` after this time.
     pub fn command(&mut self, after: Duration, node: NodeIndex, command: P::Command) {
         self.commands.push((after, node, command));
     }
 
-    /// A fault strikes now, between this event and what its node ordered after it.
+    /// Injects a fault now: after this event, before the orders that its node made after it.
     pub fn fault(&mut self, fault: Fault) {
         self.faults.push(fault);
     }
 }
 
-/// All of a run, to look at.
+/// A read-only view of a run.
 pub struct View<'a, P: Process> {
     pub(super) now: SimTime,
     pub(super) touched: Option<NodeIndex>,
@@ -94,54 +94,54 @@ pub struct View<'a, P: Process> {
 }
 
 impl<'a, P: Process> View<'a, P> {
-    /// Simulated time.
+    /// Returns the simulated time.
     #[must_use]
     pub fn now(&self) -> SimTime {
         self.now
     }
 
-    /// The node that acted; `None` after a fault.
+    /// Returns the node that acted last; `None` after a fault.
     #[must_use]
     pub fn touched(&self) -> Option<NodeIndex> {
         self.touched
     }
 
-    /// How many nodes there are, up or down.
+    /// Returns the number of nodes, up or down.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// A node's process; `None` while it is down.
+    /// Returns the process of a node; `None` while it is down.
     #[must_use]
     pub fn process(&self, node: NodeIndex) -> Option<&'a P> {
         self.nodes[node.get()].process.as_ref()
     }
 
-    /// Every process that is up.
+    /// Iterates over the processes that are up.
     pub fn processes(&self) -> impl Iterator<Item = (NodeIndex, &'a P)> + use<'a, P> {
         processes(self.nodes)
     }
 
-    /// A node's how-manieth life this is; 0 before its first start.
+    /// Returns the number of a node's incarnation; 0 before its first start.
     #[must_use]
     pub fn incarnation(&self, node: NodeIndex) -> u32 {
         self.nodes[node.get()].incarnation
     }
 
-    /// What a node's disk would keep for certain if the node crashed now.
+    /// Returns the content that a node's disk would certainly keep if the node crashed now.
     #[must_use]
     pub fn disk(&self, node: NodeIndex) -> &'a P::Disk {
         self.nodes[node.get()].disk.synced()
     }
 
-    /// A node's clocks.
+    /// Returns the present readings of a node's clocks.
     #[must_use]
     pub fn clock(&self, node: NodeIndex) -> Now {
         self.nodes[node.get()].clock.read(self.now)
     }
 
-    /// Whether a directed link loses everything now, because it is cut or broken.
+    /// Whether a directed link loses every message now, because it is cut or broken.
     #[must_use]
     pub fn is_cut(&self, link: Link) -> bool {
         self.network.is_cut(link) || self.network.is_broken(link)
@@ -156,7 +156,7 @@ pub(super) fn processes<P: Process>(nodes: &[Node<P>]) -> impl Iterator<Item = (
     nodes.iter().enumerate().filter_map(up)
 }
 
-/// What a node is told.
+/// An input of a node.
 #[derive(Debug)]
 pub(super) enum Input<P: Process> {
     Start,
@@ -167,11 +167,11 @@ pub(super) enum Input<P: Process> {
     LinkUp { peer: NodeIndex, direction: Direction },
 }
 
-/// Inputs that wait for a paused or slow node; more messages are lost, as from a full socket
-/// buffer.
+/// Maximum number of inputs that wait for a paused or slow node. Further messages are lost, as from
+/// a full socket buffer.
 pub(super) const INBOX_MAX: usize = 100_000;
 
-/// A place that runs one incarnation after the other.
+/// A node, which runs one incarnation of its process after the other.
 pub(super) struct Node<P: Process> {
     pub(super) process: Option<P>,
     pub(super) incarnation: u32,
@@ -179,7 +179,7 @@ pub(super) struct Node<P: Process> {
     pub(super) armed: SimTime,
     pub(super) ready_at: SimTime,
     pub(super) per_input: Duration,
-    pub(super) inbox: VecDeque<Input<P>>, // ≤ INBOX_MAX messages, and what is told once
+    pub(super) inbox: VecDeque<Input<P>>, // ≤ INBOX_MAX messages, plus other inputs
     pub(super) disk: Disk<P::Disk>,
     pub(super) synced_at: SimTime,
     pub(super) sync_slower: Duration,
