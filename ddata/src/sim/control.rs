@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::clock::SimTime;
 use super::fault::{DiskFate, Fault, Links};
 use super::network::Link;
-use super::queue::{What, Whose};
+use super::queue::{Owner, QueueEvent};
 use super::schedule::Trigger;
-use super::simulation::{Chore, Rule, Simulation, Source};
+use super::simulation::{Action, Rule, Simulation, Source};
 use super::stream::Stream;
 use super::trace::Kind;
 use super::world::{Input, Observer};
@@ -25,8 +25,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// Gives a command to a node after this time. It is dropped if the node is down then.
     pub fn schedule_command(&mut self, after: Duration, node: NodeIndex, command: P::Command) {
         let input = Input::Command(command);
-        let chore = Chore::Tell { incarnation: None, input };
-        self.chore(self.now + after, Whose::Node(node), chore);
+        let action = Action::Tell { incarnation: None, input };
+        self.schedule_action(self.now + after, Owner::Node(node), action);
     }
 
     /// Injects a fault now.
@@ -36,8 +36,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Injects a fault after this time.
     pub fn schedule_fault(&mut self, after: Duration, fault: Fault) {
-        let chore = Chore::Strike { fault, source: Source::Hand };
-        self.chore(self.now + after, Whose::Run, chore);
+        let action = Action::Strike { fault, source: Source::Hand };
+        self.schedule_action(self.now + after, Owner::Run, action);
     }
 
     /// Registers a rule: whenever a process emits an event that `matches`, `fault` is injected with
@@ -95,8 +95,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     pub fn heal(&mut self) {
         self.healed = true;
         self.heals += 1;
-        for letter in self.network.heal() {
-            self.release(letter);
+        for slot in self.network.heal() {
+            self.release(slot);
         }
         for index in (0..self.nodes.len()).map(NodeIndex::new) {
             let node = &mut self.nodes[index.get()];
@@ -105,7 +105,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             node.sync_fails = false;
             if node.ready_at > self.now {
                 node.ready_at = self.now;
-                self.queue.push(self.now, Whose::Node(index), What::Wake);
+                self.queue.push(self.now, Owner::Node(index), QueueEvent::Wake);
             }
         }
         self.reconnect_all();
@@ -144,8 +144,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             Fault::FailSync { node } => self.nodes[node.get()].sync_fails = true,
         }
         if let Some(span) = fault.span() {
-            let chore = Chore::End { heals: self.heals, fault: fault.clone() };
-            self.chore(self.now + span, Whose::Run, chore);
+            let action = Action::End { heals: self.heals, fault: fault.clone() };
+            self.schedule_action(self.now + span, Owner::Run, action);
         }
         self.check(None);
     }
@@ -161,8 +161,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             }
             Fault::Clog { .. } => {
                 for link in fault.links() {
-                    for letter in self.network.unclog(link) {
-                        self.release(letter);
+                    for slot in self.network.unclog(link) {
+                        self.release(slot);
                     }
                 }
             }
@@ -218,8 +218,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         let incarnation = node.incarnation;
         let told = (1 << 60) | index.get() as u64;
         if let Some(down) = down {
-            let chore = Chore::Restart { node: index, incarnation };
-            self.chore(self.now + down, Whose::Run, chore);
+            let action = Action::Restart { node: index, incarnation };
+            self.schedule_action(self.now + down, Owner::Run, action);
         }
         if Stream::decision(self.family, self.now.as_nanos(), told)
             .chance(self.faults.crash_is_told)
@@ -243,7 +243,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         let node = &mut self.nodes[index.get()];
         if node.process.is_some() {
             node.ready_at = node.ready_at.max(self.now + span);
-            self.queue.push(node.ready_at, Whose::Node(index), What::Wake);
+            self.queue.push(node.ready_at, Owner::Node(index), QueueEvent::Wake);
         }
     }
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use super::clock::SimTime;
 use super::disk::SyncFailed;
-use super::fault::{Fault, Standing};
+use super::fault::{Fault, RunState};
 use super::network::{Fate, LaneLoss, Link, Lost};
-use super::queue::{What, Whose};
+use super::queue::{Owner, QueueEvent};
 use super::schedule::{Line, Trigger};
-use super::simulation::{Chore, Letter, Simulation, Source, mono_start};
+use super::simulation::{Action, InFlight, Simulation, Source, mono_start};
 use super::stream::{Stream, nanos};
 use super::trace::Kind;
 use super::world::{INBOX_MAX, Input, Observer, Orders, View};
@@ -41,13 +41,13 @@ enum Opened<P: Process> {
 impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// Processes the next queue entry. Returns `false` if nothing is due by `end`.
     pub(super) fn step(&mut self, end: SimTime) -> bool {
-        let Some((at, whose, what)) = self.queue.pop(end) else { return false };
+        let Some((at, owner, what)) = self.queue.pop(end) else { return false };
         assert!(at >= self.now, "simulated time never decreases");
         self.totals.simulated += at - self.now;
         self.now = at;
-        match whose {
-            Whose::Run => self.run_chore(what),
-            Whose::Node(node) => match self.open(node, what) {
+        match owner {
+            Owner::Run => self.run_action(what),
+            Owner::Node(node) => match self.open(node, what) {
                 Opened::Nothing => {}
                 Opened::Due => self.turn(node, None),
                 Opened::Input(input) => self.arrived(node, input),
@@ -56,21 +56,23 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         true
     }
 
-    fn run_chore(&mut self, what: What) {
+    fn run_action(&mut self, what: QueueEvent) {
         match what {
-            What::DrawFault => self.draw_fault(),
-            What::Chore(slot) => match self.chores.take(slot) {
-                Chore::Strike { fault, source } => self.strike(&fault, source),
-                Chore::End { heals, fault } if heals == self.heals => self.end(&fault),
-                Chore::LinkUp { link, breaks } => self.link_up(link, breaks),
-                Chore::Restart { node, incarnation } => {
+            QueueEvent::DrawFault => self.draw_fault(),
+            QueueEvent::Action(slot) => match self.actions.take(slot) {
+                Action::Strike { fault, source } => self.strike(&fault, source),
+                Action::End { heals, fault } if heals == self.heals => self.end(&fault),
+                Action::LinkUp { link, breaks } => self.link_up(link, breaks),
+                Action::Restart { node, incarnation } => {
                     if self.nodes[node.get()].incarnation == incarnation {
                         self.start(node);
                     }
                 }
-                Chore::End { .. } | Chore::Tell { .. } | Chore::Synced { .. } => {}
+                Action::End { .. } | Action::Tell { .. } | Action::Synced { .. } => {}
             },
-            What::Deliver(_) | What::Tick | What::Wake => unreachable!("these belong to nodes"),
+            QueueEvent::Deliver(_) | QueueEvent::Tick | QueueEvent::Wake => {
+                unreachable!("these belong to nodes")
+            }
         }
     }
 
@@ -79,34 +81,34 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             return;
         }
         let down = self.nodes.iter().filter(|node| node.has_crashed()).count();
-        let standing = Standing { nodes: self.nodes.len(), down };
-        for (after, fault) in self.draw.next(&self.faults, standing) {
+        let run_state = RunState { nodes: self.nodes.len(), down };
+        for (after, fault) in self.draw.next(&self.faults, run_state) {
             let source = Source::Drawn { heals: self.heals };
-            self.chore(self.now + after, Whose::Run, Chore::Strike { fault, source });
+            self.schedule_action(self.now + after, Owner::Run, Action::Strike { fault, source });
         }
         let wait = self.draw.wait(&self.faults);
-        self.queue.push(self.now + wait, Whose::Run, What::DrawFault);
+        self.queue.push(self.now + wait, Owner::Run, QueueEvent::DrawFault);
     }
 
     /// Decides the meaning of an entry for its node now.
-    fn open(&mut self, index: NodeIndex, what: What) -> Opened<P> {
+    fn open(&mut self, index: NodeIndex, what: QueueEvent) -> Opened<P> {
         let node = &mut self.nodes[index.get()];
         match what {
-            What::Deliver(letter) => self.open_letter(letter),
-            What::Chore(slot) => self.open_chore(index, slot),
-            What::Tick if node.armed == self.now => {
+            QueueEvent::Deliver(slot) => self.open_message(slot),
+            QueueEvent::Action(slot) => self.open_action(index, slot),
+            QueueEvent::Tick if node.armed == self.now => {
                 node.armed = SimTime::NEVER;
                 if node.ready_at <= self.now { Opened::Due } else { Opened::Nothing }
             }
-            What::Wake if node.ready_at <= self.now => Opened::Due,
-            What::Tick | What::Wake | What::DrawFault => Opened::Nothing,
+            QueueEvent::Wake if node.ready_at <= self.now => Opened::Due,
+            QueueEvent::Tick | QueueEvent::Wake | QueueEvent::DrawFault => Opened::Nothing,
         }
     }
 
-    fn open_letter(&mut self, letter: u32) -> Opened<P> {
-        let letter = self.letters.take(letter);
-        self.in_flight[usize::from(letter.lane)] -= 1;
-        let Letter { from, to, lane, breaks, incarnation, message } = letter;
+    fn open_message(&mut self, slot: u32) -> Opened<P> {
+        let in_flight = self.messages.take(slot);
+        self.in_flight[usize::from(in_flight.lane)] -= 1;
+        let InFlight { from, to, lane, breaks, incarnation, message } = in_flight;
         let link = Link { from, to };
         let node = &self.nodes[to.get()];
         let rule = self.network.lane(usize::from(lane));
@@ -121,14 +123,14 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    fn open_chore(&mut self, index: NodeIndex, slot: u32) -> Opened<P> {
+    fn open_action(&mut self, index: NodeIndex, slot: u32) -> Opened<P> {
         let node = &mut self.nodes[index.get()];
-        match self.chores.take(slot) {
-            Chore::Tell { incarnation, input } => {
+        match self.actions.take(slot) {
+            Action::Tell { incarnation, input } => {
                 let meant = incarnation.is_none_or(|meant| meant == node.incarnation);
                 if meant && node.process.is_some() { Opened::Input(input) } else { Opened::Nothing }
             }
-            Chore::Synced { incarnation, token, end, fails } => {
+            Action::Synced { incarnation, token, end, fails } => {
                 if node.incarnation != incarnation || node.process.is_none() {
                     return Opened::Nothing;
                 }
@@ -275,7 +277,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             message = P::recode(message);
         }
         let link = Link { from, to };
-        let letter = Letter {
+        let in_flight = InFlight {
             from,
             to,
             lane: u8::try_from(lane).expect("at most 256 lanes"),
@@ -285,20 +287,20 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         };
         if from == to {
             let at = self.network.loop_back(self.now, from, lane);
-            self.post(at, letter);
+            self.post(at, in_flight);
             return;
         }
         match self.network.send(self.now, link, lane) {
-            Fate::Arrives(at) => self.post(at, letter),
+            Fate::Arrives(at) => self.post(at, in_flight),
             Fate::Twice(first, second) => {
                 self.totals.doubled += 1;
-                let again = Letter { message: letter.message.clone(), ..letter };
-                self.post(first, letter);
+                let again = InFlight { message: in_flight.message.clone(), ..in_flight };
+                self.post(first, in_flight);
                 self.post(second, again);
             }
             Fate::Held => {
                 self.in_flight[lane] += 1;
-                let slot = self.letters.put(letter);
+                let slot = self.messages.put(in_flight);
                 self.network.hold(link, slot);
             }
             Fate::Lost(why) => {
@@ -307,20 +309,20 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    fn post(&mut self, at: SimTime, letter: Letter<P>) {
-        self.in_flight[usize::from(letter.lane)] += 1;
-        let to = letter.to;
-        let slot = self.letters.put(letter);
-        self.queue.push(at, Whose::Node(to), What::Deliver(slot));
+    fn post(&mut self, at: SimTime, in_flight: InFlight<P>) {
+        self.in_flight[usize::from(in_flight.lane)] += 1;
+        let to = in_flight.to;
+        let slot = self.messages.put(in_flight);
+        self.queue.push(at, Owner::Node(to), QueueEvent::Deliver(slot));
     }
 
     /// Schedules the arrival of a message that a clogged link held.
     pub(super) fn release(&mut self, slot: u32) {
-        let Some(letter) = self.letters.get(slot) else { return };
-        let link = Link { from: letter.from, to: letter.to };
-        let (to, lane) = (letter.to, usize::from(letter.lane));
+        let Some(in_flight) = self.messages.get(slot) else { return };
+        let link = Link { from: in_flight.from, to: in_flight.to };
+        let (to, lane) = (in_flight.to, usize::from(in_flight.lane));
         let at = self.network.released(self.now, link, lane);
-        self.queue.push(at, Whose::Node(to), What::Deliver(slot));
+        self.queue.push(at, Owner::Node(to), QueueEvent::Deliver(slot));
     }
 
     fn sync(&mut self, index: NodeIndex, token: u64) {
@@ -332,7 +334,11 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         node.synced_at = node.synced_at.max(at);
         let fails = std::mem::take(&mut node.sync_fails);
         let (incarnation, end, at) = (node.incarnation, node.disk.end(), node.synced_at);
-        self.chore(at, Whose::Node(index), Chore::Synced { incarnation, token, end, fails });
+        self.schedule_action(
+            at,
+            Owner::Node(index),
+            Action::Synced { incarnation, token, end, fails },
+        );
     }
 
     /// Shows an event to the observer and to the rules.
@@ -411,7 +417,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
         if !node.inbox.is_empty() || node.ready_at > self.now {
             let at = node.ready_at.max(self.now);
-            self.queue.push(at, Whose::Node(index), What::Wake);
+            self.queue.push(at, Owner::Node(index), QueueEvent::Wake);
         } else {
             self.arm_for(index, deadline);
         }
@@ -431,7 +437,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         };
         if at < node.armed {
             node.armed = at;
-            self.queue.push(at, Whose::Node(index), What::Tick);
+            self.queue.push(at, Owner::Node(index), QueueEvent::Tick);
         }
     }
 
@@ -492,7 +498,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         let node = &self.nodes[index.get()];
         if node.process.is_some() {
             let incarnation = Some(node.incarnation);
-            self.chore(at, Whose::Node(index), Chore::Tell { incarnation, input });
+            self.schedule_action(at, Owner::Node(index), Action::Tell { incarnation, input });
         }
     }
 
@@ -501,7 +507,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         let from = self.now.max(self.network.told_by(link));
         let wait = self.decision_about(link).span(Duration::from_millis(1), Duration::from_secs(1));
         let breaks = self.network.breaks(link);
-        self.chore(from + wait, Whose::Run, Chore::LinkUp { link, breaks });
+        self.schedule_action(from + wait, Owner::Run, Action::LinkUp { link, breaks });
     }
 
     /// Schedules an attempt for every broken link, because a node or a link has recovered.

@@ -333,7 +333,7 @@ impl LinkQuality {
 
 /// The state of the run on which the draw depends.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Standing {
+pub(super) struct RunState {
     pub(super) nodes: usize,
     pub(super) down: usize,
 }
@@ -358,7 +358,7 @@ impl Draw {
 
     /// Draws the next faults, each with a delay from now. Empty if the drawn kind is a crash and
     /// enough nodes are down already.
-    pub(super) fn next(&mut self, faults: &Faults, run: Standing) -> Vec<(Duration, Fault)> {
+    pub(super) fn next(&mut self, faults: &Faults, run: RunState) -> Vec<(Duration, Fault)> {
         let total: u64 = faults.kinds.iter().map(|(_, weight)| u64::from(*weight)).sum();
         let mut ticket = self.chance.below(total);
         for (kind, weight) in &faults.kinds {
@@ -370,7 +370,7 @@ impl Draw {
         Vec::new()
     }
 
-    fn of(&mut self, kind: FaultKind, faults: &Faults, run: Standing) -> Vec<(Duration, Fault)> {
+    fn of(&mut self, kind: FaultKind, faults: &Faults, run: RunState) -> Vec<(Duration, Fault)> {
         let span = self.chance.span(faults.span.0, faults.span.1);
         let lasting = Some(span);
         let node = NodeIndex::new(self.chance.index(run.nodes));
@@ -423,7 +423,7 @@ impl Draw {
         kind: FaultKind,
         node: NodeIndex,
         faults: &Faults,
-        run: Standing,
+        run: RunState,
     ) -> Option<(Duration, Fault)> {
         let minority = run.nodes.saturating_sub(1) / 2;
         let down = Some(self.chance.span(faults.down.0, faults.down.1));
@@ -492,7 +492,7 @@ impl Draw {
             .collect()
     }
 
-    fn some_links(&mut self, run: Standing) -> Links {
+    fn some_links(&mut self, run: RunState) -> Links {
         let mut from = self.shuffled(run.nodes);
         let mut to = self.shuffled(run.nodes);
         from.truncate(1 + self.chance.index(run.nodes));
@@ -578,7 +578,7 @@ mod tests {
                 let faults = Faults { kinds: vec![(kind, 1)], ..Faults::all() };
                 let mut draw = Draw::new(3);
                 let drawn: usize =
-                    (0..50).map(|_| draw.next(&faults, Standing { nodes, down: 0 }).len()).sum();
+                    (0..50).map(|_| draw.next(&faults, RunState { nodes, down: 0 }).len()).sum();
                 let crashes = matches!(kind, FaultKind::Crash | FaultKind::DiskLoss);
                 let alone = nodes == 1 && kind == FaultKind::Swizzle;
                 let room = !(alone || crashes && nodes < 3);
@@ -602,10 +602,10 @@ mod tests {
     fn drawn_crashes_leave_a_majority_up_with_its_disks() {
         let faults = Faults { kinds: vec![(FaultKind::DiskLoss, 1)], ..Faults::all() };
         let mut draw = Draw::new(3);
-        let full = Standing { nodes: 5, down: 2 };
+        let full = RunState { nodes: 5, down: 2 };
         assert!((0..50).all(|_| draw.next(&faults, full).is_empty()));
         let lost = (0..50)
-            .flat_map(|_| draw.next(&faults, Standing { nodes: 5, down: 0 }))
+            .flat_map(|_| draw.next(&faults, RunState { nodes: 5, down: 0 }))
             .filter(|(_, fault)| matches!(fault, Fault::Crash { disk: DiskFate::Lost, .. }))
             .count();
         assert_eq!(lost, 2);

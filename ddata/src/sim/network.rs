@@ -109,7 +109,7 @@ pub(super) enum Fate {
 }
 
 /// The number of a message in flight: an index into the run's slab.
-pub(super) type Letter = u32;
+pub(super) type MessageSlot = u32;
 
 /// Maximum delay of a message, in nanoseconds. It bounds how long, after `heal`, a lane in order
 /// waits for a message that a fault had delayed.
@@ -126,10 +126,10 @@ struct LinkState {
     broken: bool,
     used: bool,
     breaks: u32,
-    told_by: SimTime,        // when both ends know of the last break
-    decided: (SimTime, u64), // the time of the last decision, and its number at that instant
-    slowed: u64,             // ns added to every delay
-    held: VecDeque<Letter>,  // ≤ HELD_MAX
+    told_by: SimTime,            // when both ends know of the last break
+    decided: (SimTime, u64),     // the time of the last decision, and its number at that instant
+    slowed: u64,                 // ns added to every delay
+    held: VecDeque<MessageSlot>, // ≤ HELD_MAX
 }
 
 /// A [`LinkQuality`] with all times in nanoseconds.
@@ -226,10 +226,10 @@ impl Network {
     }
 
     /// Holds a message on a clogged link until [`Network::unclog`] or [`Network::heal`].
-    pub(super) fn hold(&mut self, link: Link, letter: Letter) {
+    pub(super) fn hold(&mut self, link: Link, slot: MessageSlot) {
         let at = self.at(link);
         assert!(self.links[at].held.len() < HELD_MAX, "`send` has checked that the link has room");
-        self.links[at].held.push_back(letter);
+        self.links[at].held.push_back(slot);
     }
 
     /// The arrival time of a message that a clog held until now.
@@ -324,7 +324,7 @@ impl Network {
     }
 
     /// Removes one clog. If it was the last one, returns the held messages.
-    pub(super) fn unclog(&mut self, link: Link) -> VecDeque<Letter> {
+    pub(super) fn unclog(&mut self, link: Link) -> VecDeque<MessageSlot> {
         let at = self.at(link);
         let state = &mut self.links[at];
         state.clogs = state.clogs.saturating_sub(1);
@@ -370,7 +370,7 @@ impl Network {
 
     /// Ends all conditions except breaks, makes every link clean, and returns the messages that
     /// clogs held.
-    pub(super) fn heal(&mut self) -> Vec<Letter> {
+    pub(super) fn heal(&mut self) -> Vec<MessageSlot> {
         self.qualities.fill(Times::of(&LinkQuality::clean()));
         let mut held = Vec::new();
         for state in &mut self.links {
@@ -485,9 +485,9 @@ mod tests {
         let mut network = network(LaneRule::STREAM, LinkQuality::clean());
         network.clog(LINK);
         network.clog(LINK);
-        for letter in 0..3 {
+        for slot in 0..3 {
             assert_eq!(network.send(SimTime::default(), LINK, 0), Fate::Held);
-            network.hold(LINK, letter);
+            network.hold(LINK, slot);
         }
         assert!(network.unclog(LINK).is_empty());
         assert_eq!(network.unclog(LINK), [0, 1, 2]);

@@ -6,15 +6,15 @@ use std::collections::BinaryHeap;
 
 use super::NodeIndex;
 use super::clock::SimTime;
-use super::network::Letter;
+use super::network::MessageSlot;
 
 /// The event of a queue entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum QueueEvent {
     /// A message arrives.
-    Deliver(Letter),
+    Deliver(MessageSlot),
     /// A scheduled action is due: an index into the run's actions.
-    Chore(u32),
+    Action(u32),
     /// The deadline of a node has passed.
     Tick,
     /// A node continues after a pause.
@@ -26,12 +26,12 @@ pub(super) enum What {
 /// The owner of a queue entry. At one instant the entries of the run itself come first, then those
 /// of the nodes, node by node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whose {
+pub(super) enum Owner {
     Run,
     Node(NodeIndex),
 }
 
-impl Whose {
+impl Owner {
     #[inline]
     fn code(self) -> u64 {
         match self {
@@ -53,38 +53,38 @@ impl Whose {
 const ORDER_BITS: u32 = 48;
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct QueueEntry {
     order: u128, // time << 64 | owner << ORDER_BITS | order of scheduling
-    what: What,
+    what: QueueEvent,
 }
 
-impl Entry {
+impl QueueEntry {
     #[inline]
     const fn at(&self) -> u64 {
         (self.order >> 64) as u64
     }
 
     #[inline]
-    const fn whose(&self) -> u64 {
+    const fn owner(&self) -> u64 {
         self.order as u64 >> ORDER_BITS
     }
 }
 
-impl PartialEq for Entry {
+impl PartialEq for QueueEntry {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Entry {}
+impl Eq for QueueEntry {}
 
-impl PartialOrd for Entry {
+impl PartialOrd for QueueEntry {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Entry {
+impl Ord for QueueEntry {
     /// The earliest entry is the greatest, because the heap returns the greatest first.
     #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
@@ -95,33 +95,33 @@ impl Ord for Entry {
 /// The event queue of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
-    heap: BinaryHeap<Entry>, // ≤ messages in flight + actions + stale ticks
+    heap: BinaryHeap<QueueEntry>, // ≤ messages in flight + actions + stale ticks
     scheduled: u64,
 }
 
 impl Queue {
-    pub(super) fn push(&mut self, at: SimTime, whose: Whose, what: What) {
+    pub(super) fn push(&mut self, at: SimTime, owner: Owner, what: QueueEvent) {
         self.scheduled += 1;
         assert!(self.scheduled < 1 << ORDER_BITS, "a run has fewer than 2^48 entries");
-        let key = (whose.code() << ORDER_BITS) | self.scheduled;
+        let key = (owner.code() << ORDER_BITS) | self.scheduled;
         let order = u128::from(at.as_nanos()) << 64 | u128::from(key);
-        self.heap.push(Entry { order, what });
+        self.heap.push(QueueEntry { order, what });
     }
 
     /// Takes the next entry, if it is due by `end`.
-    pub(super) fn pop(&mut self, end: SimTime) -> Option<(SimTime, Whose, What)> {
+    pub(super) fn pop(&mut self, end: SimTime) -> Option<(SimTime, Owner, QueueEvent)> {
         if self.heap.peek()?.at() > end.as_nanos() {
             return None;
         }
         let entry = self.heap.pop()?;
-        Some((SimTime::from_nanos(entry.at()), Whose::of(entry.whose()), entry.what))
+        Some((SimTime::from_nanos(entry.at()), Owner::of(entry.owner()), entry.what))
     }
 
     /// Takes the next entry, if it belongs to this node and is due at exactly this instant.
     #[inline]
-    pub(super) fn pop_same(&mut self, at: SimTime, node: NodeIndex) -> Option<What> {
+    pub(super) fn pop_same(&mut self, at: SimTime, node: NodeIndex) -> Option<QueueEvent> {
         let next = self.heap.peek()?;
-        let same = next.at() == at.as_nanos() && next.whose() == Whose::Node(node).code();
+        let same = next.at() == at.as_nanos() && next.owner() == Owner::Node(node).code();
         if same { self.heap.pop().map(|entry| entry.what) } else { None }
     }
 }
@@ -176,16 +176,21 @@ mod tests {
     #[test]
     fn entries_are_ordered_by_time_owner_and_scheduling() {
         let (early, late) = (SimTime::from_nanos(1), SimTime::from_nanos(2));
-        let node = |n| Whose::Node(NodeIndex::new(n));
+        let node = |n| Owner::Node(NodeIndex::new(n));
         let mut queue = Queue::default();
-        queue.push(late, node(1), What::Deliver(0));
-        queue.push(late, node(0), What::Deliver(1));
-        queue.push(late, node(1), What::Deliver(2));
-        queue.push(late, Whose::Run, What::DrawFault);
-        queue.push(early, node(1), What::Tick);
+        queue.push(late, node(1), QueueEvent::Deliver(0));
+        queue.push(late, node(0), QueueEvent::Deliver(1));
+        queue.push(late, node(1), QueueEvent::Deliver(2));
+        queue.push(late, Owner::Run, QueueEvent::DrawFault);
+        queue.push(early, node(1), QueueEvent::Tick);
         let order: Vec<_> = std::iter::from_fn(|| queue.pop(late)).map(|(_, _, w)| w).collect();
-        let expected =
-            [What::Tick, What::DrawFault, What::Deliver(1), What::Deliver(0), What::Deliver(2)];
+        let expected = [
+            QueueEvent::Tick,
+            QueueEvent::DrawFault,
+            QueueEvent::Deliver(1),
+            QueueEvent::Deliver(0),
+            QueueEvent::Deliver(2),
+        ];
         assert_eq!(order, expected);
     }
 

@@ -289,14 +289,14 @@ fn node(text: &str) -> Option<NodeIndex> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fault::{Draw, Faults, Standing};
+    use super::super::fault::{Draw, Faults, RunState};
     use super::*;
 
     fn drawn(seed: u64, count: usize) -> Schedule {
         let (faults, mut draw) = (Faults::all(), Draw::new(seed));
         let mut lines = Vec::new();
         while lines.len() < count {
-            for (after, fault) in draw.next(&faults, Standing { nodes: 5, down: 0 }) {
+            for (after, fault) in draw.next(&faults, RunState { nodes: 5, down: 0 }) {
                 let nth = lines.len() as u64 + 1;
                 let trigger = nth.is_multiple_of(7).then_some(Trigger {
                     rule: 2,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::clock::{NodeClock, SimTime};
 use super::fault::{Draw, Fault, Faults};
 use super::network::{LaneRule, Network};
-use super::queue::{Queue, Slab, What, Whose};
+use super::queue::{Owner, Queue, QueueEvent, Slab};
 use super::schedule::{Line, Schedule, Trigger};
 use super::seeds::{Seed, Totals};
 use super::stream::{Stream, nanos};
@@ -91,13 +91,13 @@ impl std::error::Error for Failure {}
 
 /// Maximum number of messages in flight, and of scheduled actions. More means that the protocol
 /// sends without end.
-const LETTERS_MAX: u32 = 4_000_000;
+const PENDING_MAX: u32 = 4_000_000;
 
 /// Maximum number of recorded faults. Later ones still occur, but are only counted.
 const LINES_MAX: usize = 100_000;
 
 /// A message in flight.
-pub(super) struct Letter<P: Process> {
+pub(super) struct InFlight<P: Process> {
     pub(super) from: NodeIndex,
     pub(super) to: NodeIndex,
     pub(super) lane: u8,
@@ -107,7 +107,7 @@ pub(super) struct Letter<P: Process> {
 }
 
 /// A scheduled action that is neither the arrival of a message nor a deadline.
-pub(super) enum Chore<P: Process> {
+pub(super) enum Action<P: Process> {
     /// Gives an input to a node, if its incarnation is still this one (any, with `None`).
     Tell { incarnation: Option<u32>, input: Input<P> },
     /// Ends a sync of a disk.
@@ -149,8 +149,8 @@ pub struct Simulation<P: Process, O: Observer<P> = ()> {
     pub(super) nodes: Vec<Node<P>>,
     pub(super) network: Network,
     pub(super) queue: Queue,
-    pub(super) letters: Slab<Letter<P>>,
-    pub(super) chores: Slab<Chore<P>>,
+    pub(super) messages: Slab<InFlight<P>>,
+    pub(super) actions: Slab<Action<P>>,
     pub(super) in_flight: Vec<u64>, // by lane
     pub(super) effects: Effects<P>,
     pub(super) factory: Factory<P>,
@@ -191,8 +191,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             nodes: places(seed.value, nodes, epoch_millis, &faults),
             network,
             queue: Queue::default(),
-            letters: Slab::new(LETTERS_MAX),
-            chores: Slab::new(LETTERS_MAX),
+            messages: Slab::new(PENDING_MAX),
+            actions: Slab::new(PENDING_MAX),
             in_flight: vec![0; lane_count],
             effects: Effects {
                 node: NodeIndex::new(0),
@@ -227,7 +227,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         let Some(schedule) = schedule else {
             if !self.faults.kinds.is_empty() {
                 let first = self.draw.wait(&self.faults);
-                self.queue.push(self.now + first, Whose::Run, What::DrawFault);
+                self.queue.push(self.now + first, Owner::Run, QueueEvent::DrawFault);
             }
             return;
         };
@@ -240,7 +240,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         let timed: Vec<Line> = timed;
         for line in timed {
             let source = Source::Drawn { heals: 0 };
-            self.chore(line.at, Whose::Run, Chore::Strike { fault: line.fault, source });
+            self.schedule_action(line.at, Owner::Run, Action::Strike { fault: line.fault, source });
         }
     }
 
@@ -409,7 +409,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// paused nodes are not counted.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.letters.len()
+        self.messages.len()
     }
 
     /// As [`in_flight`](Self::in_flight), on one lane, so that a harness can ignore heartbeats.
@@ -421,15 +421,15 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// Whether only deadlines are left: no message, command, sync or fault is pending.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        self.letters.len() == 0
-            && self.chores.len() == 0
+        self.messages.len() == 0
+            && self.actions.len() == 0
             && self.nodes.iter().all(|node| node.inbox.is_empty())
     }
 
     /// Schedules an action.
-    pub(super) fn chore(&mut self, at: SimTime, whose: Whose, chore: Chore<P>) {
-        let slot = self.chores.put(chore);
-        self.queue.push(at, whose, What::Chore(slot));
+    pub(super) fn schedule_action(&mut self, at: SimTime, owner: Owner, action: Action<P>) {
+        let slot = self.actions.put(action);
+        self.queue.push(at, owner, QueueEvent::Action(slot));
     }
 
     /// Records a fault in the schedule of its source.
