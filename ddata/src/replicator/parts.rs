@@ -83,8 +83,8 @@ impl Parts {
         }
         let key = (from, transfer);
         if !self.open.contains_key(&key) {
-            let peers = self.open.range((from, 0)..=(from, u64::MAX)).count();
-            if peers >= PER_PEER_MAX {
+            let open = self.open.range((from, 0)..=(from, u64::MAX)).count();
+            if open >= PER_PEER_MAX {
                 self.drop_oldest(Some(from));
             }
         }

@@ -24,7 +24,7 @@ const BYTES_A_SECOND: u64 = 8 << 20;
 
 /// A repair that a peer has not acknowledged.
 #[derive(Clone, Copy, Debug)]
-struct Sent {
+struct SentRepair {
     push: u64,      // the push that carries it
     until: Instant, // then it counts as lost
     tries: u32,
@@ -33,7 +33,7 @@ struct Sent {
 /// The repairs in flight.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Repairs {
-    under_way: BTreeMap<(ReplicaId, KeyName), Sent>, // ≤ REMEMBERED_MAX
+    under_way: BTreeMap<(ReplicaId, KeyName), SentRepair>, // ≤ REMEMBERED_MAX
 }
 
 impl Repairs {
@@ -59,7 +59,7 @@ impl Repairs {
         }
         let nanos = (bytes as u64).saturating_mul(1_000_000_000) / BYTES_A_SECOND;
         let until = now + trips.patience(tries) + Duration::from_nanos(nanos);
-        self.under_way.insert(of, Sent { push, until, tries });
+        self.under_way.insert(of, SentRepair { push, until, tries });
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -116,10 +116,10 @@ pub struct Guard {
 type Modify = Box<dyn FnOnce(&State, Author) -> Result<Prepared, EditError> + Send>;
 
 /// A change of one key, as a function on its value.
-pub struct Update(pub(super) Box<Change>); // boxed, because it is moved between queues
+pub struct Update(pub(super) Box<UpdateParts>); // boxed, because it is moved between queues
 
 /// The parts of an [`Update`].
-pub(super) struct Change {
+pub(super) struct UpdateParts {
     pub(super) key: KeyName,
     pub(super) shape: Shape,
     pub(super) consistency: WriteConsistency,
@@ -139,7 +139,7 @@ impl Update {
             state.prepare::<T, _>(author, f).map(|(_, prepared)| prepared)
         });
         let (key, shape) = (key.name().clone(), T::shape());
-        Self(Box::new(Change { key, shape, consistency, guard: None, told: true, modify }))
+        Self(Box::new(UpdateParts { key, shape, consistency, guard: None, told: true, modify }))
     }
 
     /// Returns the key that the update changes.
@@ -165,7 +165,7 @@ impl Update {
 
 impl fmt::Debug for Update {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Change { key, shape, consistency, guard, .. } = &*self.0;
+        let UpdateParts { key, shape, consistency, guard, .. } = &*self.0;
         write!(f, "Update({key}, {shape}, {consistency:?}, {guard:?})")
     }
 }

@@ -11,8 +11,8 @@ use super::port::{Alarm, Output};
 use super::push::Awaits;
 use super::quorum::{Level, Need, NeedError};
 use super::request::{
-    Change, Guard, ModifyError, Notice, Reply, Request, RequestError, RequestId, SubscriptionId,
-    Update, WriteConsistency,
+    Guard, ModifyError, Notice, Reply, Request, RequestError, RequestId, SubscriptionId, Update,
+    UpdateParts, WriteConsistency,
 };
 use super::store::Held;
 use super::write::{Purpose, Write};
@@ -199,7 +199,7 @@ impl Replicator {
         update: Update,
         out: &mut Out,
     ) -> Result<(), RequestError> {
-        let Change { key, shape, consistency, guard, told, modify } = *update.0;
+        let UpdateParts { key, shape, consistency, guard, told, modify } = *update.0;
         Self::check_key(&key)?;
         self.registry.check(&shape)?;
         let held = self.store.get(&key).cloned();

@@ -81,7 +81,7 @@ pub(super) enum Taken {
 
 /// Whether a delta is news to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum DeltaNovelty {
     /// The key does not exist.
     Absent,
     /// The key's context contains all dots of the delta.
@@ -90,7 +90,7 @@ enum Standing {
     New,
 }
 
-impl Standing {
+impl DeltaNovelty {
     fn of(held: Option<&Arc<Held>>, delta: &Delta) -> Self {
         match held {
             None => Self::Absent,
@@ -390,10 +390,10 @@ impl Store {
                 let delta = Delta::decode(bytes.as_slice(), &shape)?;
                 let mine = delta.dots().runs().iter().filter(|run| run.replica == me);
                 let mine = mine.map(|run| run.last).max();
-                let standing = Standing::of(held, &delta);
+                let novelty = DeltaNovelty::of(held, &delta);
                 let at = at.sized(bytes.len());
                 check_own(made, mine, canary)?;
-                self.take_delta(&entry.key, &shape, standing, &delta, at, canary)
+                self.take_delta(&entry.key, &shape, novelty, &delta, at, canary)
             }
             Content::Full(bytes) => {
                 let state = State::decode(bytes.as_slice(), &shape)?;
@@ -414,22 +414,22 @@ impl Store {
         &mut self,
         key: &KeyName,
         shape: &Shape,
-        standing: Standing,
+        novelty: DeltaNovelty,
         delta: &Delta,
         at: Change,
         canary: Canary,
     ) -> Taken {
         let latest = delta.latest_time();
-        match standing {
-            Standing::Known => {
+        match novelty {
+            DeltaNovelty::Known => {
                 return Taken::Merged { merged: Merged::Unchanged, latest, full: false };
             }
-            Standing::Absent if !canary.has(Bug::NoRuleR) => {
+            DeltaNovelty::Absent if !canary.has(Bug::NoRuleR) => {
                 if let Err(Lack { context }) = State::new(shape.clone()).apply(delta) {
                     return Taken::Lack(context);
                 }
             }
-            Standing::Absent | Standing::New => {}
+            DeltaNovelty::Absent | DeltaNovelty::New => {}
         }
         let result = self.change(key, shape, at, |state| {
             let result = if canary.has(Bug::NoRuleR) {

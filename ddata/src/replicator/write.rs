@@ -359,7 +359,7 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Copy, Debug)]
-    enum Step {
+    enum DeadlineStep {
         Begin { deadline: u64 },
         End { nth: usize },
     }
@@ -370,27 +370,27 @@ mod tests {
         fn first_deadline_belongs_to_an_open_write(steps in proptest::collection::vec(
             prop_oneof![
                 prop_oneof![Just(1_000), 0..2_000_u64]
-                    .prop_map(|deadline| Step::Begin { deadline }),
-                (0..300_usize).prop_map(|nth| Step::End { nth }),
+                    .prop_map(|deadline| DeadlineStep::Begin { deadline }),
+                (0..300_usize).prop_map(|nth| DeadlineStep::End { nth }),
             ],
             0..2_000,
         )) {
             let (mut deadlines, mut twin) = (Deadlines::default(), BTreeSet::new());
             for (id, step) in (0..).zip(steps) {
                 match step {
-                    Step::Begin { deadline } => {
+                    DeadlineStep::Begin { deadline } => {
                         // Deadlines mostly rise, as time goes on.
                         let at = (Instant::from_nanos(deadline + id), RequestId(id));
                         deadlines.insert(at.0, at.1);
                         twin.insert(at);
                     }
-                    Step::End { nth } if !twin.is_empty() => {
+                    DeadlineStep::End { nth } if !twin.is_empty() => {
                         let ended = *twin.iter().nth(nth % twin.len()).expect("nth is in range");
                         twin.remove(&ended);
                         let open: BTreeSet<_> = twin.iter().map(|(_, id)| *id).collect();
                         deadlines.removed(|_, id| open.contains(&id));
                     }
-                    Step::End { .. } => {}
+                    DeadlineStep::End { .. } => {}
                 }
                 prop_assert_eq!(deadlines.first(), twin.first().copied());
                 prop_assert!(deadlines.all.len() <= 2 * twin.len() + SLACK + 1);
