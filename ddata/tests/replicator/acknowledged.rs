@@ -1,6 +1,7 @@
-//! What an acknowledged change promises beyond its own dots: what its author found done already is
-//! held by whoever acknowledges it (I2). Three machines without a simulator: a test says which of
-//! them hear of each other.
+//! The rule "Leaning changes await everything"
+//! (docs/protocol/replication.md#leaning-changes-await-everything): a replica acknowledges a change
+//! that found something done already only if it holds that, too. The tests use three machines
+//! without a simulator and decide which messages arrive.
 
 use ostraca_ddata::bug::{Bug, Canary};
 use ostraca_ddata::data::Value;
@@ -17,7 +18,7 @@ use ostraca_ddata::types::{
 use crate::bare::{Bare, Words, change, get, guarded, insert, peer};
 use crate::cluster::{READ_MAJORITY, WRITE_MAJORITY, first_epoch};
 
-/// The machine where changes are made, one that acknowledges them, and one that hears of nothing.
+/// The machine that makes changes, one that acknowledges them, and one that receives nothing.
 const AUTHOR: usize = 0;
 const WITNESS: usize = 1;
 const THIRD: usize = 2;
@@ -38,8 +39,8 @@ impl Three {
         }))
     }
 
-    /// What one machine has to say reaches only this other; the rest is lost. Says whether there
-    /// was anything.
+    /// Delivers the messages that one machine has sent to this other one and drops the rest.
+    /// Returns whether a message was delivered.
     fn says(&mut self, from: usize, to: usize) -> bool {
         let sent = self.0[from].sent().into_iter();
         let bodies: Vec<Body> =
@@ -49,17 +50,17 @@ impl Three {
         any
     }
 
-    /// Two machines talk until both have said everything; what is meant for the third is lost.
+    /// Delivers messages between two machines until there are none. Messages to the third are lost.
     fn talk(&mut self, one: usize, other: usize) {
         for _ in 0..100 {
             if !(self.says(one, other) | self.says(other, one)) {
                 return;
             }
         }
-        panic!("{one} and {other} never come to an end");
+        panic!("{one} and {other} never stop sending");
     }
 
-    /// A change that all three hold.
+    /// Makes a change that all three machines hold.
     fn known_to_all(&mut self, request: Request) {
         let id = self.0[AUTHOR].ask(request);
         let (push, entries) = self.0[AUTHOR].push_to_all(3);
@@ -71,14 +72,14 @@ impl Three {
         assert!(matches!(self.0[AUTHOR].answer(id), Some(Ok(_))));
     }
 
-    /// A change at the author only: what it sends is lost.
+    /// Makes a change at the author only: its messages are lost.
     fn lost(&mut self, request: Request) {
         let answer = self.0[AUTHOR].now(request);
         assert!(answer.is_ok(), "{answer:?}");
         self.0[AUTHOR].sent();
     }
 
-    /// Changes of one batch, acknowledged by the witness and so by a majority.
+    /// Makes changes in one batch, which the witness, and so a majority, acknowledges.
     fn acknowledged(&mut self, requests: Vec<Request>) {
         let ids: Vec<RequestId> = self.0[AUTHOR].batch(requests);
         self.talk(AUTHOR, WITNESS);
@@ -91,7 +92,7 @@ impl Three {
         }
     }
 
-    /// What a majority without the author reads.
+    /// The value that a majority without the author reads.
     fn read_by_the_others(&mut self) -> Option<Value> {
         let id = self.0[THIRD].ask(get("k", READ_MAJORITY));
         self.talk(THIRD, WITNESS);
@@ -120,17 +121,17 @@ fn delete(to: To) -> Request {
     Request::Delete { key: "k".into(), consistency: to }
 }
 
-/// One closure removes what is removed already, and inserts.
+/// One closure removes an element that is removed already, and inserts another one.
 fn removed_beside_an_insertion(three: &mut Three) {
     three.known_to_all(insert("k", "tea", WRITE_MAJORITY));
     three.lost(remove("tea", To::Local));
     three.acknowledged(vec![change::<Words, _>("k", WRITE_MAJORITY, |set| {
-        assert!(!set.remove("tea")?, "it is gone here");
+        assert!(!set.remove("tea")?, "it is removed here already");
         set.insert("rum")
     })]);
 }
 
-/// What is removed here was inserted after a removal that nobody heard of.
+/// The removed element was inserted after an earlier removal that no other replica has received.
 fn removed_twice(three: &mut Three) {
     three.known_to_all(insert("k", "tea", WRITE_MAJORITY));
     three.lost(remove("tea", To::Local));
@@ -138,7 +139,7 @@ fn removed_twice(three: &mut Three) {
     three.acknowledged(vec![remove("tea", WRITE_MAJORITY)]);
 }
 
-/// What empties the key finds only some of what others still hold.
+/// The request empties the key, but finds only some of the elements that others still hold.
 fn emptied(three: &mut Three, request: Request) {
     three.known_to_all(insert("k", "tea", WRITE_MAJORITY));
     three.known_to_all(insert("k", "rum", WRITE_MAJORITY));
@@ -153,21 +154,21 @@ fn clear() -> Request {
 const NOTHING: [&str; 0] = [];
 
 #[test]
-fn a_removal_that_found_nothing_is_read_though_its_closure_also_inserted() {
+fn removal_beside_an_insertion_is_seen_by_majority_read() {
     let mut three = Three::new();
     removed_beside_an_insertion(&mut three);
     assert_eq!(three.words(), ["rum"]);
 }
 
 #[test]
-fn a_removal_is_read_though_it_found_only_what_was_inserted_after_a_removal() {
+fn removal_after_a_lost_removal_is_seen_by_majority_read() {
     let mut three = Three::new();
     removed_twice(&mut three);
     assert_eq!(three.words(), NOTHING);
 }
 
 #[test]
-fn a_deleted_or_cleared_key_is_read_as_empty_though_some_of_it_was_removed_before() {
+fn emptied_key_is_read_as_empty_despite_a_lost_removal() {
     for request in [delete(WRITE_MAJORITY), clear()] {
         let mut three = Three::new();
         emptied(&mut three, request);
@@ -175,9 +176,10 @@ fn a_deleted_or_cleared_key_is_read_as_empty_though_some_of_it_was_removed_befor
     }
 }
 
-/// What the tests above are for: acknowledged by who holds the delta, all of it is read again.
+/// The failures without the rule: if replicas that hold only the delta acknowledge it, a majority
+/// read shows the removed elements.
 #[test]
-fn where_a_delta_stands_for_all_a_majority_reads_what_was_removed() {
+fn without_the_probe_a_majority_reads_removed_elements() {
     type Case = (fn(&mut Three), &'static [&'static str]);
     let cases: [Case; 4] = [
         (removed_beside_an_insertion, &["rum", "tea"]),
@@ -192,10 +194,10 @@ fn where_a_delta_stands_for_all_a_majority_reads_what_was_removed() {
     }
 }
 
-/// By the versions of their callers an older value stands above a newer one: what was deleted in
-/// between must be known to be deleted.
+/// With versions chosen by the caller an older value has a higher stamp than a newer one, so the
+/// deletion between them must be known.
 #[test]
-fn a_write_of_a_lower_version_is_read_after_a_higher_one_was_deleted() {
+fn lower_version_is_read_after_a_deletion() {
     type Number = LWWRegister<u64>;
     let set_at = |version: u64, value: u64| {
         change::<Number, _>("k", WRITE_MAJORITY, move |r| r.set_at(version, &value))
@@ -208,9 +210,9 @@ fn a_write_of_a_lower_version_is_read_after_a_higher_one_was_deleted() {
     assert_eq!(read.and_then(|register| register.get().unwrap()), Some(10));
 }
 
-/// As above, but the author holds something that was written after the deletion.
+/// As above, but the author also holds a value that was written after the deletion.
 #[test]
-fn a_write_over_a_lower_version_is_read_after_a_higher_one_was_deleted() {
+fn overwritten_lower_version_is_read_after_a_deletion() {
     type Number = LWWRegister<u64>;
     let set_at = |version: u64, value: u64, to| {
         change::<Number, _>("k", to, move |r| r.set_at(version, &value))
@@ -226,7 +228,7 @@ fn a_write_over_a_lower_version_is_read_after_a_higher_one_was_deleted() {
 }
 
 #[test]
-fn a_first_write_is_read_after_an_earlier_one_was_deleted() {
+fn first_write_is_read_after_a_deletion() {
     type Number = LWWRegister<u64>;
     let set_first =
         |value: u64| change::<Number, _>("k", WRITE_MAJORITY, move |r| r.set_first(&value));
@@ -241,13 +243,13 @@ fn a_first_write_is_read_after_an_earlier_one_was_deleted() {
 }
 
 #[test]
-fn an_element_of_a_growing_set_that_was_there_already_is_read_beside_a_new_one() {
+fn present_element_of_a_gset_is_read_beside_a_new_one() {
     type Grows = GSet<String>;
     let add = |to| change::<Grows, _>("k", to, |set| set.insert("tea"));
     let mut three = Three::new();
     three.lost(add(To::Local));
     three.acknowledged(vec![change::<Grows, _>("k", WRITE_MAJORITY, |set| {
-        assert!(!set.insert("tea")?, "it is here");
+        assert!(!set.insert("tea")?, "the element is here already");
         set.insert("rum")
     })]);
     let read = three.read_by_the_others().and_then(|value| value.get::<Grows>()).expect("a set");
@@ -255,12 +257,12 @@ fn an_element_of_a_growing_set_that_was_there_already_is_read_beside_a_new_one()
 }
 
 #[test]
-fn what_was_found_done_within_a_map_is_read_beside_what_was_not() {
+fn work_found_done_within_a_map_is_read() {
     type Flags = ORMap<u32, Flag>;
     let mut three = Three::new();
     three.lost(change::<Flags, _>("k", To::Local, |map| map.update(&1, |flag| flag.switch_on())));
     three.acknowledged(vec![change::<Flags, _>("k", WRITE_MAJORITY, |map| {
-        assert!(!map.update(&1, |flag| flag.switch_on())?, "it is on here");
+        assert!(!map.update(&1, |flag| flag.switch_on())?, "the flag is on here already");
         map.update(&2, |flag| flag.switch_on())
     })]);
     let read = three.read_by_the_others().and_then(|value| value.get::<Flags>()).expect("a map");
@@ -277,7 +279,7 @@ fn what_was_found_done_within_a_map_is_read_beside_what_was_not() {
     three.known_to_all(insert(7));
     three.lost(change::<Nested, _>("k", To::Local, |map| map.update(&1, |set| set.remove(&7))));
     three.acknowledged(vec![change::<Nested, _>("k", WRITE_MAJORITY, |map| {
-        assert!(!map.update(&1, |set| set.remove(&7))?, "it is gone here");
+        assert!(!map.update(&1, |set| set.remove(&7))?, "it is removed here already");
         map.update(&1, |set| set.insert(&8))
     })]);
     let read = three.read_by_the_others().and_then(|value| value.get::<Nested>()).expect("a map");
@@ -285,9 +287,9 @@ fn what_was_found_done_within_a_map_is_read_beside_what_was_not() {
     assert_eq!(numbers, [8]);
 }
 
-/// As the pins of a shard's allocation are changed: some are set and others removed at once.
+/// The pins of a shard's allocation are changed this way: some are set and others removed at once.
 #[test]
-fn an_entry_that_was_found_removed_is_read_as_removed_beside_one_that_was_written() {
+fn removed_map_entry_is_read_as_removed_beside_a_write() {
     type Pins = LWWMap<u32, u64>;
     let mut three = Three::new();
     three.known_to_all(change::<Pins, _>("k", WRITE_MAJORITY, |pins| pins.insert(&1, &100)));
@@ -302,7 +304,7 @@ fn an_entry_that_was_found_removed_is_read_as_removed_beside_one_that_was_writte
 }
 
 #[test]
-fn a_change_and_what_changes_nothing_are_one_push_that_nobody_lacks_anything_of() {
+fn change_and_probe_of_a_key_are_one_push() {
     for first in [0, 1] {
         let mut three = Three::new();
         three.known_to_all(insert("k", "tea", WRITE_MAJORITY));
@@ -313,7 +315,7 @@ fn a_change_and_what_changes_nothing_are_one_push_that_nobody_lacks_anything_of(
         let (push, entries) = three.0[AUTHOR].push_to_all(3);
         let kinds: Vec<bool> =
             entries.iter().map(|entry| matches!(entry.content, Content::Probe(_))).collect();
-        assert_eq!(kinds, [false, true], "the change, then the question");
+        assert_eq!(kinds, [false, true], "the change, then the probe");
         let whole = Body::Write { push, whole: true, entries: entries.into() };
         three.0[WITNESS].hear(AUTHOR, whole);
         three.talk(AUTHOR, WITNESS);
@@ -322,9 +324,9 @@ fn a_change_and_what_changes_nothing_are_one_push_that_nobody_lacks_anything_of(
     }
 }
 
-/// Who lacks what both entries of a key build on gets one repair, not two.
+/// A replica that lacks something that both entries of a key build on gets one repair, not two.
 #[test]
-fn who_lacks_something_of_a_leaning_change_is_repaired_once() {
+fn lack_of_change_and_probe_causes_one_repair() {
     let mut three = Three::new();
     three.known_to_all(insert("k", "tea", WRITE_MAJORITY));
     three.lost(insert("k", "rum", To::Local));
@@ -333,9 +335,9 @@ fn who_lacks_something_of_a_leaning_change_is_repaired_once() {
     assert_eq!(three.words(), NOTHING);
 }
 
-/// The hot path asks nothing: whoever holds the delta holds all that is promised.
+/// The hot path needs no probe: a replica that holds the delta holds all that is promised.
 #[test]
-fn insertions_additions_and_plain_writes_ask_for_nothing_but_their_delta() {
+fn insertions_additions_and_writes_push_no_probe() {
     use ostraca_ddata::types::{GCounter, PNCounter, PNCounterMap};
     let requests: [fn(u64) -> Request; 9] = [
         |n| insert("k", &n.to_string(), WRITE_MAJORITY),
@@ -368,7 +370,7 @@ fn insertions_additions_and_plain_writes_ask_for_nothing_but_their_delta() {
 
 // ── types whose callers say what a change is ──
 
-/// As if by a user: what was added and not removed.
+/// A type as a user may write it: elements that were added and not removed.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct TwoPhase {
     added: std::collections::BTreeSet<u32>,
@@ -384,10 +386,10 @@ impl ReplicatedData for TwoPhase {
     }
 }
 
-/// What a function found done is in no part of a user's type that is written; nor is what was
-/// deleted before.
+/// A change of a user type writes only this replica's part, which contains neither work that the
+/// function found done nor earlier deletions.
 #[test]
-fn a_users_type_is_read_as_its_function_left_it() {
+fn user_type_is_read_without_what_was_deleted_before() {
     type Own = User<TwoPhase>;
     let add = |n: u32, to| {
         change::<Own, _>("k", to, move |own| {
@@ -406,7 +408,7 @@ fn a_users_type_is_read_as_its_function_left_it() {
 }
 
 #[test]
-fn a_register_of_many_values_is_read_without_those_that_were_deleted_before_a_write() {
+fn mv_register_is_read_without_values_deleted_before() {
     type Values = MVRegister<u64>;
     let set = |n: u64| change::<Values, _>("k", WRITE_MAJORITY, move |register| register.set(&n));
     let mut three = Three::new();
@@ -417,11 +419,11 @@ fn a_register_of_many_values_is_read_without_those_that_were_deleted_before_a_wr
     assert_eq!(read.expect("a register").values::<Vec<u64>>().unwrap(), [2]);
 }
 
-// ── the change and the question beside it, on their way ──
+// ── a change and its probe in flight ──
 
-/// In a message of its own the question would overtake its change, which goes in pieces.
+/// In a message of its own the probe would overtake its change, which is sent in pieces.
 #[test]
-fn a_change_above_a_frame_takes_its_question_along() {
+fn probe_is_cut_together_with_a_large_change() {
     let mut bare = Bare::of(3);
     let large = "x".repeat(100_000);
     bare.ask(change::<Words, _>("k", WRITE_MAJORITY, move |set| {
@@ -435,7 +437,7 @@ fn a_change_above_a_frame_takes_its_question_along() {
 }
 
 #[test]
-fn without_deltas_the_whole_state_answers_the_question_too() {
+fn without_deltas_the_full_state_replaces_the_probe() {
     let config = Config { delta_enabled: false, ..Config::default() };
     let mut bare = Bare::with(3, config);
     let ids = bare.batch(vec![insert("k", "tea", WRITE_MAJORITY), remove("rum", WRITE_MAJORITY)]);
@@ -445,9 +447,9 @@ fn without_deltas_the_whole_state_answers_the_question_too() {
     assert!(ids.iter().all(|id| matches!(bare.answer(*id), Some(Ok(_)))));
 }
 
-/// The question may be refused where the change itself is held: it is not nowhere.
+/// A replica may refuse the probe although it holds the change, so the write is not `nowhere`.
 #[test]
-fn a_refused_question_does_not_say_that_its_change_is_nowhere() {
+fn refused_probe_does_not_mean_nowhere() {
     type Firsts = ORMap<u32, LWWRegister<u32>>;
     let at = |number| Term { number, owner: peer(0) };
     let mut bare = Bare::of(3);
@@ -461,7 +463,7 @@ fn a_refused_question_does_not_say_that_its_change_is_nowhere() {
         map.update(&2, |register| register.set_first(&2))
     }));
     let (push, entries) = bare.push_to_all(3);
-    assert_eq!(entries.len(), 2, "the change, then the question");
+    assert_eq!(entries.len(), 2, "the change, then the probe");
     for n in [1, 2] {
         let nacks = vec![(0, Nack::FencedYetHeld(at(2))), (1, Nack::Fenced(at(2)))];
         bare.hear(n, Body::Ack { push, scope: Scope::All, counts: true, nacks });

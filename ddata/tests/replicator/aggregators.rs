@@ -1,11 +1,11 @@
-//! Requests that wait for others: Pekko's `WriteAggregatorSpec` (P1–P13) and the arithmetic of
-//! the levels, at the machine: 4 peers and this replica, 3 s.
+//! Requests that wait for other replicas: the cases of Pekko's `WriteAggregatorSpec` (P1–P13) and
+//! the arithmetic of the levels, on one machine with 4 peers and a timeout of 3 s.
 //!
 //! | Pekko | here |
 //! |---|---|
-//! | P1, P3, P7 the needed number is asked, the rest after timeout/5 | all are asked at once; who is silent is asked again after twice the p95 |
-//! | P2 unreachable ones are asked last | reachability says nothing about a write |
-//! | P8, P9 a `DeltaNack` gets the full state | a `Lack` gets a repair at once, the silent get the delta again |
+//! | P1, P3, P7 the needed number is asked, the rest after timeout/5 | all are asked at once; silent ones are asked again after twice the p95 |
+//! | P2 unreachable ones are asked last | reachability does not matter for a write |
+//! | P8, P9 a `DeltaNack` gets the full state | a `Lack` gets a repair at once, silent ones get the delta again |
 //! | P4–P6 floors and additions | as Pekko's |
 //! | P10–P13 durable keys | as Pekko's, but the local copy counts only when it is on disk (defect 14) |
 
@@ -36,7 +36,7 @@ fn lack(context: &CausalContext) -> Nack {
     Nack::Lack(ContextBytes::new(context))
 }
 
-/// Those of the pushes in `sent` that went to this peer, by what they bring.
+/// The contents of the entries pushed to this peer.
 fn brought(bare: &mut Bare, to: usize) -> Vec<Content> {
     let to = peer(to);
     let pushes = bare.pushes().into_iter().filter(|(peer, ..)| *peer == to);
@@ -44,7 +44,7 @@ fn brought(bare: &mut Bare, to: usize) -> Vec<Content> {
 }
 
 #[test]
-fn p01_two_acks_of_four_complete_a_majority_and_everybody_was_asked() {
+fn p01_two_acks_of_four_peers_complete_a_majority() {
     let mut bare = Bare::of(5);
     let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
     let (push, _) = bare.push_to_all(5);
@@ -57,7 +57,7 @@ fn p01_two_acks_of_four_complete_a_majority_and_everybody_was_asked() {
 }
 
 #[test]
-fn p02_unreachable_replicas_are_asked_like_all_others_and_their_acks_count() {
+fn p02_acks_of_unreachable_replicas_count() {
     let mut bare = Bare::of(5);
     bare.members(5, &[], &[3, 4]);
     let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
@@ -68,12 +68,12 @@ fn p02_unreachable_replicas_are_asked_like_all_others_and_their_acks_count() {
 }
 
 #[test]
-fn p03_one_ack_is_too_few_and_the_timeout_names_who_is_missing() {
+fn p03_timeout_after_one_ack_names_the_missing_replicas() {
     let mut bare = Bare::of(5);
     let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
     let (push, _) = bare.push_to_all(5);
     bare.hear(2, ack(push));
-    bare.hear(2, ack(push)); // doubled: still one
+    bare.hear(2, ack(push)); // a duplicate counts once
     bare.pass(millis(2_999));
     assert_eq!(bare.answer(id), None);
     bare.pass(millis(1));
@@ -84,7 +84,7 @@ fn p03_one_ack_is_too_few_and_the_timeout_names_who_is_missing() {
     assert_eq!(bare.replicator.stats().timeouts, 1);
 }
 
-/// How many acks of peers complete a write of this level in a cluster of that size.
+/// The number of acknowledgements of peers that complete a write at this level.
 fn acks_needed(members: usize, level: To) -> usize {
     let mut bare = Bare::of(members);
     let id = bare.ask(insert("k", "tea", level));
@@ -123,7 +123,7 @@ fn p04_to_p06_floors_and_additions_count_as_in_pekko() {
     }
     assert_eq!(acks_needed(5, To::All(secs(3))), 4);
     for level in [WRITE_MAJORITY, To::All(secs(3)), To::To(1, secs(3))] {
-        assert_eq!(acks_needed(1, level), 0, "alone, {level:?} is this replica");
+        assert_eq!(acks_needed(1, level), 0, "{level:?} needs only this replica if it is alone");
     }
 }
 
@@ -142,7 +142,7 @@ fn p07_changes_go_as_deltas_and_two_acks_complete_them() {
 }
 
 #[test]
-fn p08_who_lacks_gets_a_repair_at_once_and_only_the_silent_are_asked_again() {
+fn p08_lack_gets_a_repair_and_silent_peers_a_resend() {
     let mut bare = Bare::of(5);
     let id = bare.ask(insert("k", "tea", To::All(secs(3))));
     let (push, _) = bare.push_to_all(5);
@@ -158,7 +158,7 @@ fn p08_who_lacks_gets_a_repair_at_once_and_only_the_silent_are_asked_again() {
     bare.hear(4, ack(push));
     assert!(matches!(bare.answer(id), Some(Ok(_))));
     bare.pass(secs(3));
-    assert_eq!(bare.pushes(), [], "nobody is told again");
+    assert_eq!(bare.pushes(), [], "nothing is resent");
     assert_eq!(bare.replicator.stats().pushes_open, 0);
 }
 
@@ -182,19 +182,19 @@ fn p09_one_ack_one_lack_two_silent_end_in_a_timeout() {
 }
 
 #[test]
-fn p10_a_durable_write_is_answered_when_this_disk_has_it_too() {
+fn p10_durable_write_waits_for_the_local_disk() {
     let mut bare = durable();
     let id = bare.ask(insert("k", "tea", To::To(3, secs(3))));
     let (push, _) = bare.push_to_all(5);
     bare.hear(1, ack(push));
     bare.hear(2, ack(push));
-    assert_eq!(bare.answer(id), None, "two of three: this replica is not on disk");
+    assert_eq!(bare.answer(id), None, "two of three: the local disk has not answered");
     bare.stored(Ok(()));
     assert!(matches!(bare.answer(id), Some(Ok(_))));
 }
 
 #[test]
-fn p11_one_failed_disk_among_four_does_not_matter() {
+fn p11_one_failed_disk_of_four_does_not_fail_the_write() {
     let mut bare = durable();
     let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
     let (push, _) = bare.push_to_all(5);
@@ -206,7 +206,7 @@ fn p11_one_failed_disk_among_four_does_not_matter() {
 }
 
 #[test]
-fn p12_three_failed_disks_are_told_without_waiting() {
+fn p12_three_failed_disks_fail_the_write_at_once() {
     let mut bare = durable();
     let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
     let (push, _) = bare.push_to_all(5);
@@ -221,7 +221,7 @@ fn p12_three_failed_disks_are_told_without_waiting() {
 }
 
 #[test]
-fn p13_two_failed_disks_and_a_silent_replica_are_a_timeout() {
+fn p13_two_failed_disks_and_a_silent_peer_time_out() {
     let mut bare = durable();
     let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
     let (push, _) = bare.push_to_all(5);
@@ -235,24 +235,24 @@ fn p13_two_failed_disks_and_a_silent_replica_are_a_timeout() {
 }
 
 #[test]
-fn defect_14_a_failed_local_disk_counts_for_nobody() {
+fn defect_14_failed_local_disk_does_not_count() {
     let mut bare = durable();
     let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
     let (push, _) = bare.push_to_all(5);
     bare.stored(Err(broken()));
     bare.hear(1, ack(push));
     bare.hear(2, ack(push));
-    assert_eq!(bare.answer(id), None, "two disks are no majority of five");
+    assert_eq!(bare.answer(id), None, "two disks are not a majority of five");
     bare.hear(3, ack(push));
     assert!(matches!(bare.answer(id), Some(Ok(_))));
     assert_eq!(bare.replicator.stats().store_failures, 1);
 }
 
 #[test]
-fn a_failed_local_disk_is_a_store_failure_of_a_local_write() {
+fn failed_disk_is_a_store_failure_of_a_local_write() {
     let mut bare = durable();
     let id = bare.ask(insert("k", "tea", To::Local));
-    assert_eq!(bare.answer(id), None, "not before it is on disk");
+    assert_eq!(bare.answer(id), None, "no reply before it is on disk");
     bare.stored(Err(broken()));
     assert_eq!(bare.answer(id), Some(Err(RequestError::StoreFailure { failed: 1 })));
     let id = bare.ask(Request::Delete { key: "k".into(), consistency: To::Local });
@@ -261,14 +261,14 @@ fn a_failed_local_disk_is_a_store_failure_of_a_local_write() {
 }
 
 #[test]
-fn a_replica_whose_disk_failed_says_so_and_does_not_vouch() {
+fn replica_with_failed_disk_refuses_and_does_not_vouch() {
     let mut bare = durable();
     let mut writer = durable();
     writer.ask(insert("k", "tea", To::Local));
     let (push, entries) = writer.push_to_all(5);
     bare.sent();
     bare.hear(1, Body::Write { push, whole: true, entries: foreign(&entries).into() });
-    assert_eq!(bare.sent(), [], "no ack before the disk has it");
+    assert_eq!(bare.sent(), [], "no acknowledgement before the disk has it");
     bare.stored(Err(broken()));
     let sent = bare.sent();
     let [(_, Body::Ack { nacks, .. })] = &sent[..] else { panic!("no ack: {sent:?}") };
@@ -277,12 +277,11 @@ fn a_replica_whose_disk_failed_says_so_and_does_not_vouch() {
     bare.hear(1, Body::Read { request: 9, held });
     let sent = bare.sent();
     let [(_, Body::ReadAnswer { context, entry, .. })] = &sent[..] else { panic!("no answer") };
-    assert_eq!(*context, None, "it vouches for nothing, which is what the reader holds");
-    assert!(entry.is_some(), "and sends what it has");
+    assert_eq!(*context, None, "it vouches for nothing, which equals the reader's context");
+    assert!(entry.is_some(), "it sends its data all the same");
 }
 
-/// The entries of another machine, whose replica id is that of this one: as peer 1 would send
-/// them.
+/// The same change as in `entries`, made by peer 1: `entries` have the dots of this replica.
 fn foreign(
     entries: &[ostraca_ddata::replicator::wire::Entry],
 ) -> Vec<ostraca_ddata::replicator::wire::Entry> {
@@ -295,7 +294,7 @@ fn foreign(
 }
 
 #[test]
-fn more_replicas_than_there_are_is_refused_and_nothing_changes() {
+fn level_above_the_members_is_refused_without_change() {
     let mut bare = Bare::of(3);
     let refused = Err(RequestError::NotEnoughReplicas { needed: 4, existing: 3 });
     assert_eq!(bare.now(insert("k", "tea", To::To(4, secs(3)))), refused);
@@ -304,7 +303,7 @@ fn more_replicas_than_there_are_is_refused_and_nothing_changes() {
 }
 
 #[test]
-fn without_a_configuration_only_local_is_served_and_nothing_is_pushed() {
+fn without_a_configuration_only_local_requests_succeed() {
     let mut bare = Bare::of(0);
     let not_joined = Err(RequestError::NotJoined);
     assert_eq!(bare.now(insert("k", "tea", WRITE_MAJORITY)), not_joined);
@@ -319,7 +318,7 @@ fn without_a_configuration_only_local_is_served_and_nothing_is_pushed() {
 }
 
 #[test]
-fn known_failure_25_the_table_of_waiting_requests_is_bounded() {
+fn known_failure_25_number_of_open_requests_is_bounded() {
     let mut bare = Bare::with(3, Config { max_pending_requests: 3, ..Config::default() });
     let waiting = [
         bare.ask(insert("k", "tea", WRITE_MAJORITY)),
@@ -330,8 +329,8 @@ fn known_failure_25_the_table_of_waiting_requests_is_bounded() {
     assert_eq!(bare.now(insert("k", "coffee", WRITE_MAJORITY)), overloaded);
     assert_eq!(bare.now(get("k", READ_MAJORITY)), overloaded);
     assert_eq!(bare.now(Request::FlushChanges { within: secs(3) }), overloaded);
-    assert!(!bare.holds("k", "coffee"), "refused means unchanged");
-    assert!(bare.now(get("k", Read::Local)).is_ok(), "what waits for nobody is served");
+    assert!(!bare.holds("k", "coffee"), "a refused request changes nothing");
+    assert!(bare.now(get("k", Read::Local)).is_ok(), "a local read does not wait and is served");
     bare.pass(secs(3));
     assert!(waiting.iter().all(|id| matches!(bare.answer(*id), Some(Err(_)))));
     assert_eq!(bare.replicator.stats().requests_pending, 0);
@@ -340,25 +339,25 @@ fn known_failure_25_the_table_of_waiting_requests_is_bounded() {
 }
 
 #[test]
-fn a_sealed_replica_counts_neither_here_nor_there() {
+fn sealed_replica_counts_neither_itself_nor_for_peers() {
     let mut bare = Bare::of(5);
     let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
     let (push, entries) = bare.push_to_all(5);
     bare.seal(5, 4);
     bare.hear(1, ack(push));
     bare.hear(2, ack(push));
-    assert_eq!(bare.answer(id), None, "two voters and a sealed one");
+    assert_eq!(bare.answer(id), None, "two voters count, the sealed replica does not");
     bare.sent();
     bare.hear(1, Body::Write { push: 9, whole: true, entries: entries.into() });
     let sent = bare.sent();
     let counts = |(_, body): &_| matches!(body, Body::Ack { counts: false, push: 9, .. });
-    assert!(sent.iter().any(counts), "its ack says that it does not count: {sent:?}");
+    assert!(sent.iter().any(counts), "its acknowledgement does not count: {sent:?}");
     bare.hear(3, ack(push));
-    assert!(matches!(bare.answer(id), Some(Ok(_))), "three voters that are not sealed");
+    assert!(matches!(bare.answer(id), Some(Ok(_))), "three voters count that are not sealed");
 }
 
 #[test]
-fn an_ack_that_does_not_count_is_asked_for_again_until_it_does() {
+fn uncounted_ack_is_asked_for_again_until_it_counts() {
     let mut bare = Bare::of(3);
     let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
     let (push, _) = bare.push_to_all(3);
@@ -374,11 +373,11 @@ fn an_ack_that_does_not_count_is_asked_for_again_until_it_does() {
     assert!(matches!(bare.answer(id), Some(Ok(_))));
     bare.sent();
     bare.pass(secs(5));
-    assert_eq!(bare.pushes(), [], "both hold it: nobody waits any more");
+    assert_eq!(bare.pushes(), [], "both peers hold it and no request waits");
 }
 
 #[test]
-fn acks_of_an_older_configuration_do_not_count() {
+fn acks_of_another_configuration_do_not_count() {
     let mut bare = Bare::of(3);
     let id = bare.ask(insert("k", "tea", To::All(secs(3))));
     let (push, _) = bare.push_to_all(3);
@@ -391,18 +390,18 @@ fn acks_of_an_older_configuration_do_not_count() {
     assert_eq!(bare.replicator.epochs().id(), Some(next.id()));
     assert_eq!(bare.answer(id), None, "counting has started anew");
     let push_again = bare.pushes().into_iter().find(|(to, ..)| *to == peer(1));
-    assert_eq!(push_again.map(|(_, n, _)| n), Some(push), "and so has the asking");
+    assert_eq!(push_again.map(|(_, n, _)| n), Some(push), "the push is sent again");
     bare.hear_in(peer(1), Some(epoch_id()), ack(push));
-    assert_eq!(bare.answer(id), None, "an ack of the first configuration");
+    assert_eq!(bare.answer(id), None, "an acknowledgement of the first configuration");
     bare.hear_in(peer(1), Some(EpochId { generation: 1, number: 9 }), ack(push));
-    assert_eq!(bare.answer(id), None, "an ack of one that is not known here");
+    assert_eq!(bare.answer(id), None, "an acknowledgement of an unknown configuration");
     bare.hear_in(peer(1), Some(next.id()), ack(push));
     // This replica is not synced for the new configuration until it has pulled the state.
     let synced = bare.replicator.epochs().eligible();
     assert_eq!(bare.answer(id).is_some(), synced);
 }
 
-/// Installs the next configuration of five, without node 4, and says what it is.
+/// Installs the next configuration of five nodes, without node 4, and returns its id.
 fn install_next(bare: &mut Bare) -> EpochId {
     let change =
         ostraca_ddata::replicator::epoch::Change { leave: vec![peer(4)], ..Default::default() };
@@ -411,7 +410,7 @@ fn install_next(bare: &mut Bare) -> EpochId {
     next.id()
 }
 
-/// Answers every question for a synced state with "the same".
+/// Ends the sync of this replica by answering its question with `Same`.
 fn sync(bare: &mut Bare, epoch: EpochId) {
     let question = |(to, body)| match body {
         Body::Compare { session, at: at @ At::Synced(_), .. } => Some((to, session, at)),
@@ -419,14 +418,14 @@ fn sync(bare: &mut Bare, epoch: EpochId) {
     };
     let asked: Vec<_> = bare.sent().into_iter().filter_map(question).collect();
     let (answer, promises) = (Answer::Same.into(), vec![]);
-    let (source, session, at) = asked.first().copied().expect("it syncs");
+    let (source, session, at) = asked.first().copied().expect("the replica syncs");
     bare.hear_in(source, Some(epoch), Body::Compared { session, at, answer, promises });
 }
 
-/// Found by the suites: what was merged in one configuration and was on disk in the next was
-/// acknowledged as if it had been merged there.
+/// Regression test, found by the suites: an entry that was merged in one configuration and on disk
+/// in the next was acknowledged as if it had been merged in the next.
 #[test]
-fn what_is_on_disk_after_a_change_was_not_acknowledged_in_the_new_configuration() {
+fn entry_on_disk_after_an_install_is_acked_without_counting() {
     let mut bare = durable();
     let entries = crate::input::pushed(&mut crate::input::other(1), insert("k", "tea", To::Local));
     bare.hear(1, Body::Write { push: 9, whole: true, entries: entries.into() });
@@ -442,7 +441,10 @@ fn what_is_on_disk_after_a_change_was_not_acknowledged_in_the_new_configuration(
     others(&mut bare);
     sync(&mut bare, epoch);
     others(&mut bare);
-    assert!(bare.replicator.epochs().eligible(), "it counts in the new one");
+    assert!(
+        bare.replicator.epochs().eligible(),
+        "the replica is eligible in the new configuration"
+    );
     bare.sent();
     bare.stored(Ok(()));
     let sent = bare.sent();
@@ -453,10 +455,10 @@ fn what_is_on_disk_after_a_change_was_not_acknowledged_in_the_new_configuration(
     assert_eq!(counts, Some(false), "{sent:?}");
 }
 
-/// Found by the suites: a read that was asked before this replica had synced took "the same" for
-/// the same as what it held by then.
+/// Regression test, found by the suites: a read that was sent before this replica had synced took
+/// an answer "the same" as equal to the state that it held later.
 #[test]
-fn the_same_is_the_same_as_what_the_question_said() {
+fn equal_answer_refers_to_the_context_in_the_question() {
     let mut bare = Bare::of(5);
     let _ = bare.now(insert("k", "tea", To::Local));
     let id = bare.ask(get("k", READ_MAJORITY));
@@ -470,19 +472,19 @@ fn the_same_is_the_same_as_what_the_question_said() {
     for n in [1, 2] {
         bare.hear_in(peer(n), Some(epoch), same(id.0));
     }
-    assert_eq!(bare.answer(id), None, "1 and 2 hold the tea and not the milk");
+    assert_eq!(bare.answer(id), None, "nodes 1 and 2 hold the tea, but not the milk");
     assert_eq!(bare.replicator.stats().read_repairs, 1);
 }
 
 #[test]
-fn all_leaves_out_who_has_announced_its_stop_even_after_the_question() {
+fn all_excludes_members_that_announce_their_stop() {
     let mut bare = Bare::of(3);
     let id = bare.ask(insert("k", "tea", To::All(secs(3))));
     let (push, _) = bare.push_to_all(3);
     bare.hear(1, ack(push));
     assert_eq!(bare.answer(id), None);
     bare.members(3, &[2], &[]);
-    assert!(matches!(bare.answer(id), Some(Ok(_))), "2 is about to go");
+    assert!(matches!(bare.answer(id), Some(Ok(_))), "node 2 has announced its stop");
     let id = bare.ask(get("k", Read::All(secs(3))));
     let asked: Vec<_> = bare.sent().into_iter().filter_map(read).collect();
     assert_eq!(asked.iter().map(|(to, _)| *to).collect::<Vec<_>>(), [peer(1)]);
@@ -496,29 +498,33 @@ fn read(
     if let Body::Read { request, .. } = body { Some((to, request)) } else { None }
 }
 
-/// "I hold just what you hold."
+/// An answer that vouches for the reader's own context.
 fn same(request: u64) -> Body {
     Body::ReadAnswer { request, counts: true, context: None, entry: None }
 }
 
 #[test]
-fn all_is_not_complete_without_a_majority_of_the_voters() {
+fn all_needs_a_majority_of_the_voters() {
     let mut bare = Bare::of(5);
     bare.members(5, &[2, 3, 4], &[]);
     let id = bare.ask(insert("k", "tea", To::All(secs(3))));
     let (push, _) = bare.push_to_all(5);
     bare.hear(1, ack(push));
-    assert_eq!(bare.answer(id), None, "both that stay hold it, and two of five are no majority");
+    assert_eq!(
+        bare.answer(id),
+        None,
+        "both remaining members hold it, but two of five are not a majority"
+    );
     bare.hear(2, ack(push));
     assert!(matches!(bare.answer(id), Some(Ok(_))));
     let id = bare.ask(insert("k", "coffee", To::To(2, secs(3))));
     let (push, _) = bare.push_to_all(5);
     bare.hear(1, ack(push));
-    assert!(matches!(bare.answer(id), Some(Ok(_))), "To(n) is n replicas and no more");
+    assert!(matches!(bare.answer(id), Some(Ok(_))), "To(n) needs exactly n replicas");
 }
 
 #[test]
-fn a_read_asks_all_and_equal_answers_are_a_few_bytes_each_way() {
+fn read_asks_all_voters_and_equal_answers_are_short() {
     let mut bare = Bare::of(5);
     let _ = bare.now(insert("k", "tea", To::Local));
     bare.sent();
@@ -526,7 +532,7 @@ fn a_read_asks_all_and_equal_answers_are_a_few_bytes_each_way() {
     let asked: Vec<_> = bare.sent().into_iter().filter_map(read).collect();
     assert_eq!(asked.len(), 4);
     bare.hear(1, same(asked[0].1));
-    bare.hear(1, same(asked[0].1)); // doubled
+    bare.hear(1, same(asked[0].1)); // a duplicate
     assert_eq!(bare.answer(id), None);
     bare.hear(2, same(asked[0].1));
     let Some(Ok(Reply::Got { value: Some(value), .. })) = bare.answer(id) else {
@@ -537,7 +543,7 @@ fn a_read_asks_all_and_equal_answers_are_a_few_bytes_each_way() {
 }
 
 #[test]
-fn a_read_whose_answers_differ_writes_back_before_it_replies() {
+fn read_with_differing_answers_writes_back_first() {
     cov_mark::check!(read_repair);
     let mut bare = Bare::of(3);
     let _ = bare.now(insert("k", "tea", To::Local));
@@ -549,8 +555,8 @@ fn a_read_whose_answers_differ_writes_back_before_it_replies() {
     assert_eq!(bare.answer(id), None, "only one replica holds it");
     let back = bare.pushes();
     let to = |n| back.iter().find(|(to, ..)| *to == peer(n)).map(|(.., e)| e[0].content.clone());
-    assert!(matches!(to(2), Some(Content::Delta(_))), "it is known to lack it");
-    assert!(matches!(to(1), Some(Content::Probe(_))), "it is asked");
+    assert!(matches!(to(2), Some(Content::Delta(_))), "node 2 is known to lack it");
+    assert!(matches!(to(1), Some(Content::Probe(_))), "node 1 is probed");
     bare.hear(2, Body::Ack { push: back[0].1, scope: scope_0(), counts: true, nacks: vec![] });
     assert!(matches!(bare.answer(id), Some(Ok(Reply::Got { value: Some(_), .. }))));
     assert_eq!(bare.replicator.stats().read_repairs, 1);
@@ -561,7 +567,7 @@ fn scope_0() -> ostraca_ddata::replicator::wire::Scope {
 }
 
 #[test]
-fn a_read_from_too_few_names_who_did_not_answer() {
+fn read_timeout_names_the_missing_replicas() {
     let mut bare = Bare::of(5);
     let id = bare.ask(get("k", READ_MAJORITY));
     let request = bare.sent().into_iter().find_map(read).unwrap().1;
@@ -577,22 +583,22 @@ fn a_read_from_too_few_names_who_did_not_answer() {
 }
 
 #[test]
-fn an_update_that_changes_nothing_still_waits_for_a_majority_to_hold_it() {
+fn update_without_change_waits_for_a_majority() {
     let mut bare = Bare::of(3);
     let _ = bare.now(insert("k", "tea", To::Local));
     bare.sent();
     let id = bare.ask(crate::bare::change::<Words, _>("k", WRITE_MAJORITY, |_| Ok(())));
     let (push, entries) = bare.push_to_all(3);
-    assert!(matches!(entries[0].content, Content::Probe(_)), "a question, not the value");
+    assert!(matches!(entries[0].content, Content::Probe(_)), "a probe, not the value");
     assert_eq!(bare.answer(id), None);
     bare.hear(1, ack(push));
     assert!(matches!(bare.answer(id), Some(Ok(Reply::Updated { dots, .. })) if dots.is_empty()));
 }
 
-/// Joined with a change of its batch it would be acknowledged by who holds that, and need not hold what it
-/// found done before: a majority read would show what was removed.
+/// If it were joined with a change of its batch, replicas that hold that change would acknowledge
+/// it without holding the earlier removal, and a majority read would show the removed element.
 #[test]
-fn an_update_that_changes_nothing_waits_for_all_that_it_saw_also_beside_a_change() {
+fn update_without_change_is_probed_also_beside_a_change() {
     let remove = |to| crate::bare::change::<Words, _>("k", to, |set| set.remove("tea"));
     for first in [0, 1] {
         let mut bare = Bare::of(3);
@@ -609,18 +615,22 @@ fn an_update_that_changes_nothing_waits_for_all_that_it_saw_also_beside_a_change
                 [&entries[0].content, &entries[1].content],
                 [Content::Delta(_), Content::Probe(_)]
             ),
-            "the change, then the question: {entries:?}"
+            "the change, then the probe: {entries:?}"
         );
         bare.hear(1, Body::Ack { push, scope: scope_0(), counts: true, nacks: vec![] });
         assert!(matches!(bare.answer(ids[0]), Some(Ok(Reply::Updated { .. }))));
-        assert_eq!(bare.answer(ids[1]), None, "who holds the change may not hold the removal");
+        assert_eq!(
+            bare.answer(ids[1]),
+            None,
+            "a replica that holds the change may lack the removal"
+        );
         bare.hear(1, ack(push));
         assert!(matches!(bare.answer(ids[1]), Some(Ok(Reply::Updated { .. }))));
     }
 }
 
 #[test]
-fn an_update_that_changes_nothing_of_a_key_that_nobody_has_makes_no_key() {
+fn update_without_change_creates_no_key() {
     let mut bare = Bare::of(3);
     let remove = |to| crate::bare::change::<Words, _>("k", to, |set| set.remove("tea"));
     for to in [To::Local, WRITE_MAJORITY] {

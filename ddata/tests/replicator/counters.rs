@@ -1,5 +1,5 @@
-//! Counters that jump: a hostile member sends dots, totals and stamps near their maximum, and the
-//! next honest change must stay decodable.
+//! Numbers near their maximum: a hostile member sends dots, totals and stamps near the highest
+//! value, and the next honest change must still decode elsewhere.
 
 use ostraca_ddata::causal::COUNTER_MAX;
 use ostraca_ddata::clock::HybridTimestamp;
@@ -14,7 +14,7 @@ use crate::input::other;
 
 type Name = LWWRegister<String>;
 
-/// A value in which `raised` holds every dot up to `last`, and what `change` has made of it since.
+/// A value whose context contains every dot of `raised` up to `last`, after `change` was applied.
 fn near_last<T: DataType>(
     raised: ReplicaId,
     last: u64,
@@ -31,7 +31,7 @@ fn near_last<T: DataType>(
     }
     bytes.push(rest as u8);
     bytes.extend(&nothing_seen[3..]); // ... with no stray dots and nothing that lives
-    let mut value = Causal::decode(&bytes).expect("well formed");
+    let mut value = Causal::decode(&bytes).expect("the bytes are well formed");
     change(&mut value);
     value
 }
@@ -46,7 +46,7 @@ fn at(replica: ReplicaId, time: HybridTimestamp) -> Author {
     Author::new(replica, time)
 }
 
-/// What is answered to a write of this entry by member 1.
+/// The refusals in the answer to a write of this entry by member 1.
 fn answered(bare: &mut Bare, entry: Entry) -> Vec<(u32, Nack)> {
     bare.sent();
     bare.hear(1, Body::Write { push: 9, whole: true, entries: vec![entry].into() });
@@ -57,7 +57,7 @@ fn answered(bare: &mut Bare, entry: Entry) -> Vec<(u32, Nack)> {
     acks.flatten().collect()
 }
 
-/// Whether another member takes what this one pushes next.
+/// Whether another member accepts these entries, or asks for a repair.
 fn is_taken(entries: Vec<Entry>) -> bool {
     let mut third = other(2);
     let repaired = |nack: &Nack| matches!(nack, Nack::Lack(_)); // asks for the rest
@@ -69,7 +69,7 @@ fn is_taken(entries: Vec<Entry>) -> bool {
     nacks.flatten().all(|(_, nack)| repaired(&nack)) && third.replicator.stats().undecodable == 0
 }
 
-/// Makes an honest change here and gives what is pushed.
+/// Makes an honest change here and returns the pushed entries.
 fn pushed_change(bare: &mut Bare, key: &str) -> Vec<Entry> {
     bare.sent();
     bare.now(insert(key, "tea", To::Local)).expect("the change is made");
@@ -136,5 +136,5 @@ fn last_stamp_of_a_clock_does_not_block_a_register() {
     assert!(set.is_ok(), "{set:?}");
     assert!(is_taken(bare.pushes().remove(0).2));
     let value = bare.replicator.peek(&"k".into()).and_then(|value| value.get::<Name>());
-    assert_eq!(value.expect("it is there").get().expect("text"), Some("alice".to_owned()));
+    assert_eq!(value.expect("the register exists").get().expect("text"), Some("alice".to_owned()));
 }

@@ -1,5 +1,6 @@
-//! What is said to be delivered is, and what is under way comes to an end: flushes, answers that
-//! come before the end of their batch, acknowledgements by parts, configurations in between.
+//! Delivery of pushes: flushes end only when all peers hold the changes, and pushes end although
+//! requests are answered within their batch, acknowledgements cover parts, or configurations
+//! change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +16,15 @@ use ostraca_ddata::types::{LWWRegister, Term};
 use crate::bare::{Bare, ack, change, epoch_id, guarded, insert, peer};
 use crate::cluster::{WRITE_MAJORITY, first_epoch, millis, secs};
 
-/// What is younger is in nobody's sums, and so in no comparison.
+/// Younger changes are in no digest sums, and so in no comparison.
 const SETTLED: Duration = millis(100);
 
 fn flush(bare: &mut Bare) -> RequestId {
     bare.ask(Request::FlushChanges { within: secs(60) })
 }
 
-/// Answers every comparison asked for since it was last looked with "the same"; how many there were.
+/// Answers every comparison that was sent since the last call with `Same`, and returns their
+/// number.
 fn say_the_same(bare: &mut Bare) -> usize {
     let live = |(to, body)| match body {
         Body::Compare { session, at: At::Live, .. } => Some((to, session)),
@@ -37,10 +39,10 @@ fn say_the_same(bare: &mut Bare) -> usize {
     asked.len()
 }
 
-/// Found by reading: a comparison that began before a change had settled said nothing of it, and
-/// ended the flush that waited for it.
+/// Regression test: a comparison that started before a change had settled did not cover the change,
+/// but ended the flush that waited for it.
 #[test]
-fn an_equal_peer_has_not_what_was_changed_just_before_it_was_compared() {
+fn comparison_does_not_confirm_unsettled_changes() {
     let mut bare = Bare::of(2);
     bare.round_trips(millis(1));
     let _ = bare.now(insert("k", "tea", To::Local));
@@ -50,12 +52,12 @@ fn an_equal_peer_has_not_what_was_changed_just_before_it_was_compared() {
     while bare.replicator.stats().pushes_open > 0 {
         bare.pass(millis(1));
     }
-    assert!(bare.now.mono < changed + SETTLED, "given up while the change was young");
+    assert!(bare.now.mono < changed + SETTLED, "the push is given up before the change settles");
     let flush = flush(&mut bare);
-    say_the_same(&mut bare); // what was asked before is no news
+    say_the_same(&mut bare); // comparisons from before the flush
     bare.feed(Input::LinkUp(peer(1)));
     assert!(bare.now.mono < changed + SETTLED);
-    assert_eq!(say_the_same(&mut bare), 1, "whoever is back is compared with");
+    assert_eq!(say_the_same(&mut bare), 1, "a link that comes up starts a comparison");
     assert_eq!(bare.answer(flush), None, "the change was not in those sums");
     while say_the_same(&mut bare) == 0 || bare.now.mono < changed + 2 * SETTLED {
         bare.pass(millis(10));
@@ -64,39 +66,39 @@ fn an_equal_peer_has_not_what_was_changed_just_before_it_was_compared() {
 }
 
 #[test]
-fn what_was_changed_before_the_first_configuration_is_pushed_and_holds_up_a_flush() {
+fn changes_before_the_first_configuration_delay_a_flush() {
     let mut bare = Bare::of(0);
     let _ = bare.now(insert("k", "tea", To::Local));
-    assert_eq!(bare.pushes(), [], "there is nobody");
+    assert_eq!(bare.pushes(), [], "there are no peers");
     bare.found(first_epoch(3));
     let (push, entries) = bare.push_to_all(3);
     assert!(matches!(&entries[..], [entry] if entry.key.as_str() == "k"));
     let flush = flush(&mut bare);
     bare.hear(1, ack(push));
-    assert_eq!(bare.answer(flush), None, "one of two has it");
+    assert_eq!(bare.answer(flush), None, "one of two peers holds it");
     bare.hear(2, ack(push));
     assert_eq!(bare.answer(flush), Some(Ok(Reply::Flushed)));
 }
 
-/// Found by reading: a push whose request was answered within its own batch was never over.
+/// Regression test: a push whose request was answered within its own batch never ended.
 #[test]
-fn nobody_waits_for_a_request_that_was_answered_within_its_batch() {
+fn push_ends_if_its_request_is_answered_within_the_batch() {
     let mut bare = Bare::of(3);
     let id = RequestId(77);
     let all = |n| Peer { id: peer(n), stopping: false, reachable: true };
     bare.feed_all(vec![
         Input::Request { id, request: insert("k", "tea", To::To(1, secs(3))) },
-        Input::Members((0..3).map(all).collect()), // counts anew
+        Input::Members((0..3).map(all).collect()), // makes the replica count again
     ]);
     assert!(matches!(bare.answer(id), Some(Ok(Reply::Updated { .. }))));
     let (push, _) = bare.push_to_all(3);
     bare.hear(1, ack(push));
     bare.hear(2, ack(push));
-    assert_eq!(bare.replicator.stats().pushes_open, 0, "everybody has it");
+    assert_eq!(bare.replicator.stats().pushes_open, 0, "all peers hold it");
 }
 
 #[test]
-fn who_could_count_a_part_is_asked_again_for_the_rest() {
+fn partially_counted_ack_is_asked_again_for_the_rest() {
     let mut bare = Bare::of(3);
     let ids =
         bare.batch(vec![insert("a", "tea", WRITE_MAJORITY), insert("b", "tea", WRITE_MAJORITY)]);
@@ -113,19 +115,19 @@ fn who_could_count_a_part_is_asked_again_for_the_rest() {
         .pushes()
         .into_iter()
         .find(|(to, _, all)| *to == peer(2) && all.iter().any(|e| e.index == entries[1].index))
-        .expect("whoever could not count it is asked again");
-    assert_eq!(asked.len(), 1, "the other is answered: {asked:?}");
+        .expect("a peer whose answer did not count is asked again");
+    assert_eq!(asked.len(), 1, "only the uncounted entry is asked for: {asked:?}");
     let scope = Scope::Only(vec![entries[1].index]);
     bare.hear(2, Body::Ack { push: again, scope, counts: true, nacks: vec![] });
     assert_eq!(answered(&bare), 2);
 }
 
 #[test]
-fn who_waits_for_all_asks_all_of_the_next_configuration_too() {
+fn request_for_all_asks_all_members_after_an_install() {
     let config = Config { direct_push_limit: 2, ..Config::default() };
     let few = EpochSettings { voter_limit: 20, ..EpochSettings::default() };
     let members = (0..40).map(peer).collect();
-    let first = Arc::new(Epoch::founding(epoch_id(), members, few).expect("a valid one"));
+    let first = Arc::new(Epoch::founding(epoch_id(), members, few).expect("a valid configuration"));
     let mut bare = Bare::with(0, config);
     bare.found(first.clone());
     bare.ask(insert("k", "tea", To::All(secs(3))));
@@ -140,7 +142,7 @@ fn who_waits_for_all_asks_all_of_the_next_configuration_too() {
 }
 
 #[test]
-fn a_guarded_update_that_changes_nothing_asks_under_its_guard() {
+fn guarded_update_without_change_probes_with_its_guard() {
     type Home = LWWRegister<u32>;
     let mut bare = Bare::of(3);
     let _ = bare.now(change::<Home, _>("g-1", To::Local, |home| home.set(&1)));
@@ -148,6 +150,9 @@ fn a_guarded_update_that_changes_nothing_asks_under_its_guard() {
     let first = Term { number: 1, owner: peer(0) };
     bare.ask(guarded::<Home, _>(("g-", first), "g-1", WRITE_MAJORITY, |home| home.set_first(&2)));
     let (_, entries) = bare.push_to_all(3);
-    let guard = entries[0].guard.as_ref().expect("who knows the group would refuse it without");
+    let guard = entries[0]
+        .guard
+        .as_ref()
+        .expect("replicas that know the group refuse an entry without guard");
     assert_eq!((&guard.group, guard.term), (&Group::new("g-"), Some(first)));
 }
