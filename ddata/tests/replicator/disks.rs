@@ -1,5 +1,5 @@
-//! Disks: what is said when they fail, what must be on them before it is said, and what is done
-//! with what they give back.
+//! The durable store: failed writes, records that must be on disk before a message leaves, and the
+//! records that are loaded at the start.
 
 use ostraca_ddata::durable::{Record, StoreError};
 use ostraca_ddata::key::{Group, Pattern};
@@ -38,30 +38,30 @@ fn sealed(bare: &mut Bare) -> usize {
 }
 
 #[test]
-fn a_promise_that_the_disk_did_not_take_is_not_given_however_often_it_is_asked_for() {
+fn vote_is_not_sent_before_it_is_on_disk() {
     let epoch = EpochConfig { abandoned_after: secs(1_000), ..EpochConfig::default() };
     let mut bare = Bare::with(3, Config { epoch, ..on_disk() });
     seal(&mut bare);
     bare.stored(full());
     assert_eq!(sealed(&mut bare), 0);
     seal(&mut bare);
-    assert_eq!((sealed(&mut bare), bare.persists.len()), (0, 0), "it is not on disk yet");
+    assert_eq!((sealed(&mut bare), bare.persists.len()), (0, 0), "the vote is not on disk yet");
     bare.pass(secs(1));
-    assert_eq!(bare.persists.len(), 1, "it is written again");
+    assert_eq!(bare.persists.len(), 1, "the write is repeated");
     seal(&mut bare);
     bare.stored(full());
-    assert_eq!(sealed(&mut bare), 0, "and fails again");
+    assert_eq!(sealed(&mut bare), 0, "the write fails again");
     bare.pass(secs(1));
     seal(&mut bare);
-    assert_eq!(sealed(&mut bare), 0, "it is being written");
+    assert_eq!(sealed(&mut bare), 0, "the vote is being written");
     bare.stored(Ok(()));
-    assert_eq!(sealed(&mut bare), 1, "now it is safe");
+    assert_eq!(sealed(&mut bare), 1, "the vote is on disk");
     seal(&mut bare);
     assert_eq!(sealed(&mut bare), 1);
 }
 
 #[test]
-fn a_replica_whose_vote_the_disk_did_not_take_talks_on_and_counts_for_nobody() {
+fn replica_with_unwritten_vote_does_not_count() {
     let mut bare = Bare::joining(on_disk());
     bare.feed(Input::Found(first_epoch(3)));
     while !bare.persists.is_empty() {
@@ -70,7 +70,7 @@ fn a_replica_whose_vote_the_disk_did_not_take_talks_on_and_counts_for_nobody() {
     let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
     let (push, _) = bare.push_to_all(3);
     bare.hear(1, ack(push));
-    assert_eq!(bare.answer(id), None, "one of three: its own word does not count");
+    assert_eq!(bare.answer(id), None, "one of three: its own answer does not count");
     let mut other = Bare::named(peer(1), Config::default());
     other.found(first_epoch(3));
     other.ask(insert("k", "milk", WRITE_MAJORITY));
@@ -83,11 +83,11 @@ fn a_replica_whose_vote_the_disk_did_not_take_talks_on_and_counts_for_nobody() {
         });
         acks.collect::<Vec<_>>()
     };
-    assert_eq!(acks(&mut bare), [false], "held, and not counted");
+    assert_eq!(acks(&mut bare), [false], "merged, but not counted");
     assert!(bare.holds("k", "milk"));
     bare.pass(secs(1));
     bare.persist_all();
-    assert!(matches!(bare.answer(id), Some(Ok(_))), "it counts itself from now on");
+    assert!(matches!(bare.answer(id), Some(Ok(_))), "it counts itself once the vote is on disk");
     let alarms = bare.others.iter().filter(|o| matches!(o, Output::Alarm(_))).count();
     assert_eq!((alarms, bare.replicator.stats().store_failures > 0), (1, true));
 }
@@ -105,7 +105,7 @@ fn good() -> Vec<u8> {
 }
 
 #[test]
-fn a_record_that_does_not_decode_stops_the_replica_and_is_named() {
+fn undecodable_record_stops_the_replica_and_is_named() {
     let promise = |name: &str, number| {
         let term = Term { number, owner: peer(9) };
         Record::Promise { group: Group::new(name), term }
@@ -130,21 +130,25 @@ fn a_record_that_does_not_decode_stops_the_replica_and_is_named() {
         bare.feed(Input::Found(first_epoch(3)));
         bare.hear(1, Body::Compare { session: 1, at: At::Live, query: Query::Leaves(vec![1]) });
         bare.pass(secs(10));
-        assert_eq!((bare.sent(), &bare.persists[..]), (vec![], &[][..]), "it says nothing");
+        assert_eq!(
+            (bare.sent(), &bare.persists[..]),
+            (vec![], &[][..]),
+            "it sends and writes nothing"
+        );
         assert_eq!(bare.replicator.next_deadline(), None);
     }
 }
 
 #[test]
-fn what_was_written_is_loaded_and_served() {
+fn written_records_are_loaded_and_served() {
     let mut bare = Bare::unloaded(on_disk());
     bare.feed(Input::Loaded(vec![record("d1", "or-set", good())]));
     assert!(bare.holds("d1", "tea") && bare.others.is_empty());
 }
 
-// ── what must be on disk before it is said ──
+// ── records that must be on disk before a message leaves ──
 
-/// What another member, whose changes are real, pushes for such a word.
+/// The entries that another member pushes when it inserts this word.
 fn written(key: &str, word: &str) -> Vec<ostraca_ddata::replicator::wire::Entry> {
     let mut other = Bare::named(peer(1), Config::default());
     other.found(first_epoch(3));
@@ -153,21 +157,21 @@ fn written(key: &str, word: &str) -> Vec<ostraca_ddata::replicator::wire::Entry>
 }
 
 #[test]
-fn repairs_that_nobody_waits_for_are_written_to_disk() {
+fn unawaited_repairs_are_written_to_disk() {
     let mut bare = Bare::with(3, on_disk());
     bare.hear(1, Body::Write { push: 0, whole: true, entries: written("d1", "tea").into() });
     assert_eq!(bare.persists.len(), 1);
     bare.stored(Ok(()));
     bare.hear(1, Body::Write { push: 0, whole: true, entries: written("other", "tea").into() });
-    assert_eq!(bare.persists.len(), 0, "no durable key");
+    assert_eq!(bare.persists.len(), 0, "the key is not durable");
     let id = bare.ask(get("d2", READ_MAJORITY));
     let entry = Some(written("d2", "tea").remove(0).into());
     bare.hear(1, Body::ReadAnswer { request: id.0, counts: false, context: None, entry });
-    assert_eq!(bare.persists.len(), 1, "what a read brings, too");
+    assert_eq!(bare.persists.len(), 1, "a repair in a read answer is written, too");
 }
 
 #[test]
-fn a_sync_is_over_when_the_disk_has_it() {
+fn sync_ends_when_everything_is_on_disk() {
     let mut bare = Bare::joining(on_disk());
     let mut source = Bare::named(peer(1), Config::default());
     source.found(first_epoch(3));
@@ -206,8 +210,8 @@ fn a_sync_is_over_when_the_disk_has_it() {
         bare.stored(full());
     }
     bare.stored(Ok(()));
-    assert!(!synced(&bare), "the data are not");
-    assert!(!bare.persists.is_empty(), "they are written again");
+    assert!(!synced(&bare), "the data are not on disk");
+    assert!(!bare.persists.is_empty(), "the writes are repeated");
     bare.persist_all();
     assert!(synced(&bare));
 }

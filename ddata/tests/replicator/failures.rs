@@ -14,7 +14,7 @@
 //! | 2 `pruning-interval = off` cannot start | no such setting; nothing is pruned by a timer |
 //! | 3 overlapping prefixes | `subscriptions::known_failure_36_…` |
 //! | 4 subscribers leave their key behind | `subscription::tests::removed_subscriptions_free_all_state` |
-//! | 5 expiring durable keys | here, and `subscriptions::an_expired_durable_key_…` |
+//! | 5 expiring durable keys | here, and `subscriptions::expired_durable_key_…` |
 //! | 6 members that leave are not counted | a configuration counts, not what a node has seen: here |
 //! | 7 ten secondaries | here |
 //! | 8 acked and not stored after expiry | `propagation::known_failure_33_…` |

@@ -1,4 +1,4 @@
-//! Settings: how they read, and the floor under every majority.
+//! The serialized form of the settings, and the floor under every majority.
 
 use ostraca_ddata::key::{Group, Pattern};
 use ostraca_ddata::replicator::config::Config;
@@ -16,14 +16,14 @@ fn read(text: &str) -> Result<Config, serde_json::Error> {
 }
 
 #[test]
-fn the_default_settings_are_themselves_as_text() {
+fn default_settings_round_trip() {
     let text = serde_json::to_string(&Config::default()).unwrap();
     assert_eq!(read(&text).unwrap(), Config::default());
-    assert_eq!(read("{}").unwrap(), Config::default(), "what is left out has its default");
+    assert_eq!(read("{}").unwrap(), Config::default(), "a missing setting has its default");
 }
 
 #[test]
-fn settings_are_called_as_in_the_specification() {
+fn settings_have_the_documented_names() {
     let json: Json = serde_json::to_value(Config::default()).unwrap();
     let at =
         |path: &str| json.pointer(path).unwrap_or_else(|| panic!("no {path} in {json}")).clone();
@@ -45,11 +45,11 @@ fn settings_are_called_as_in_the_specification() {
     for (path, value) in expected {
         assert_eq!(at(path), value, "{path}");
     }
-    assert_eq!(json.pointer("/durable/write-behind-interval"), None, "off");
+    assert_eq!(json.pointer("/durable/write-behind-interval"), None, "no write-behind by default");
 }
 
 #[test]
-fn settings_of_ones_own_are_themselves_as_text_and_unknown_ones_are_refused() {
+fn custom_settings_round_trip_and_unknown_ones_are_refused() {
     let own = Config {
         gossip_interval: millis(1_500),
         majority_min_cap: 3,
@@ -76,13 +76,13 @@ fn settings_of_ones_own_are_themselves_as_text_and_unknown_ones_are_refused() {
 }
 
 #[test]
-fn the_floor_holds_for_majorities_of_reads_and_writes_and_not_for_fences() {
+fn majority_floor_applies_to_reads_and_writes_not_fences() {
     let mut bare = Bare::with(5, Config { majority_min_cap: 4, ..Config::default() });
     let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
     let (push, _) = bare.push_to_all(5);
     bare.hear(1, ack(push));
     bare.hear(2, ack(push));
-    assert_eq!(bare.answer(id), None, "three of five are a majority and below the floor");
+    assert_eq!(bare.answer(id), None, "three of five are a majority, but below the floor");
     bare.hear(3, ack(push));
     assert!(matches!(bare.answer(id), Some(Ok(_))));
 
@@ -104,7 +104,7 @@ fn the_floor_holds_for_majorities_of_reads_and_writes_and_not_for_fences() {
 }
 
 #[test]
-fn sums_have_a_secret_seed_though_the_founder_named_none() {
+fn digest_seed_is_derived_if_the_founder_gave_none() {
     let seed = |ids: &[usize]| {
         let members = ids.iter().map(|n| peer(*n)).collect();
         Epoch::founding(epoch_id(), members, EpochSettings::default()).unwrap().digest_seed()

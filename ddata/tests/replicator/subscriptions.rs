@@ -1,4 +1,4 @@
-//! Who is told what: subscriptions, expiry, pages of keys, counts, flushes (P58, M11, M12, M27).
+//! Subscriptions, expiry, pages of keys, counts of replicas and flushes (P58, M27).
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ fn subscribe(bare: &mut Bare, id: u64, pattern: &str) -> SubscriptionId {
     subscription
 }
 
-/// What subscribers of a bare machine were told since this was last asked: whom, key, words.
+/// The notices since the last call, as (subscription, key, number of words).
 fn told(bare: &mut Bare) -> Vec<(u64, String, Option<usize>)> {
     let notify = |output| match output {
         Output::Notify { subscription, notice } => Some((subscription.0, notice)),
@@ -52,7 +52,7 @@ fn delete(key: &str) -> Request {
 }
 
 #[test]
-fn the_current_value_comes_first_then_changes_then_the_deletion() {
+fn notices_are_current_value_then_changes_then_deletion() {
     let mut bare = Bare::of(1);
     let _ = bare.now(insert("k", "tea", To::Local));
     subscribe(&mut bare, 1, "k");
@@ -66,7 +66,7 @@ fn the_current_value_comes_first_then_changes_then_the_deletion() {
 }
 
 #[test]
-fn a_subscription_to_nothing_is_told_when_there_is_something() {
+fn subscription_to_an_absent_key_sees_its_first_value() {
     let mut bare = Bare::of(1);
     subscribe(&mut bare, 1, "k");
     let _ = bare.now(delete("k"));
@@ -76,7 +76,7 @@ fn a_subscription_to_nothing_is_told_when_there_is_something() {
 }
 
 #[test]
-fn known_failure_36_all_overlapping_prefixes_and_the_exact_key_are_told() {
+fn known_failure_36_overlapping_prefixes_are_all_notified() {
     let mut bare = Bare::of(1);
     for (id, pattern) in [(1, "a*"), (2, "ab*"), (3, "abc"), (4, "*"), (5, "b*")] {
         subscribe(&mut bare, id, pattern);
@@ -88,7 +88,7 @@ fn known_failure_36_all_overlapping_prefixes_and_the_exact_key_are_told() {
 }
 
 #[test]
-fn p58_a_prefix_gets_what_is_there_and_new_keys_and_nothing_after_it_ends() {
+fn p58_prefix_subscription_sees_present_and_new_keys() {
     let mut bare = Bare::of(1);
     for key in ["shard-2", "shard-1", "other"] {
         let _ = bare.now(insert(key, "tea", To::Local));
@@ -104,7 +104,7 @@ fn p58_a_prefix_gets_what_is_there_and_new_keys_and_nothing_after_it_ends() {
 }
 
 #[test]
-fn one_subscriber_of_a_pattern_leaves_and_the_others_stay() {
+fn unsubscribe_keeps_others_of_the_same_pattern() {
     let mut bare = Bare::of(1);
     for (id, pattern) in [(1, "k*"), (2, "k*"), (3, "k")] {
         subscribe(&mut bare, id, pattern);
@@ -119,17 +119,17 @@ fn one_subscriber_of_a_pattern_leaves_and_the_others_stay() {
 }
 
 #[test]
-fn a_batch_of_changes_of_a_key_is_one_event() {
+fn changes_of_a_key_in_one_batch_are_one_notice() {
     let mut bare = Bare::of(1);
     subscribe(&mut bare, 1, "k");
     bare.batch((0..50).map(|n| insert("k", &n.to_string(), To::Local)).collect());
     assert_eq!(told(&mut bare), [event(1, "k", Some(50))]);
     bare.batch(vec![insert("x", "tea", To::Local), delete("x")]);
-    assert_eq!(told(&mut bare), [], "nobody subscribes to x");
+    assert_eq!(told(&mut bare), [], "there is no subscription to x");
 }
 
 #[test]
-fn an_interval_coalesces_and_the_latest_value_is_told() {
+fn interval_coalesces_to_the_latest_value() {
     let notify_subscribers_interval = millis(500);
     let mut bare = Bare::with(1, Config { notify_subscribers_interval, ..Config::default() });
     subscribe(&mut bare, 1, "k*");
@@ -141,11 +141,11 @@ fn an_interval_coalesces_and_the_latest_value_is_told() {
     bare.pass(millis(100));
     assert_eq!(told(&mut bare), [event(1, "k", Some(4))]);
     bare.pass(secs(5));
-    assert_eq!(told(&mut bare), [], "once");
+    assert_eq!(told(&mut bare), [], "the value is reported once");
 }
 
 #[test]
-fn a_newcomer_in_mid_interval_hears_of_the_deletion_too() {
+fn subscriber_in_mid_interval_sees_the_deletion() {
     let notify_subscribers_interval = millis(500);
     let mut bare = Bare::with(1, Config { notify_subscribers_interval, ..Config::default() });
     subscribe(&mut bare, 1, "k");
@@ -161,7 +161,7 @@ fn a_newcomer_in_mid_interval_hears_of_the_deletion_too() {
 }
 
 #[test]
-fn a_change_that_reads_the_same_is_no_event() {
+fn change_that_reads_the_same_is_not_notified() {
     let mut cluster = Plan::of(3).start();
     let set = |text: &'static str| {
         move |register: &mut ostraca_ddata::types::edit::Edit<'_, Register>| register.set(text)
@@ -179,7 +179,7 @@ fn a_change_that_reads_the_same_is_no_event() {
 }
 
 #[test]
-fn an_event_says_which_keys_of_a_map_have_changed() {
+fn notice_tells_which_map_keys_have_changed() {
     let mut bare = Bare::of(1);
     type Map = LWWMap<u32, u32>;
     let put = |key: u32, value: u32| {
@@ -196,7 +196,7 @@ fn an_event_says_which_keys_of_a_map_have_changed() {
     let mut changed: Vec<u32> =
         value.keys_changed_since(before.as_ref()).iter().map(|key| key.decode().unwrap()).collect();
     changed.sort_unstable();
-    assert_eq!(changed, [7, 2_000], "9 was written and reads the same");
+    assert_eq!(changed, [7, 2_000], "key 9 was written and reads the same");
     let old = |key: &u32| before.as_ref().and_then(Value::get::<Map>).unwrap().get(key).unwrap();
     assert_eq!((old(&7), old(&2_000)), (Some(0), None));
     assert_eq!(value.get::<Map>().unwrap().get(&7).unwrap(), Some(1));
@@ -204,13 +204,13 @@ fn an_event_says_which_keys_of_a_map_have_changed() {
 }
 
 #[test]
-fn m27_remote_changes_are_told_also_to_who_subscribed_before_joining() {
+fn m27_subscription_before_joining_sees_remote_changes() {
     let mut cluster = Plan { nodes: 3, started: 3, ..Plan::of(2) }.start();
     let early = cluster.subscribe(2, "k*");
     cluster.write::<Words, _>(0, "k1", WRITE_MAJORITY, |set| set.insert("tea")).unwrap();
     cluster.write::<Words, _>(0, "x", WRITE_MAJORITY, |set| set.insert("tea")).unwrap();
     cluster.run(secs(2));
-    assert_eq!(cluster.notices(early), [], "it knows nobody");
+    assert_eq!(cluster.notices(early), [], "the node knows no peers");
     cluster.introduce();
     cluster.propose(0, Change { join: vec![replica(2, 1)], ..Change::default() });
     cluster.run(secs(5));
@@ -228,7 +228,7 @@ fn m27_remote_changes_are_told_also_to_who_subscribed_before_joining() {
 }
 
 #[test]
-fn a_subscriber_that_reads_nothing_stops_nobody() {
+fn slow_subscriber_delays_nothing() {
     // Notices are outputs: the machine keeps none of them.
     let mut bare = Bare::of(1);
     subscribe(&mut bare, 1, "k");
@@ -236,7 +236,7 @@ fn a_subscriber_that_reads_nothing_stops_nobody() {
         let _ = bare.now(insert("k", &(n % 10).to_string(), To::Local));
     }
     let events = told(&mut bare);
-    assert_eq!(events.len(), 10, "elements that are there already change nothing to a reader");
+    assert_eq!(events.len(), 10, "inserting a present element changes nothing for a reader");
     assert!(bare.replicator.next_deadline_is_far(&bare.now));
 }
 
@@ -266,7 +266,7 @@ fn holders(cluster: &Cluster, key: &str) -> usize {
 }
 
 #[test]
-fn m27_a_key_that_nobody_uses_goes_everywhere_and_can_be_used_again() {
+fn m27_unused_key_expires_everywhere_and_is_reusable() {
     cov_mark::check!(key_expired);
     let mut cluster = Plan { config: expiring(secs(4)), ..Plan::of(3) }.start();
     let subscription = cluster.subscribe(1, "s*");
@@ -274,7 +274,7 @@ fn m27_a_key_that_nobody_uses_goes_everywhere_and_can_be_used_again() {
         tea(&mut cluster, 0, key);
     }
     cluster.run(secs(3));
-    assert_eq!(holders(&cluster, "s1"), 3, "not before its time");
+    assert_eq!(holders(&cluster, "s1"), 3, "the key has not expired yet");
     cluster.run(secs(6));
     assert_eq!((holders(&cluster, "s1"), holders(&cluster, "other")), (0, 3));
     let last = cluster.notices(subscription).pop();
@@ -288,7 +288,7 @@ fn m27_a_key_that_nobody_uses_goes_everywhere_and_can_be_used_again() {
 }
 
 #[test]
-fn reads_on_any_one_node_keep_a_key_alive_on_all() {
+fn reads_on_one_node_keep_a_key_alive() {
     for reader in 0..3 {
         let mut cluster = Plan { config: expiring(secs(4)), ..Plan::of(3) }.start();
         tea(&mut cluster, 0, "s1");
@@ -302,7 +302,7 @@ fn reads_on_any_one_node_keep_a_key_alive_on_all() {
 }
 
 #[test]
-fn clocks_an_hour_apart_expire_nothing_early_and_nothing_late() {
+fn clocks_an_hour_apart_do_not_affect_expiry() {
     let faults = Faults { wall_skew: secs(3_600), ..Faults::none() };
     let mut cluster = Plan { config: expiring(secs(4)), faults, ..Plan::of(3) }.start();
     tea(&mut cluster, 0, "s1");
@@ -317,8 +317,8 @@ fn clocks_an_hour_apart_expire_nothing_early_and_nothing_late() {
 }
 
 #[test]
-fn a_change_that_is_concurrent_with_the_expiry_survives() {
-    // Whoever owns the key sits on one side and does not hear of the change on the other.
+fn change_concurrent_with_expiry_survives() {
+    // The owner of the key is on one side and does not receive the change made on the other.
     for writer in 0..3 {
         let mut cluster = Plan { config: expiring(secs(4)), ..Plan::of(3) }.start();
         tea(&mut cluster, 0, "s1");
@@ -339,8 +339,8 @@ fn a_change_that_is_concurrent_with_the_expiry_survives() {
 }
 
 #[test]
-fn a_new_owner_of_a_key_waits_for_the_others_reports() {
-    // The key is used by reads on node 0 only; owners come and go.
+fn new_owner_of_a_key_waits_for_reports() {
+    // The keys are used by reads on node 0 only; their owners change.
     let mut cluster =
         Plan { nodes: 4, started: 4, config: expiring(secs(4)), ..Plan::of(4) }.start();
     cluster.introduce();
@@ -363,7 +363,7 @@ fn a_new_owner_of_a_key_waits_for_the_others_reports() {
     assert_eq!(cluster.node(0).replicator.epochs().installed().unwrap().members().len(), 2);
 }
 
-/// Reports of uses sent just now: to whom, of which keys.
+/// The reports of uses sent since the last call, by receiver.
 fn reports(bare: &mut Bare) -> BTreeMap<ReplicaId, Vec<(KeyName, u64)>> {
     let mut reports = BTreeMap::<_, Vec<_>>::new();
     for (to, body) in bare.sent() {
@@ -375,7 +375,7 @@ fn reports(bare: &mut Bare) -> BTreeMap<ReplicaId, Vec<(KeyName, u64)>> {
 }
 
 #[test]
-fn a_use_is_reported_again_until_the_keys_owner_knows_it() {
+fn use_is_reported_again_until_the_owner_knows_it() {
     let mut bare = Bare::with(3, expiring(secs(4)));
     let keys: Vec<String> = (0..20).map(|n| format!("s{n}")).collect();
     for key in &keys {
@@ -395,18 +395,18 @@ fn a_use_is_reported_again_until_the_keys_owner_knows_it() {
     let names = |keys: &[(KeyName, u64)]| keys.iter().map(|(k, _)| k.clone()).collect::<Vec<_>>();
     let again = seconds(&mut bare);
     for (owner, keys) in &first {
-        assert_eq!(names(keys), names(&again[owner]), "nobody has said that it knows");
+        assert_eq!(names(keys), names(&again[owner]), "no owner has answered yet");
     }
-    bare.hear(1, Body::Known(first[&peer(1)].clone())); // it heard of the first report only
-    bare.hear(2, Body::Known(first[&peer(1)].clone())); // they are not its keys
+    bare.hear(1, Body::Known(first[&peer(1)].clone())); // the owner has got the first report only
+    bare.hear(2, Body::Known(first[&peer(1)].clone())); // node 2 does not own these keys
     let third = seconds(&mut bare);
     assert_eq!(third.keys().collect::<Vec<_>>(), [&peer(2)]);
     let _ = bare.now(get(first[&peer(1)][0].0.as_str(), Read::Local));
-    assert!(seconds(&mut bare).contains_key(&peer(1)), "a later use is news");
+    assert!(seconds(&mut bare).contains_key(&peer(1)), "a later use is reported");
 }
 
 #[test]
-fn who_owns_a_key_answers_reports_of_its_use() {
+fn owner_of_a_key_answers_reports_of_its_use() {
     let mut bare = Bare::with(3, expiring(secs(4)));
     let keys: Vec<KeyName> = (0..20).map(|n| KeyName::new(&format!("s{n}"))).collect();
     for key in &keys {
@@ -418,7 +418,7 @@ fn who_owns_a_key_answers_reports_of_its_use() {
     let [(to, Body::Known(known))] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!(*to, peer(1));
     assert!((1..20).contains(&known.len()), "its own keys only: {}", known.len());
-    assert!(known.iter().all(|(_, age)| *age == 0), "it has used them just now itself");
+    assert!(known.iter().all(|(_, age)| *age == 0), "it has just used them itself");
 }
 
 #[test]
@@ -440,11 +440,11 @@ fn guarded_keys_never_expire() {
     cluster.run(secs(20));
     assert_eq!(holders(&cluster, "s1"), 0);
     assert!((0..3).all(|n| cluster.held::<LWWRegister<u32>>(n, "s-home-1").is_some()));
-    assert_eq!(holders(&cluster, "s-home-0"), 3, "older than its group, and guarded by now");
+    assert_eq!(holders(&cluster, "s-home-0"), 3, "a key older than its group is guarded, too");
 }
 
 #[test]
-fn an_expired_durable_key_does_not_come_back_from_the_disk() {
+fn expired_durable_key_does_not_return_from_disk() {
     let config = Config { durable_keys: vec![Pattern::new("*")], ..expiring(secs(2)) };
     let mut cluster = Plan { config, ..Plan::of(3) }.start();
     tea(&mut cluster, 0, "s1");
@@ -458,7 +458,7 @@ fn an_expired_durable_key_does_not_come_back_from_the_disk() {
     assert_eq!(holders(&cluster, "s1"), 0);
     assert!(
         (0..3).all(|n| cluster.node(n).replicator.peek(&"s1".into()).is_some()),
-        "its context is"
+        "its context is kept"
     );
 }
 
@@ -472,7 +472,7 @@ fn page(bare: &mut Bare, prefix: &str, after: Option<&str>, limit: usize) -> Vec
 }
 
 #[test]
-fn keys_come_in_pages_in_the_order_of_their_names_without_deleted_ones() {
+fn keys_are_paged_by_name_without_deleted_ones() {
     let mut bare = Bare::of(1);
     for key in ["b2", "a", "b1", "c", "b3", "b4"] {
         let _ = bare.now(insert(key, "tea", To::Local));
@@ -489,7 +489,7 @@ fn keys_come_in_pages_in_the_order_of_their_names_without_deleted_ones() {
 }
 
 #[test]
-fn the_count_of_replicas_is_0_while_loading_or_unjoined() {
+fn replica_count_is_0_while_loading_or_unjoined() {
     let config = Config { durable_keys: vec![Pattern::new("*")], ..Config::default() };
     let mut bare = Bare::unloaded(config.clone());
     assert_eq!(bare.now(Request::ReplicaCount), Ok(Reply::ReplicaCount(0)));
@@ -501,7 +501,7 @@ fn the_count_of_replicas_is_0_while_loading_or_unjoined() {
 }
 
 #[test]
-fn a_flush_is_over_when_every_replica_has_every_change_made_before_it() {
+fn flush_ends_when_all_replicas_hold_earlier_changes() {
     let mut cluster = Plan::of(3).start();
     for n in 0..50 {
         cluster.update::<PNCounter, _>(0, &format!("k{n}"), To::Local, |count| count.add(1));
@@ -514,11 +514,11 @@ fn a_flush_is_over_when_every_replica_has_every_change_made_before_it() {
     cluster.crash(2);
     cluster.update::<PNCounter, _>(0, "k0", To::Local, |count| count.add(1));
     let flush = cluster.ask(0, Request::FlushChanges { within: secs(5) });
-    assert!(cluster.answer(flush).is_err(), "2 does not have it");
+    assert!(cluster.answer(flush).is_err(), "node 2 does not hold it");
 }
 
 #[test]
-fn a_flush_with_nothing_to_deliver_is_over_at_once() {
+fn flush_without_pending_changes_ends_at_once() {
     let mut bare = Bare::of(3);
     assert_eq!(bare.now(Request::FlushChanges { within: secs(1) }), Ok(Reply::Flushed));
     let writes = |(_, body): &_| matches!(body, Body::Write { .. });
