@@ -1,5 +1,5 @@
-//! A replica that was removed: what it has under way ends at once, and what others ask it or what
-//! it asks others as one that is no member counts for nothing.
+//! A replica that was removed, and messages of nodes that are no members: open requests of a
+//! removed replica end at once, and questions and answers of non-members have no effect.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ fn fence(number: u64) -> Request {
 }
 
 #[test]
-fn what_an_excluded_replica_has_under_way_ends_at_once_and_says_why() {
+fn excluded_replica_ends_all_requests_at_once() {
     let mut bare = Bare::of(5);
     let ids = [
         bare.ask(insert("k", "tea", WRITE_MAJORITY)),
@@ -28,7 +28,7 @@ fn what_an_excluded_replica_has_under_way_ends_at_once_and_says_why() {
         bare.ask(fence(1)),
         bare.ask(Request::FlushChanges { within: secs(3) }),
     ];
-    assert!(ids.iter().all(|id| bare.answer(*id).is_none()), "they wait");
+    assert!(ids.iter().all(|id| bare.answer(*id).is_none()), "all requests are open");
     let leave = vec![peer(0)];
     let next = first_epoch(5).next(&Change { leave, ..Change::default() }).unwrap();
     let epoch = next.id();
@@ -39,19 +39,19 @@ fn what_an_excluded_replica_has_under_way_ends_at_once_and_says_why() {
     }
     assert_eq!(bare.replicator.stats().requests_pending, 0);
     let refused = bare.now(insert("k", "milk", WRITE_MAJORITY));
-    assert_eq!(refused, Err(RequestError::NotJoined), "and nothing begins any more");
+    assert_eq!(refused, Err(RequestError::NotJoined), "no new request starts");
     assert!(bare.now(insert("k", "rum", To::Local)).is_ok());
     bare.sent();
     bare.pass(secs(60));
     let asked =
         |body: &Body| matches!(body, Body::Read { .. } | Body::Fence { .. } | Body::Compare { .. });
-    assert!(!bare.sent().iter().any(|(_, body)| asked(body)), "it asks nobody anything");
+    assert!(!bare.sent().iter().any(|(_, body)| asked(body)), "it sends no questions");
 }
 
 #[test]
-fn a_fence_of_who_is_no_member_is_not_promised() {
+fn fence_of_a_non_member_is_not_promised() {
     let mut bare = Bare::of(3);
-    bare.members(4, &[], &[]); // 3 is known and in no configuration
+    bare.members(4, &[], &[]); // node 3 is known, but in no configuration
     let ask = |n| {
         let (group, term) = (Group::new("g-"), Term { number: 1, owner: peer(n) });
         Body::Fence { request: 1, group, term, held: vec![] }
@@ -63,7 +63,7 @@ fn a_fence_of_who_is_no_member_is_not_promised() {
 }
 
 #[test]
-fn a_refusal_of_who_is_no_voter_ends_no_fence() {
+fn refusal_of_a_non_voter_ends_no_fence() {
     let mut bare = Bare::of(3);
     bare.members(4, &[], &[]);
     let id = bare.ask(fence(1));
@@ -74,9 +74,10 @@ fn a_refusal_of_who_is_no_voter_ends_no_fence() {
     assert_eq!(bare.answer(id), Some(Err(RequestError::Fenced { current, nowhere: false })));
 }
 
-/// The others may have died right after they decided it: without this nobody says anything.
+/// The others may have crashed right after they decided the configuration. Without this message all
+/// nodes would stay silent.
 #[test]
-fn a_joiner_that_knows_a_configuration_tells_it_to_whoever_is_in_it() {
+fn joiner_sends_the_configuration_to_its_members() {
     let mut bare = Bare::joining(Config::default());
     bare.hear(1, Body::Epoch(EpochMessage::Install { epoch: of_the_others() }));
     assert!(!bare.replicator.epochs().is_member());
@@ -88,7 +89,7 @@ fn a_joiner_that_knows_a_configuration_tells_it_to_whoever_is_in_it() {
     };
     let sent = bare.sent();
     assert!(sent.iter().any(tells), "{sent:?}");
-    assert!(sent.len() <= 20, "now and then: {}", sent.len());
+    assert!(sent.len() <= 20, "too many messages in 10 s: {}", sent.len());
 }
 
 fn of_the_others() -> Arc<Epoch> {

@@ -1,5 +1,5 @@
-//! Bad input: what does not decode, lies, comes twice, late, from strangers, or never ends. It is
-//! counted, changes nothing, and stops nobody.
+//! Invalid input: messages that do not decode, lie, come twice, late, from strangers, or never end.
+//! They are counted, change nothing, and do not disturb other messages.
 
 use ostraca_ddata::causal::{COUNTER_MAX, CausalContext, DotSet, Run};
 use ostraca_ddata::clock::WallTime;
@@ -25,7 +25,7 @@ pub fn junk() -> Bytes {
     vec![0xff, 0x00, 0x13, 0x37].into()
 }
 
-/// Bytes that are no context: the field's own encoding, made of a context and spoiled.
+/// A context field whose bytes do not decode as a context.
 pub fn false_context() -> ContextBytes {
     rmp_serde::from_slice(&rmp_serde::to_vec(&junk()).unwrap()).unwrap()
 }
@@ -46,14 +46,14 @@ fn false_held() -> Held {
     Held { key: "k".into(), context: false_context() }
 }
 
-/// Another member, whose changes are real.
+/// Another member, for making valid entries.
 pub fn other(n: usize) -> Bare {
     let mut bare = Bare::named(peer(n), Config::default());
     bare.found(first_epoch(5));
     bare
 }
 
-/// The entries of what another member pushes when asked this.
+/// The entries that a member pushes for a request.
 pub fn pushed(bare: &mut Bare, request: Request) -> Vec<Entry> {
     bare.sent();
     bare.ask(request);
@@ -64,7 +64,7 @@ fn dump(bare: &Bare) -> Vec<(KeyName, ostraca_ddata::data::Value)> {
     bare.replicator.dump().map(|(key, value)| (key.clone(), value)).collect()
 }
 
-/// The nacks of the only acknowledgement sent.
+/// The refusals in the last acknowledgement sent.
 fn nacks(bare: &mut Bare) -> Vec<(u32, Nack)> {
     let acks = bare.sent().into_iter().filter_map(|(_, body)| match body {
         Body::Ack { nacks, .. } => Some(nacks),
@@ -73,7 +73,7 @@ fn nacks(bare: &mut Bare) -> Vec<(u32, Nack)> {
     acks.last().expect("an acknowledgement")
 }
 
-/// A message of each kind with something in it that does not decode, and how much of it counts.
+/// Messages with parts that do not decode, each with the number that `undecodable` must count.
 fn undecodable() -> Vec<(Body, u64)> {
     let at = At::Live;
     let delta = |content| write(vec![entry("k", "or-set", content)]);
@@ -123,14 +123,14 @@ fn undecodable() -> Vec<(Body, u64)> {
                 answer: Answer::Keys { held: vec![false_held()], upto: 3 }.into(),
                 promises: vec![],
             },
-            0, // nobody asked
+            0, // no question is open
         ),
         (Body::Part { transfer: 1, total: 4, offset: 0, bytes: junk() }, 0),
     ]
 }
 
 #[test]
-fn bytes_that_do_not_decode_are_counted_in_every_place_and_change_nothing() {
+fn undecodable_parts_are_counted_and_change_nothing() {
     for (body, counted) in undecodable() {
         let mut bare = Bare::of(5);
         let _ = bare.now(insert("k", "tea", To::Local));
@@ -144,7 +144,7 @@ fn bytes_that_do_not_decode_are_counted_in_every_place_and_change_nothing() {
 }
 
 #[test]
-fn what_does_not_decode_is_refused_by_name_and_alarmed_once_a_minute() {
+fn undecodable_entry_is_refused_and_alarmed_once_a_minute() {
     let mut bare = Bare::of(3);
     for _ in 0..3 {
         bare.hear(1, write(vec![entry("k", "or-set", Content::Delta(junk()))]));
@@ -158,7 +158,7 @@ fn what_does_not_decode_is_refused_by_name_and_alarmed_once_a_minute() {
 }
 
 #[test]
-fn a_type_that_is_unknown_here_is_refused_and_counted_apart() {
+fn unknown_type_is_refused_and_counted_separately() {
     let mut bare = Bare::of(3);
     bare.hear(1, write(vec![entry("k", "or-bag", Content::Delta(junk()))]));
     assert_eq!(nacks(&mut bare), [(0, Nack::Undecodable)]);
@@ -167,7 +167,7 @@ fn a_type_that_is_unknown_here_is_refused_and_counted_apart() {
 }
 
 #[test]
-fn one_false_entry_does_not_hold_up_the_others_of_its_message() {
+fn undecodable_entry_does_not_block_others_of_its_message() {
     let mut entries = pushed(&mut other(1), insert("good", "tea", To::Local));
     entries[0].index = 1;
     entries.insert(0, entry("bad", "or-set", Content::Delta(junk())));
@@ -178,7 +178,7 @@ fn one_false_entry_does_not_hold_up_the_others_of_its_message() {
 }
 
 #[test]
-fn another_type_under_a_key_is_refused_here_and_from_peers() {
+fn wrong_type_is_refused_from_program_and_peers() {
     let mut bare = Bare::of(3);
     let _ = bare.now(insert("k", "tea", To::Local));
     let wrong = |expected| Err(RequestError::WrongType { expected, found: Shape::ORSet });
@@ -199,7 +199,7 @@ fn another_type_under_a_key_is_refused_here_and_from_peers() {
 }
 
 #[test]
-fn a_majority_read_of_two_types_is_not_taken_for_agreement() {
+fn read_answer_of_another_type_does_not_count() {
     let mut bare = Bare::of(3);
     let _ = bare.now(insert("k", "tea", To::Local));
     let add = change::<PNCounter, _>("k", To::Local, |count| count.add(1));
@@ -209,7 +209,7 @@ fn a_majority_read_of_two_types_is_not_taken_for_agreement() {
     let request = id.0;
     let (context, entry) = (Some(no_context()), Some(theirs.into()));
     bare.hear(1, Body::ReadAnswer { request, counts: true, context, entry });
-    assert_eq!(bare.answer(id), None, "that answer says nothing about a set");
+    assert_eq!(bare.answer(id), None, "an answer of another type does not count");
     bare.hear(2, Body::ReadAnswer { request, counts: true, context: None, entry: None });
     assert!(matches!(bare.answer(id), Some(Ok(Reply::Got { value: Some(_), .. }))));
 }
@@ -221,7 +221,7 @@ fn small() -> Config {
 }
 
 #[test]
-fn a_local_update_that_is_too_large_changes_nothing_and_merges_go_on() {
+fn too_large_update_is_refused_and_merges_continue() {
     let mut bare = Bare::with(3, small());
     let mut large = Bare::named(peer(1), Config::default());
     large.found(first_epoch(3));
@@ -242,18 +242,18 @@ fn a_local_update_that_is_too_large_changes_nothing_and_merges_go_on() {
     for n in 0..15 {
         let word = format!("{n}{}", "x".repeat(1_000));
         let remove = change::<Words, _>("k", To::Local, move |set| set.remove(&word));
-        assert!(bare.now(remove).is_ok(), "what makes it smaller is allowed");
+        assert!(bare.now(remove).is_ok(), "changes that shrink the value are allowed");
     }
     assert!(bare.now(insert("k", "tea", To::Local)).is_ok(), "there is room again");
 }
 
 #[test]
-fn a_large_register_can_be_overwritten_for_ever() {
+fn large_register_can_be_overwritten_without_limit() {
     let mut bare = Bare::with(1, small());
     for n in 0..50 {
         let text = format!("{n}{}", "x".repeat(7_000));
         let set = change::<LWWRegister<String>, _>("k", To::Local, move |r| r.set(&text));
-        assert!(bare.now(set).is_ok(), "write {n}: its size is 7 kB after each");
+        assert!(bare.now(set).is_ok(), "write {n}: the value has 7 kB after each write");
     }
     let text = "x".repeat(11_000);
     let set = change::<LWWRegister<String>, _>("k", To::Local, move |r| r.set(&text));
@@ -261,13 +261,13 @@ fn a_large_register_can_be_overwritten_for_ever() {
 }
 
 #[test]
-fn only_what_is_large_is_alarmed_as_large() {
+fn alarm_measures_the_value_not_its_history() {
     let mut bare = Bare::with(1, small());
     for n in 0..1_000 {
         let text = format!("{n}{}", "x".repeat(100));
         let _ = bare.now(change::<LWWRegister<String>, _>("k", To::Local, move |r| r.set(&text)));
     }
-    assert_eq!(bare.others, [], "a hundred bytes, a thousand times");
+    assert_eq!(bare.others, [], "a value of a hundred bytes was written a thousand times");
     let text = "x".repeat(6_000);
     let _ = bare.now(change::<LWWRegister<String>, _>("k", To::Local, move |r| r.set(&text)));
     let [Output::Alarm(Alarm::LargeValue { bytes, .. })] = bare.others[..] else {
@@ -277,7 +277,7 @@ fn only_what_is_large_is_alarmed_as_large() {
 }
 
 #[test]
-fn names_that_are_too_long_are_refused_here_and_from_peers() {
+fn too_long_names_are_refused_from_program_and_peers() {
     let mut bare = Bare::of(3);
     let longest = "k".repeat(KEY_BYTES_MAX);
     assert!(bare.now(insert(&longest, "tea", To::Local)).is_ok());
@@ -318,7 +318,7 @@ fn register(bare: &Bare, key: &str) -> LWWRegister<String> {
     bare.replicator.peek(&key.into()).unwrap().get().unwrap()
 }
 
-/// What a member whose clock is so far ahead writes into `k`.
+/// The entries that a member pushes which writes `k` with a clock this far ahead.
 fn stamped(millis_ahead: u64) -> Vec<Entry> {
     let mut ahead = other(1);
     ahead.now.wall = WallTime::from_millis(START + millis_ahead);
@@ -326,7 +326,7 @@ fn stamped(millis_ahead: u64) -> Vec<Entry> {
 }
 
 #[test]
-fn a_stamp_of_next_year_is_merged_counted_alarmed_and_not_adopted() {
+fn impossible_stamp_is_merged_and_alarmed_but_not_adopted() {
     let mut bare = Bare::of(3);
     bare.hear(1, write(stamped(YEAR)));
     assert_eq!(register(&bare, "k").get().unwrap().as_deref(), Some("from the future"));
@@ -336,14 +336,18 @@ fn a_stamp_of_next_year_is_merged_counted_alarmed_and_not_adopted() {
     };
     assert_eq!((from, ahead.as_secs() / 86_400), (peer(1), 365));
     let _ = bare.now(set("k", "now"));
-    assert_eq!(register(&bare, "k").get().unwrap().as_deref(), Some("now"), "it was seen");
+    assert_eq!(
+        register(&bare, "k").get().unwrap().as_deref(),
+        Some("now"),
+        "a later write wins over the value that it has seen"
+    );
     let _ = bare.now(set("other", "now"));
     let stamp = register(&bare, "other").stamp().unwrap().time.wall().as_millis();
-    assert!(stamp < START + 1_000, "one poisoned register poisons nothing else");
+    assert!(stamp < START + 1_000, "the stamp affects no other register");
 }
 
 #[test]
-fn a_clock_a_little_ahead_is_adopted_and_from_500_ms_on_it_is_named() {
+fn clock_ahead_is_adopted_and_reported_above_500_ms() {
     let mut bare = Bare::of(3);
     bare.hear(1, write(stamped(400)));
     assert_eq!(bare.others, []);
@@ -360,7 +364,8 @@ fn a_clock_a_little_ahead_is_adopted_and_from_500_ms_on_it_is_named() {
 
 // ── digests that lie ──
 
-/// Answers every question of a comparison with the same lie for a minute; messages it took.
+/// Answers every question of comparisons with `lie` for a minute, and returns the number of
+/// messages sent to the liar.
 fn lied_to(bare: &mut Bare, lie: impl Fn(&Query) -> Answer) -> usize {
     bare.sent();
     bare.feed(Input::LinkUp(peer(1)));
@@ -374,7 +379,7 @@ fn lied_to(bare: &mut Bare, lie: impl Fn(&Query) -> Answer) -> usize {
                 _ => None,
             });
             let Some((session, at, query)) = asked else { break };
-            assert!(messages < 20_000, "no end to it");
+            assert!(messages < 20_000, "the comparison does not end");
             let answer = lie(&query).into();
             bare.hear(1, Body::Compared { session, at, answer, promises: vec![] });
         }
@@ -394,7 +399,7 @@ fn forty_keys() -> Bare {
 }
 
 #[test]
-fn answers_that_make_no_sense_are_counted_and_the_comparison_ends() {
+fn senseless_answers_are_counted_and_end_the_comparison() {
     let lies: [fn(&Query) -> Answer; 8] = [
         |_| Answer::Tops(vec![1; 3]),
         |_| Answer::Tops(vec![]),
@@ -416,7 +421,7 @@ fn answers_that_make_no_sense_are_counted_and_the_comparison_ends() {
 }
 
 #[test]
-fn false_sums_and_contexts_repair_nothing_wrong_and_end() {
+fn false_sums_and_contexts_change_nothing_and_end() {
     let high = || {
         let mut dots = DotSet::new();
         dots.insert_run(Run { replica: peer(1), first: 1, last: 1_000 });
@@ -442,7 +447,7 @@ fn false_sums_and_contexts_repair_nothing_wrong_and_end() {
     let before = dump(&bare);
     let messages = lied_to(&mut bare, claims);
     assert!(messages < 20_000, "{messages}");
-    assert_eq!(dump(&bare), before, "claims bring nothing");
+    assert_eq!(dump(&bare), before, "claims without data change nothing");
     let stingy = |query: &Query| match query {
         Query::Keys(ranges) => Answer::Keys { held: vec![], upto: ranges[0].0 },
         Query::Want(_) => Answer::Entries { done: 1, entries: vec![] },
@@ -454,7 +459,7 @@ fn false_sums_and_contexts_repair_nothing_wrong_and_end() {
 }
 
 #[test]
-fn an_answer_to_an_earlier_question_answers_nothing() {
+fn answer_to_an_earlier_question_is_ignored() {
     let mut bare = forty_keys();
     bare.sent();
     bare.feed(Input::LinkUp(peer(1)));
@@ -475,14 +480,14 @@ fn an_answer_to_an_earlier_question_answers_nothing() {
     assert!(second != first && matches!(query, Query::Keys(_)));
     bare.hear(1, compared(first, tops()));
     bare.hear(1, compared(first, Answer::Keys { held: vec![], upto: u16::MAX }));
-    assert_eq!(bare.sent(), [], "nothing is given for an answer to something else");
+    assert_eq!(bare.sent(), [], "no repairs are sent for an answer to another question");
     bare.hear(1, compared(second, Answer::Keys { held: vec![], upto: u16::MAX }));
     let given: usize = bare.pushes().into_iter().map(|(.., entries)| entries.len()).sum();
     assert_eq!(given, 40);
 }
 
 #[test]
-fn questions_about_anything_are_answered_within_bounds() {
+fn answers_to_any_question_are_bounded() {
     let mut bare = forty_keys();
     let all = |n| vec![(0, u16::MAX); n];
     let queries = [
@@ -536,7 +541,7 @@ fn every_data_message() -> Vec<Body> {
 }
 
 #[test]
-fn strangers_are_not_heard_and_counted() {
+fn strangers_are_ignored_and_counted() {
     let stranger = crate::node::replica(40, 1);
     let mut bare = Bare::of(3);
     let _ = bare.now(insert("k", "tea", To::Local));
@@ -553,7 +558,7 @@ fn strangers_are_not_heard_and_counted() {
 }
 
 #[test]
-fn a_removed_incarnation_is_heard_for_one_configuration_and_then_never() {
+fn removed_incarnation_is_merged_for_one_more_configuration() {
     let mut bare = Bare::of(5);
     let leave = |n| Change { leave: vec![peer(n)], ..Change::default() };
     let second = std::sync::Arc::new(first_epoch(5).next(&leave(4)).unwrap());
@@ -561,7 +566,7 @@ fn a_removed_incarnation_is_heard_for_one_configuration_and_then_never() {
     let mut late = other(4);
     let entries = pushed(&mut late, insert("k", "on its way", To::Local));
     bare.hear_in(peer(4), Some(epoch_id()), write(entries));
-    assert!(bare.holds("k", "on its way"), "what was under way when it left is not lost");
+    assert!(bare.holds("k", "on its way"), "changes in flight when it left are not lost");
     let third = std::sync::Arc::new(second.next(&leave(3)).unwrap());
     bare.hear(1, Body::Epoch(EpochMessage::Install { epoch: third }));
     let entries = pushed(&mut late, insert("k", "old", To::Local));
@@ -571,7 +576,7 @@ fn a_removed_incarnation_is_heard_for_one_configuration_and_then_never() {
 }
 
 #[test]
-fn a_member_that_announced_its_stop_is_heard_until_a_configuration_after_its_last() {
+fn stopping_member_is_merged_in_the_next_configuration() {
     let mut bare = Bare::of(5);
     bare.members(5, &[4], &[]);
     let change = Change { leave: vec![peer(4)], ..Change::default() };
@@ -590,7 +595,7 @@ fn piece(transfer: u64, total: u32, offset: u32, bytes: usize) -> Body {
 }
 
 #[test]
-fn pieces_that_never_make_a_whole_are_given_up_and_whole_ones_still_arrive() {
+fn incomplete_messages_are_dropped_and_others_arrive() {
     let config = Config { assembly_bytes_max: 20_000, ..Config::default() };
     let mut bare = Bare::with(5, config);
     for n in 0..1_000_u64 {
@@ -619,7 +624,7 @@ fn pieces_that_never_make_a_whole_are_given_up_and_whole_ones_still_arrive() {
 }
 
 #[test]
-fn a_piece_that_makes_another_piece_is_not_taken() {
+fn piece_inside_a_piece_is_refused() {
     let inner = Message { epoch: None, body: piece(2, 4, 0, 4) }.encode();
     let total = u32::try_from(inner.len()).unwrap();
     let mut bare = Bare::of(3);
@@ -630,7 +635,7 @@ fn a_piece_that_makes_another_piece_is_not_taken() {
 // ── late and doubled ──
 
 #[test]
-fn answers_to_nothing_change_nothing() {
+fn unsolicited_answers_change_nothing() {
     let mut bare = Bare::of(3);
     let entries = pushed(&mut other(1), insert("k", "tea", To::Local));
     let term = Term { number: 9, owner: peer(1) };
@@ -665,7 +670,7 @@ fn answers_to_nothing_change_nothing() {
 }
 
 #[test]
-fn indices_that_a_push_does_not_have_are_no_acknowledgement() {
+fn unknown_indices_acknowledge_nothing() {
     let mut bare = Bare::of(3);
     let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
     let (push, _) = bare.push_to_all(3);
@@ -678,7 +683,7 @@ fn indices_that_a_push_does_not_have_are_no_acknowledgement() {
 }
 
 #[test]
-fn every_message_twice_and_out_of_order_is_as_good_as_once() {
+fn duplicate_and_reordered_messages_have_no_effect() {
     for seed in 1..=10 {
         let quality = LinkQuality { duplicate: 1.0, reorder: 0.3, ..LinkQuality::clean() };
         let faults = Faults { links: vec![quality], ..Faults::none() };
@@ -703,7 +708,7 @@ fn every_message_twice_and_out_of_order_is_as_good_as_once() {
 // ── dots ──
 
 #[test]
-fn changes_of_this_very_replica_that_it_never_made_are_refused() {
+fn own_changes_never_made_are_refused() {
     let mut twin = Bare::of(3);
     let mut bare = Bare::of(3);
     let _ = bare.now(insert("k", "tea", To::Local));
@@ -720,7 +725,7 @@ fn changes_of_this_very_replica_that_it_never_made_are_refused() {
 }
 
 #[test]
-fn contexts_near_the_last_counter_are_answered_like_any_other() {
+fn contexts_near_the_last_counter_are_answered() {
     let context = |last| {
         let mut dots = DotSet::new();
         dots.insert_run(Run { replica: peer(1), first: 1, last });
@@ -748,7 +753,7 @@ fn contexts_near_the_last_counter_are_answered_like_any_other() {
 // ── groups ──
 
 #[test]
-fn ten_thousand_groups_are_kept_and_more_are_refused() {
+fn groups_beyond_ten_thousand_are_refused() {
     let mut bare = Bare::of(3);
     let term = Term { number: 1, owner: peer(1) };
     for n in 0..10_050 {
@@ -758,7 +763,7 @@ fn ten_thousand_groups_are_kept_and_more_are_refused() {
     assert_eq!(bare.replicator.promises().len(), 10_000);
     let answers: Vec<_> = bare.sent().into_iter().map(|(_, body)| body).collect();
     assert!(answers.iter().all(|body| matches!(body, Body::Promised { .. })));
-    assert_eq!(answers.len(), 10_000, "the others get no answer and time out");
+    assert_eq!(answers.len(), 10_000, "fences of further groups get no answer and time out");
     let fence = Request::Fence { group: Group::new("new"), term, within: secs(1) };
     assert_eq!(bare.now(fence), Err(RequestError::Overloaded { limit: 10_000 }));
     let guarded = bare.now(insert("g00042-k", "tea", To::Local));
@@ -767,7 +772,7 @@ fn ten_thousand_groups_are_kept_and_more_are_refused() {
 }
 
 #[test]
-fn a_guard_of_another_group_than_the_keys_is_nonsense() {
+fn guard_of_a_group_without_the_key_is_refused() {
     let mut entries = pushed(&mut other(1), set("k", "tea"));
     entries[0].guard = Some(WireGuard { group: Group::new("g"), term: None });
     let mut bare = Bare::of(3);
@@ -778,5 +783,5 @@ fn a_guard_of_another_group_than_the_keys_is_nonsense() {
         junk.guard = Some(WireGuard { group: Group::new(&format!("g{n}-")), term: None });
         bare.hear(1, write(vec![junk]));
     }
-    assert!(bare.now(set("g7-k", "tea")).is_ok(), "a group is known by what was merged");
+    assert!(bare.now(set("g7-k", "tea")).is_ok(), "a refused entry makes no group known");
 }
