@@ -1,5 +1,5 @@
-//! A cluster of Replicators in the simulator, as a test writes it: nodes by number, requests by
-//! name, and a wait for a condition with a deadline in simulated time.
+//! A cluster of Replicators in the simulator, for tests: nodes are numbered, each kind of request
+//! has a method, and answers are awaited with a deadline in simulated time.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ use crate::node::{Command, Event, Node, Sent, replica};
 
 pub type Answer = Result<Reply, RequestError>;
 
-/// Everything that nodes have told so far.
+/// All events that the nodes have emitted so far.
 #[derive(Default)]
 pub struct Log {
     pub answers: BTreeMap<RequestId, Answer>,
@@ -76,7 +76,7 @@ impl Observer<Node> for Watcher {
     }
 }
 
-/// How a cluster is made.
+/// The parameters of a cluster.
 pub struct Plan {
     pub seed: u64,
     pub nodes: usize,
@@ -89,7 +89,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// `nodes` members of a first configuration, no faults, defaults.
+    /// A cluster of `nodes` members of a first configuration, without faults, with default
+    /// settings.
     pub fn of(nodes: usize) -> Self {
         Self {
             seed: 1,
@@ -114,7 +115,7 @@ pub struct Cluster {
     next: u64,
 }
 
-/// The lanes of every cluster: control, data and bulk, all of which promise nothing.
+/// The lanes of every cluster: control, data and bulk, none of which guarantees anything.
 pub fn lanes() -> Vec<LaneRule> {
     vec![LaneRule::WILD; 3]
 }
@@ -123,7 +124,7 @@ pub fn lanes() -> Vec<LaneRule> {
 pub fn first_epoch(members: usize) -> Arc<Epoch> {
     let members = (0..members).map(|node| replica(node, 1)).collect();
     let id = EpochId { generation: 1, number: 1 };
-    Arc::new(Epoch::founding(id, members, EpochSettings::default()).expect("a valid one"))
+    Arc::new(Epoch::founding(id, members, EpochSettings::default()).expect("a valid configuration"))
 }
 
 impl Cluster {
@@ -218,7 +219,7 @@ impl Cluster {
         self.command(node, Command::Propose(change));
     }
 
-    /// Tells every running node who runs, as membership would.
+    /// Tells every running node which nodes run, as membership would.
     pub fn introduce(&mut self) {
         let peer = |id| Peer { id, stopping: false, reachable: true };
         let all: Vec<Peer> = self.sim.processes().map(|(_, node)| peer(node.id())).collect();
@@ -243,17 +244,17 @@ impl Cluster {
         self.sim.crash(NodeIndex::new(node));
     }
 
-    /// Starts the next life of a node that has crashed.
+    /// Starts the next incarnation of a node that has crashed.
     pub fn restart(&mut self, node: usize) {
         self.sim.restart(NodeIndex::new(node));
     }
 
-    /// The next sync of a node's disk fails.
+    /// Makes the next sync of a node's disk fail.
     pub fn fail_disk(&mut self, node: usize) {
         self.sim.fault(&Fault::FailSync { node: NodeIndex::new(node) });
     }
 
-    /// What all running nodes have sent so far, by kind of message.
+    /// Counts of the messages that all running nodes have sent so far, by kind.
     pub fn sent(&self) -> BTreeMap<&'static str, Sent> {
         let mut all: BTreeMap<&'static str, Sent> = BTreeMap::new();
         for (_, node) in self.sim.processes() {
@@ -267,7 +268,7 @@ impl Cluster {
         all
     }
 
-    /// What was sent since `before`, by kind of message.
+    /// Counts of the messages sent since `before`, by kind.
     pub fn sent_since(
         &self,
         before: &BTreeMap<&'static str, Sent>,
@@ -286,7 +287,7 @@ impl Cluster {
         self.node(node).replicator.stats()
     }
 
-    /// Asks and waits for the answer.
+    /// Makes an update and waits for the reply.
     pub fn write<T: DataType, R>(
         &mut self,
         node: usize,
@@ -316,7 +317,7 @@ impl Cluster {
         self.sim.run_for(span);
     }
 
-    /// Runs until a request is answered, at most a minute.
+    /// Runs until a request is answered, at most a minute, and returns the reply.
     pub fn answer(&mut self, id: RequestId) -> Answer {
         let log = self.log.clone();
         self.sim
@@ -324,7 +325,7 @@ impl Cluster {
         self.log.borrow().answers[&id].clone()
     }
 
-    /// Whether a request has been answered yet.
+    /// The reply to a request, if it was answered yet.
     pub fn answered(&self, id: RequestId) -> Option<Answer> {
         self.log.borrow().answers.get(&id).cloned()
     }
@@ -337,7 +338,7 @@ impl Cluster {
         self.log.borrow()
     }
 
-    /// What a node holds of a key right now; `None` if nothing is live.
+    /// The value that a node holds of a key right now; `None` if nothing is live.
     pub fn held<T: DataType>(&self, node: usize, key: &str) -> Option<T> {
         let value = self.node(node).replicator.peek(&KeyName::new(key))?;
         if value.state().is_bottom() { None } else { value.get() }
@@ -345,7 +346,7 @@ impl Cluster {
 
     /// Runs until all of `nodes` hold equal states of every key.
     pub fn settle(&mut self, nodes: &[usize], within: Duration) {
-        self.run(millis(1)); // what was asked just now is under way
+        self.run(millis(1)); // lets requests that were just made take effect
         let nodes = nodes.to_vec();
         self.sim.run_until(within, |sim| {
             let dump = |node: usize| -> Option<Vec<(KeyName, Value)>> {
@@ -373,7 +374,9 @@ pub const READ_MAJORITY: ReadConsistency = ReadConsistency::majority(secs(3));
 /// The value of a read that succeeded.
 pub fn got<T: DataType>(answer: Answer) -> Option<T> {
     match answer {
-        Ok(Reply::Got { value, .. }) => value.map(|value| value.get().expect("of that type")),
+        Ok(Reply::Got { value, .. }) => {
+            value.map(|value| value.get().expect("the key has this type"))
+        }
         other => panic!("not a value: {other:?}"),
     }
 }

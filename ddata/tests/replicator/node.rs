@@ -1,5 +1,5 @@
-//! A Replicator as the simulator drives it, with a lease machine that holds no leases and a disk
-//! that keeps records in order.
+//! A Replicator as a process of the simulator. It consents to every request of the configuration
+//! machine, because no leases exist, and its disk keeps records in order.
 
 #![allow(dead_code, reason = "shared by two test binaries, each of which uses a part")]
 
@@ -23,7 +23,7 @@ use ostraca_ddata::replicator::wire::{Body, Message};
 use ostraca_ddata::replicator::{Replicator, Setup};
 use ostraca_ddata::sim::{Direction, Effects, NodeIndex, Process, SyncFailed};
 
-/// The incarnation that a node has in its `life`-th life.
+/// The incarnation number `life` of a node.
 pub fn replica(node: usize, life: u32) -> ReplicaId {
     ReplicaId::new((u64::from(life) << 16) | (node as u64 + 1))
 }
@@ -33,7 +33,7 @@ pub fn node_of(replica: ReplicaId) -> NodeIndex {
     NodeIndex::new((replica.get() & 0xffff) as usize - 1)
 }
 
-/// A message between two incarnations: one to a former life is not heard.
+/// A message between two incarnations. It is dropped if the receiver is a later incarnation.
 #[derive(Clone, Debug, Hash)]
 pub struct Letter {
     pub from: ReplicaId,
@@ -41,7 +41,7 @@ pub struct Letter {
     pub message: Message,
 }
 
-/// What the harness asks of a node.
+/// A command of the harness to a node.
 #[derive(Debug)]
 pub enum Command {
     Request(RequestId, Request),
@@ -52,14 +52,14 @@ pub enum Command {
     Inject(ReplicaId, Message),
 }
 
-/// What the harness sees.
+/// An event that the harness sees.
 #[derive(Debug)]
 pub enum Event {
-    /// The machine takes up a request now.
+    /// The machine is about to handle a request.
     Asked(RequestId),
-    /// It has carried out a change, or refused it: what it knew of the key before and knows now.
+    /// The machine has applied or refused a change, with the key's context before and after it.
     Made(RequestId, Box<Made>),
-    /// It has deleted a key by itself, because nobody used it.
+    /// The machine has deleted a key by expiry.
     Expired(Box<Made>),
     Replied(RequestId, Result<Reply, RequestError>),
     Notified(SubscriptionId, Notice),
@@ -70,17 +70,17 @@ pub enum Event {
     Alarm(Alarm),
 }
 
-/// What a request did to its key at the node that was asked.
+/// The effect of a request on its key, at the node that handled it.
 #[derive(Debug)]
 pub struct Made {
     pub key: KeyName,
     pub before: CausalContext,
     pub after: CausalContext,
-    /// What it holds then.
+    /// The value after the request.
     pub value: Option<Value>,
 }
 
-/// What was sent of one kind of message.
+/// Counts of the messages of one kind that were sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     pub messages: u64,
@@ -118,10 +118,10 @@ pub const fn kind(body: &Body) -> &'static str {
 #[derive(Debug)]
 pub struct Node {
     pub replicator: Replicator,
-    pub sent: Option<BTreeMap<&'static str, Sent>>, // by kind; `None`: not counted
+    pub sent: Option<BTreeMap<&'static str, Sent>>, // by kind; `None` if not counted
     out: Outbox<Output>,
     loaded: Option<Vec<Record>>,
-    own: BTreeMap<KeyName, u64>, // the last change of this replica's that was told ≤ keys
+    own: BTreeMap<KeyName, u64>, // next own counter of each key after the last event; ≤ keys
     expires: bool,
     expired: u64,
 }
@@ -136,7 +136,7 @@ impl Node {
         Self { replicator, sent: None, out, loaded, own, expires, expired: 0 }
     }
 
-    /// Counts what it sends, with the bytes on the wire: every message is encoded for that.
+    /// Makes the node count its messages and their bytes, for which every message is encoded.
     pub fn counting(mut self) -> Self {
         self.sent = Some(BTreeMap::new());
         self
@@ -170,7 +170,7 @@ impl Node {
         self.carry_out(now, fx);
     }
 
-    /// Tells of keys that expired just now: a change of each that nobody asked for.
+    /// Emits an event for each key that has just expired, a change that no request made.
     fn tell_expired(&mut self, fx: &mut Effects<Self>) {
         if !self.expires {
             return;
@@ -210,7 +210,7 @@ impl Node {
                 self.perform(now, output, fx);
             }
             if self.out.is_empty() {
-                self.out = outputs; // it is long enough by now
+                self.out = outputs; // reuses the allocation
             }
         }
     }
@@ -252,7 +252,7 @@ impl Node {
 }
 
 impl Process for Node {
-    /// On its own: on its way a letter is moved a dozen times.
+    /// Boxed, because a message is moved a dozen times on its way.
     type Message = Box<Letter>;
     type Command = Command;
     type Event = Event;
@@ -317,7 +317,7 @@ impl Process for Node {
         Some(content.finish())
     }
 
-    /// A request by its number: what it asks for shows in what follows.
+    /// The digest of a request is its id, because its content shows in the events that follow.
     fn digest_command(command: &Command) -> Option<u64> {
         let Command::Request(id, _) = command else { return None };
         Some(id.0)
@@ -325,15 +325,15 @@ impl Process for Node {
 
     fn recode(mut letter: Self::Message) -> Self::Message {
         let decoded = Message::decode(&letter.message.encode());
-        let message = decoded.expect("what is encoded decodes");
-        assert_eq!(message, letter.message, "what is decoded is what was encoded");
+        let message = decoded.expect("an encoded message decodes");
+        assert_eq!(message, letter.message, "decoding must invert encoding");
         letter.message = message;
         letter
     }
 }
 
-/// Hashes all that a message holds, without encoding it. The same in every build on one kind of
-/// processor; std's hashers promise less.
+/// A hasher for the content of a message, which need not be encoded for it. Its result is the same
+/// in every build for one processor architecture, which the hashers of std do not guarantee.
 struct Content(u64);
 
 impl Hasher for Content {

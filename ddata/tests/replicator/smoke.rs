@@ -1,4 +1,4 @@
-//! The shortest way through every kind of request.
+//! Smoke tests: the shortest successful run of the main kinds of request.
 
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::Change;
@@ -11,7 +11,7 @@ use crate::node::replica;
 type Words = ORSet<String>;
 
 #[test]
-fn a_majority_write_is_read_by_a_majority_elsewhere() {
+fn majority_write_is_seen_by_majority_read_elsewhere() {
     let mut cluster = Plan::of(3).start();
     let write = cluster.update::<Words, _>(0, "w", WRITE_MAJORITY, |set| set.insert("tea"));
     assert!(matches!(cluster.answer(write), Ok(Reply::Updated { .. })));
@@ -24,7 +24,7 @@ fn a_majority_write_is_read_by_a_majority_elsewhere() {
 }
 
 #[test]
-fn local_writes_reach_everybody_and_their_subscribers() {
+fn local_writes_reach_all_replicas_and_subscribers() {
     let mut cluster = Plan::of(5).start();
     let subscription = cluster.subscribe(4, "c*");
     for node in 0..5 {
@@ -36,7 +36,7 @@ fn local_writes_reach_everybody_and_their_subscribers() {
 }
 
 #[test]
-fn members_come_and_go_and_acknowledged_data_stay() {
+fn acknowledged_data_survives_membership_changes() {
     let mut cluster = Plan { nodes: 5, started: 5, ..Plan::of(3) }.start();
     cluster.introduce();
     for n in 0..100 {
@@ -60,7 +60,7 @@ fn members_come_and_go_and_acknowledged_data_stay() {
 }
 
 #[test]
-fn a_superseded_owner_is_refused() {
+fn superseded_owner_is_refused() {
     let mut cluster = Plan::of(3).start();
     let term = |number, node: usize| Term { number, owner: ReplicaId::new(node as u64) };
     let fence = cluster.fence(0, "home-", term(1, 0), secs(3));
