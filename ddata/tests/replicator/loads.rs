@@ -1,6 +1,6 @@
-//! Many requests and many keys: Pekko's `PerformanceSpec` (M28) by what its loads come to, and a
-//! hundred thousand keys through pushes, anti-entropy and a newcomer, in messages that stay small.
-//! How fast it is, is the benches' to say: `cargo bench -p ostraca-ddata --bench replicator`.
+//! Loads with many requests and many keys: the results of those of Pekko's `PerformanceSpec` (M28),
+//! and a hundred thousand keys spread by pushes, anti-entropy and a join, in small messages. Speed
+//! is measured by `cargo bench -p ostraca-ddata --bench replicator`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::node::{Sent, replica};
 
 type Numbers = ORSet<u32>;
 
-/// Asks for so many insertions of different numbers, from `first` on.
+/// Requests `count` insertions of different numbers, from `first` on.
 fn insert(cluster: &mut Cluster, key: &str, to: To, first: u32, count: u32) -> Vec<RequestId> {
     (first..first + count)
         .map(|n| cluster.update::<Numbers, _>(0, key, to, move |set| set.insert(&n)))
@@ -33,7 +33,7 @@ fn len(cluster: &Cluster, node: usize, key: &str) -> usize {
 }
 
 #[test]
-fn m28_the_loads_of_the_performance_spec_come_out_exact_and_in_few_messages() {
+fn m28_performance_loads_are_exact_with_few_messages() {
     let mut cluster = Plan::of(5).start();
     let everybody = [0, 1, 2, 3, 4];
     insert(&mut cluster, "local", To::Local, 0, 1_000);
@@ -50,7 +50,7 @@ fn m28_the_loads_of_the_performance_spec_come_out_exact_and_in_few_messages() {
     cluster.run(millis(1));
     let got = |id: &RequestId| matches!(cluster.answered(*id), Some(Ok(Reply::Got { .. })));
     assert!(reads.iter().all(got));
-    assert!(!cluster.sent_since(&before).contains_key("read"), "local reads ask nobody");
+    assert!(!cluster.sent_since(&before).contains_key("read"), "local reads send no messages");
 
     insert(&mut cluster, "spread", To::Local, 0, 200);
     for id in insert(&mut cluster, "two", To::To(2, secs(3)), 0, 200) {
@@ -72,8 +72,12 @@ fn m28_the_loads_of_the_performance_spec_come_out_exact_and_in_few_messages() {
     }
     cluster.run(millis(10));
     let sent = cluster.sent_since(&before);
-    assert_eq!((sent["write"].messages, sent["ack"].messages), (1_200, 1_200), "4 peers of 5");
-    assert!(sent["write"].bytes < 300 * 1_200, "deltas, however large the set: {sent:?}");
+    assert_eq!(
+        (sent["write"].messages, sent["ack"].messages),
+        (1_200, 1_200),
+        "one message to each of 4 peers"
+    );
+    assert!(sent["write"].bytes < 300 * 1_200, "deltas are sent, however large the set: {sent:?}");
     let ids = insert(&mut cluster, "at-once", WRITE_MAJORITY, 0, 200);
     ids.into_iter().for_each(|id| drop(cluster.answer(id).unwrap()));
     cluster.settle(&everybody, secs(5));
@@ -97,7 +101,7 @@ fn set(cluster: &mut Cluster, n: usize, value: u32) {
     cluster.update::<Register, _>(0, &key(n), To::Local, move |register| register.set(&value));
 }
 
-/// Waits until these nodes have that many keys.
+/// Runs until these nodes have this many keys.
 fn wait_for_keys(cluster: &mut Cluster, nodes: &[usize], keys: usize) {
     let nodes: Vec<_> = nodes.iter().copied().map(NodeIndex::new).collect();
     cluster.sim.run_until(secs(300), |sim| {
@@ -116,10 +120,10 @@ fn bytes(sent: &BTreeMap<&'static str, Sent>) -> u64 {
     sent.values().map(|sent| sent.bytes).sum()
 }
 
-/// A replica that was away while everything was written, and a newcomer, get a hundred thousand
-/// keys by anti-entropy; what differs later costs what differs, and nothing costs next to nothing.
+/// A replica that was cut off while everything was written, and a joiner, get a hundred thousand
+/// keys by anti-entropy. The cost of later comparisons is proportional to what differs.
 #[test]
-fn a_hundred_thousand_keys_reach_everybody_in_small_messages() {
+fn hundred_thousand_keys_spread_in_small_messages() {
     let config = Config { frame_bytes_max: FRAME, ..Config::default() };
     let mut cluster = Plan { config, nodes: 4, started: 3, ..Plan::of(3) }.start();
     cluster.partition(&[&[0, 1], &[2]]);
@@ -132,7 +136,7 @@ fn a_hundred_thousand_keys_reach_everybody_in_small_messages() {
         }
     }
     wait_for_keys(&mut cluster, &[0, 1], KEYS);
-    assert!(most_open <= 5_000, "{most_open} pushes are kept for who is away");
+    assert!(most_open <= 5_000, "{most_open} pushes are kept for an absent peer");
 
     let before = cluster.sent();
     cluster.heal();
@@ -190,7 +194,7 @@ fn a_hundred_thousand_keys_reach_everybody_in_small_messages() {
 
 const ROUNDS: u32 = 300;
 
-/// What three replicas that remove and insert in one map at the same time cost, a change.
+/// The cost per change of three replicas that remove and insert in one map at the same time.
 struct RemovalCost {
     bytes: u64,
     messages: u64,
@@ -198,8 +202,8 @@ struct RemovalCost {
     repairs_full: u64,
 }
 
-/// Fills a map of so many keys; then, `ROUNDS` times, each of three replicas removes and inserts
-/// `at_once` random keys of it at a majority, without waiting for answers.
+/// Fills a map with `keys` keys. Then, `ROUNDS` times, each of three replicas removes and inserts
+/// `at_once` random keys of it at a majority, without waiting for replies.
 fn remove_at_three_replicas(keys: u32, at_once: u32) -> RemovalCost {
     let mut cluster = Plan::of(3).start();
     for n in 0..keys {
@@ -242,14 +246,14 @@ fn remove_at_three_replicas(keys: u32, at_once: u32) -> RemovalCost {
     }
 }
 
-/// A removal asks others for all that its replica holds. That a third replica's change is still on
-/// its way is no reason to send it a second time, and none for the whole map.
+/// A removal probes the others for all that its replica holds. A change of a third replica that is
+/// still in flight must not cause a repair, let alone one with the whole map.
 #[test]
 fn concurrent_removals_at_a_majority_send_no_repairs() {
     for at_once in [1, 5] {
         let RemovalCost { bytes, messages, repairs, repairs_full } =
             remove_at_three_replicas(5_000, at_once);
-        assert_eq!(repairs_full, 0, "whole maps");
+        assert_eq!(repairs_full, 0, "no repair may send the whole map");
         assert!(repairs <= 3, "{repairs} repairs");
         assert!(bytes <= 2_000 && messages <= 8, "{bytes} bytes, {messages} messages a change");
     }

@@ -1,12 +1,12 @@
-//! How changes spread: Pekko's `DeltaPropagationSelectorSpec` (P14–P21) as far as it has a
-//! counterpart, resends, repairs, frames, anti-entropy.
+//! The spreading of changes: the cases of Pekko's `DeltaPropagationSelectorSpec` (P14–P21) that
+//! have a counterpart, resends, repairs, frames, anti-entropy.
 //!
 //! | Pekko | here |
 //! |---|---|
 //! | P14 buffers emptied without peers | nothing is kept without peers |
 //! | P15, P16 slices of peers per tick | one message per peer and batch, to all at once |
-//! | P17 a late peer gets old and new | what is not acknowledged is sent again, each by itself |
-//! | P18, P19 versions and ranges of deltas | none: the dots say it; a batch's updates are one delta |
+//! | P17 a late peer gets old and new | each unacknowledged push is sent again by itself |
+//! | P18, P19 versions and ranges of deltas | none: dots replace them; updates of a batch are one delta |
 //! | P20 over 1,000 operations become a placeholder | no limit: frames are cut by bytes |
 //! | P21 slice sizes | all peers up to `direct_push_limit`, above it voters and `ln n + 6` |
 
@@ -26,7 +26,7 @@ use crate::bare::{Bare, Words, ack, change, insert, peer, sent_as};
 use crate::cluster::{Cluster, Plan, WRITE_MAJORITY, first_epoch, millis, secs};
 use crate::node::replica;
 
-/// So rare that it plays no part: what spreads then, spreads by pushes.
+/// Settings under which anti-entropy never runs, so that changes spread by pushes only.
 fn no_gossip() -> Config {
     let never = secs(1_000_000);
     Config { gossip_interval: never, busy_gossip_interval: never, ..Config::default() }
@@ -34,7 +34,7 @@ fn no_gossip() -> Config {
 
 fn delta(entry: &Entry, shape: &Shape) -> Delta {
     let Content::Delta(bytes) = &entry.content else { panic!("no delta: {entry:?}") };
-    Delta::decode(bytes.as_slice(), shape).expect("it decodes")
+    Delta::decode(bytes.as_slice(), shape).expect("the delta decodes")
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn p14_without_peers_nothing_is_collected() {
 }
 
 #[test]
-fn p15_p16_a_batch_is_one_message_to_every_peer_once() {
+fn p15_p16_batch_is_one_message_to_every_peer() {
     let mut bare = Bare::of(4);
     bare.batch(vec![insert("a", "tea", To::Local), insert("b", "tea", To::Local)]);
     let (push, entries) = bare.push_to_all(4);
@@ -54,16 +54,20 @@ fn p15_p16_a_batch_is_one_message_to_every_peer_once() {
     keys.sort_unstable(); // their order is that of hashes
     assert_eq!(keys, ["a", "b"]);
     for n in 1..4 {
-        assert_eq!(bare.replicator.stats().pushes_open, 1, "kept until all have it");
+        assert_eq!(
+            bare.replicator.stats().pushes_open,
+            1,
+            "the push is open until all peers hold it"
+        );
         bare.hear(n, ack(push));
     }
     assert_eq!(bare.replicator.stats().pushes_open, 0);
     bare.pass(secs(5));
-    assert_eq!(bare.pushes(), [], "once");
+    assert_eq!(bare.pushes(), [], "nothing is resent");
 }
 
 #[test]
-fn p17_a_late_peer_gets_old_and_new_and_the_others_nothing_again() {
+fn p17_late_peer_gets_old_and_new_pushes_again() {
     let mut bare = Bare::with(3, no_gossip());
     let _ = bare.now(insert("k", "tea", To::Local));
     let (first, _) = bare.push_to_all(3);
@@ -87,7 +91,7 @@ fn p17_a_late_peer_gets_old_and_new_and_the_others_nothing_again() {
 }
 
 #[test]
-fn p18_p19_the_updates_of_a_batch_are_one_delta() {
+fn p18_p19_updates_of_a_batch_are_one_delta() {
     let mut bare = Bare::of(3);
     let words = ["tea", "coffee", "milk"];
     bare.batch(words.map(|word| insert("k", word, To::Local)).into());
@@ -103,7 +107,7 @@ fn p18_p19_the_updates_of_a_batch_are_one_delta() {
 }
 
 #[test]
-fn p20_a_thousand_map_updates_at_once_arrive_as_one_delta_without_a_placeholder() {
+fn p20_thousand_map_updates_arrive_as_one_delta() {
     let mut bare = Bare::of(2);
     let add = |n: u32| change::<PNCounterMap<u32>, _>("k", To::Local, move |map| map.add(&n, 1));
     bare.batch((0..1_000).map(add).collect());
@@ -118,7 +122,7 @@ fn p20_a_thousand_map_updates_at_once_arrive_as_one_delta_without_a_placeholder(
 }
 
 #[test]
-fn p21_up_to_the_limit_all_get_a_change_and_above_it_voters_and_a_few() {
+fn p21_above_the_limit_voters_and_a_few_get_a_change() {
     for members in [1, 2, 10, 101] {
         let mut bare = Bare::of(members);
         let _ = bare.now(insert("k", "tea", To::Local));
@@ -133,36 +137,36 @@ fn p21_up_to_the_limit_all_get_a_change_and_above_it_voters_and_a_few() {
 }
 
 #[test]
-fn a_change_is_not_sent_back_to_its_origin_nor_to_who_brought_it() {
+fn change_is_not_sent_back_to_origin_or_forwarder() {
     let mut origin = Bare::named(peer(1), Config::default());
     origin.found(first_epoch(4));
     let _ = origin.now(insert("k", "tea", To::Local));
     let (.., entries) = origin.pushes().remove(0);
     let mut bare = Bare::of(4);
     bare.hear(1, Body::Write { push: 1, whole: true, entries: entries.clone().into() });
-    assert_eq!(bare.pushes(), [], "everybody got it from the origin");
+    assert_eq!(bare.pushes(), [], "all peers got it from the origin");
 
     let eager = Config { direct_push_limit: 2, ..Config::default() };
     let mut bare = Bare::with(4, eager);
     bare.hear(2, Body::Write { push: 0, whole: true, entries: entries.clone().into() });
     let to: Vec<_> = bare.pushes().into_iter().map(|(to, ..)| to).collect();
-    assert_eq!(to, [peer(3)], "neither its origin 1 nor 2, who brought it");
+    assert_eq!(to, [peer(3)], "neither its origin 1 nor the forwarder 2");
     bare.hear(3, Body::Write { push: 0, whole: true, entries: entries.into() });
-    assert_eq!(bare.pushes(), [], "what is known is not handed on");
+    assert_eq!(bare.pushes(), [], "a known change is not forwarded");
 }
 
 #[test]
-fn in_a_large_cluster_eager_rounds_reach_everybody() {
+fn eager_rounds_reach_all_replicas_of_a_large_cluster() {
     let config = Config { direct_push_limit: 10, ..no_gossip() };
     let mut cluster = Plan { config, ..Plan::of(40) }.start();
     cluster.write::<Words, _>(7, "k", To::Local, |set| set.insert("tea")).unwrap();
     cluster.run(secs(1));
     let have = (0..40).filter(|n| cluster.held::<Words>(*n, "k").is_some()).count();
-    assert!(have >= 39, "{have} of 40"); // e^-6 per node is left to anti-entropy
+    assert!(have >= 39, "{have} of 40"); // a node is missed with probability e^-6
 }
 
 #[test]
-fn who_is_silent_is_asked_again_after_twice_the_p95_round_trip() {
+fn silent_peer_is_asked_again_after_twice_the_p95() {
     let mut bare = Bare::with(2, no_gossip());
     bare.round_trips(millis(10));
     let _ = bare.now(insert("k", "tea", To::Local));
@@ -172,13 +176,13 @@ fn who_is_silent_is_asked_again_after_twice_the_p95_round_trip() {
     bare.pass(millis(1));
     assert_eq!(bare.pushes().len(), 1);
     bare.pass(millis(39));
-    assert_eq!(bare.pushes(), [], "then it waits twice as long");
+    assert_eq!(bare.pushes(), [], "the patience is doubled");
     bare.pass(millis(1));
     assert_eq!(bare.pushes().len(), 1);
 }
 
 #[test]
-fn a_new_link_gets_everything_outstanding_at_once() {
+fn new_link_resends_everything_outstanding() {
     let mut bare = Bare::with(3, no_gossip());
     for key in ["a", "b", "c"] {
         let _ = bare.now(insert(key, "tea", To::Local));
@@ -192,15 +196,15 @@ fn a_new_link_gets_everything_outstanding_at_once() {
     assert_eq!(again.len(), 3);
     assert!(again.iter().all(|(to, ..)| *to == peer(2)));
     bare.feed(Input::LinkUp(peer(1)));
-    assert_eq!(bare.pushes(), [], "1 has it all");
+    assert_eq!(bare.pushes(), [], "node 1 holds everything");
 }
 
 #[test]
-fn a_removal_that_came_before_what_it_removes_is_mended_by_a_repair() {
+fn removal_before_its_insertion_is_repaired() {
     let mut cluster = Plan { config: no_gossip(), ..Plan::of(3) }.start();
     cluster.partition(&[&[0, 1], &[2]]);
     cluster.write::<Words, _>(0, "k", To::Local, |set| set.insert("tea")).unwrap();
-    cluster.run(secs(2)); // left to anti-entropy, which there is none of
+    cluster.run(secs(2)); // the push is left to anti-entropy, which never runs here
     cluster.heal();
     let lacks = cluster.stats(2).lacks;
     cluster.write::<Words, _>(1, "k", To::All(secs(3)), |set| set.remove("tea")).unwrap();
@@ -208,11 +212,15 @@ fn a_removal_that_came_before_what_it_removes_is_mended_by_a_repair() {
     let context = |cluster: &Cluster, n| {
         cluster.node(n).replicator.peek(&"k".into()).unwrap().state().context().clone()
     };
-    assert_eq!(context(&cluster, 2), context(&cluster, 1), "an ack means: all of it");
+    assert_eq!(
+        context(&cluster, 2),
+        context(&cluster, 1),
+        "an acknowledging replica holds everything"
+    );
 }
 
 #[test]
-fn what_is_outstanding_to_a_dead_peer_is_bounded_in_number_and_in_bytes() {
+fn pushes_to_a_dead_peer_are_bounded_in_number_and_bytes() {
     let mut bare = Bare::with(2, no_gossip());
     for n in 0..6_000 {
         let _ = bare.now(insert(&format!("k{n}"), "tea", To::Local));
@@ -231,7 +239,7 @@ fn what_is_outstanding_to_a_dead_peer_is_bounded_in_number_and_in_bytes() {
 }
 
 #[test]
-fn what_was_left_to_anti_entropy_holds_up_a_flush_until_it_is_delivered() {
+fn changes_left_to_anti_entropy_delay_a_flush() {
     let mut cluster = Plan::of(2).start();
     cluster.partition(&[&[0], &[1]]);
     cluster.write::<Words, _>(0, "k", To::Local, |set| set.insert("tea")).unwrap();
@@ -246,7 +254,7 @@ fn what_was_left_to_anti_entropy_holds_up_a_flush_until_it_is_delivered() {
 }
 
 #[test]
-fn without_deltas_full_states_are_pushed_and_nothing_lacks() {
+fn without_deltas_full_states_are_pushed() {
     let config = Config { delta_enabled: false, ..no_gossip() };
     let mut cluster = Plan { config, ..Plan::of(3) }.start();
     for word in ["tea", "coffee", "milk"] {
@@ -259,7 +267,7 @@ fn without_deltas_full_states_are_pushed_and_nothing_lacks() {
 }
 
 #[test]
-fn known_failure_17_a_state_larger_than_a_frame_arrives() {
+fn known_failure_17_state_larger_than_a_frame_arrives() {
     let config = Config { frame_bytes_max: 2_000, ..Config::default() };
     let mut cluster = Plan { config, nodes: 4, started: 4, ..Plan::of(3) }.start();
     cluster.introduce();
@@ -269,7 +277,7 @@ fn known_failure_17_a_state_larger_than_a_frame_arrives() {
     }
     cluster.settle(&[0, 1, 2], secs(20));
     assert!(cluster.held::<Words>(2, "k").is_some_and(|set| set.len() == 300));
-    // A newcomer gets all of it at once, 60 KB.
+    // A joiner gets the whole state at once, 60 KB.
     cluster.propose(0, Change { join: vec![replica(3, 1)], ..Change::default() });
     cluster.settle(&[0, 1, 2, 3], secs(20));
     assert!(cluster.held::<Words>(3, "k").is_some_and(|set| set.len() == 300));
@@ -280,7 +288,7 @@ fn known_failure_17_a_state_larger_than_a_frame_arrives() {
 }
 
 #[test]
-fn a_value_of_which_every_second_piece_was_lost_arrives_in_the_end() {
+fn cut_value_arrives_despite_lost_pieces() {
     use ostraca_ddata::sim::{Faults, LinkQuality};
     let lossy = LinkQuality { loss: 0.2, ..LinkQuality::clean() };
     let faults = Faults { links: vec![lossy], ..Faults::none() };
@@ -293,7 +301,7 @@ fn a_value_of_which_every_second_piece_was_lost_arrives_in_the_end() {
 }
 
 #[test]
-fn known_failure_16_a_delta_lost_while_the_peer_was_away_is_replaced_by_a_repair() {
+fn known_failure_16_lost_delta_is_replaced_by_a_repair() {
     let mut cluster = Plan::of(2).start();
     for n in 0..20_u32 {
         cluster.update::<ORSet<u32>, _>(0, "k", To::Local, move |set| set.insert(&n));
@@ -302,7 +310,7 @@ fn known_failure_16_a_delta_lost_while_the_peer_was_away_is_replaced_by_a_repair
     cluster.partition(&[&[0], &[1]]);
     cluster.write::<ORSet<u32>, _>(0, "k", To::Local, |set| set.remove(&3)).unwrap();
     cluster.run(secs(10));
-    assert_eq!(cluster.stats(0).pushes_open, 0, "the delta is gone");
+    assert_eq!(cluster.stats(0).pushes_open, 0, "the push of the delta is given up");
     cluster.heal();
     cluster.write::<ORSet<u32>, _>(0, "k", To::Local, |set| set.insert(&20)).unwrap();
     cluster.settle(&[0, 1], secs(3));
@@ -311,7 +319,7 @@ fn known_failure_16_a_delta_lost_while_the_peer_was_away_is_replaced_by_a_repair
 }
 
 #[test]
-fn known_failure_33_an_acknowledged_write_is_stored_after_expiry_and_after_a_restart() {
+fn known_failure_33_acked_write_is_stored_after_expiry() {
     let expire_keys_after_inactivity = vec![(Pattern::new("e*"), secs(2))];
     let config = Config { expire_keys_after_inactivity, ..no_gossip() };
     let mut cluster = Plan { config, nodes: 3, ..Plan::of(3) }.start();
@@ -367,7 +375,7 @@ fn known_failure_40_one_missing_key_costs_one_key() {
     assert_eq!(deltas(&after) - deltas(&merged) + states(&after) - states(&merged), 1);
 }
 
-/// Messages and bytes of ten quiet seconds among three replicas with that many equal keys.
+/// The number of messages, and their mean size, in ten idle seconds of three equal replicas.
 fn idle_cost(keys: usize) -> (u64, u64) {
     let mut cluster = Plan::of(3).start();
     for n in 0..keys {
@@ -388,7 +396,7 @@ fn idle_cost(keys: usize) -> (u64, u64) {
 }
 
 #[test]
-fn anti_entropy_between_equals_is_one_small_message_each_way_for_one_key_or_thousands() {
+fn anti_entropy_of_equals_is_one_small_message_each_way() {
     let (few, many) = (idle_cost(1), idle_cost(5_000));
     for (messages, each) in [few, many] {
         assert!((50..=80).contains(&messages), "{messages} messages of 3 nodes in 10 s");
@@ -398,7 +406,7 @@ fn anti_entropy_between_equals_is_one_small_message_each_way_for_one_key_or_thou
 }
 
 #[test]
-fn after_a_partition_all_are_equal_within_three_gossip_intervals() {
+fn replicas_converge_within_three_intervals_of_a_heal() {
     for seed in 1..=5 {
         let mut cluster = Plan { seed, ..Plan::of(5) }.start();
         cluster.partition(&[&[0, 1], &[2, 3, 4]]);
@@ -414,7 +422,7 @@ fn after_a_partition_all_are_equal_within_three_gossip_intervals() {
 }
 
 #[test]
-fn a_newcomer_is_given_what_it_lacks_about_once_and_at_a_pace() {
+fn joiner_is_given_missing_data_about_once() {
     let mut cluster = Plan { nodes: 5, started: 4, ..Plan::of(4) }.start();
     for n in 0..4_000 {
         cluster.update::<Words, _>(n % 4, &format!("key-{n}"), To::Local, |set| {
@@ -436,7 +444,7 @@ fn a_newcomer_is_given_what_it_lacks_about_once_and_at_a_pace() {
 }
 
 #[test]
-fn gifts_to_a_peer_that_lacks_everything_wait_for_its_answers() {
+fn repairs_for_an_empty_peer_wait_for_its_answers() {
     let config = Config { frame_bytes_max: 4_000, ..no_gossip() };
     let mut bare = Bare::with(2, config);
     bare.batch((0..2_000).map(|n| insert(&format!("key-{n}"), "tea", To::Local)).collect());
@@ -462,7 +470,7 @@ fn gifts_to_a_peer_that_lacks_everything_wait_for_its_answers() {
         assert!(questions < 500);
         bare.hear(1, answer);
     }
-    assert_eq!(given, 2_000, "everything, once");
+    assert_eq!(given, 2_000, "every key is sent once");
     assert!(questions > 5);
 }
 
@@ -470,7 +478,7 @@ fn wire_len(body: &Body) -> usize {
     ostraca_ddata::replicator::wire::Message { epoch: None, body: body.clone() }.encode().len()
 }
 
-/// What an empty replica answers.
+/// The answer of an empty replica.
 fn empty_answer(body: &Body) -> Option<Body> {
     use ostraca_ddata::replicator::wire::{Answer, Query};
     let Body::Compare { session, at, query } = body else { return None };
@@ -487,7 +495,7 @@ fn empty_answer(body: &Body) -> Option<Body> {
 }
 
 #[test]
-fn a_read_everywhere_sees_what_a_local_write_spread_to_nobody() {
+fn read_of_all_sees_an_unspread_local_write() {
     let mut cluster = Plan { config: no_gossip(), ..Plan::of(3) }.start();
     cluster.partition(&[&[0], &[1, 2]]);
     cluster.write::<Words, _>(0, "k", To::Local, |set| set.insert("tea")).unwrap();
@@ -495,5 +503,5 @@ fn a_read_everywhere_sees_what_a_local_write_spread_to_nobody() {
     cluster.heal();
     let read = cluster.read::<Words>(2, "k", Read::From(3, secs(3)));
     assert!(read.is_some_and(|set| set.contains("tea")));
-    assert!(cluster.held::<Words>(2, "k").is_some(), "and keeps it");
+    assert!(cluster.held::<Words>(2, "k").is_some(), "the reader keeps the value");
 }
