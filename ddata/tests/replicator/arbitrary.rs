@@ -1,4 +1,4 @@
-//! Any message at all, in any order: P60 and the general case of [`super::input`].
+//! Random messages in random order: P60 and the general case of [`super::input`].
 
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ use crate::bare::{Bare, Words, change, epoch_id, insert, peer};
 use crate::cluster::{READ_MAJORITY, WRITE_MAJORITY, millis, secs};
 use crate::input::{false_context, junk, other, pushed, set};
 
-/// Real entries of two members, so that generated messages are often nearly right.
+/// Valid entries of two members, so that generated messages are often nearly valid.
 fn pool() -> Vec<Entry> {
     let mut all = Vec::new();
     for n in [1, 2] {
@@ -175,7 +175,7 @@ fn bodies() -> impl Strategy<Value = Body> {
     ]
 }
 
-/// One step of a run: a message, a request, or time.
+/// One step of a run: a message, a request, or the passing of time.
 #[derive(Clone, Debug)]
 enum Step {
     Hear(usize, u64, Body),
@@ -228,7 +228,7 @@ fn run(config: Config, steps: Vec<Step>) -> Result<(), TestCaseError> {
     bare.pass(secs(10));
     bare.persist_all();
     for id in asked {
-        prop_assert!(bare.answer(id).is_some(), "a request without an answer");
+        prop_assert!(bare.answer(id).is_some(), "every request must be answered");
     }
     let stats = bare.replicator.stats();
     prop_assert!(stats.keys <= 10, "{} keys", stats.keys);
@@ -247,18 +247,18 @@ fn run(config: Config, steps: Vec<Step>) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Nothing that comes over the wire makes a decoder panic.
+    /// No received bytes make a decoder panic.
     #[test]
-    fn arbitrary_bytes_are_no_message_or_one(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn random_bytes_never_panic_the_decoder(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         if let Ok(message) = Message::decode(&bytes) {
             prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
         }
     }
 
-    /// A message with some bytes changed decodes to something that can be encoded again, or not
-    /// at all.
+    /// A message with some changed bytes decodes to a message that can be encoded again, or does
+    /// not decode.
     #[test]
-    fn spoiled_messages_are_no_message_or_another(
+    fn changed_messages_reencode_if_they_decode(
         body in bodies(),
         spoil in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
@@ -275,21 +275,22 @@ proptest! {
         }
     }
 
-    /// P60: every kind of message is what it was after the wire.
+    /// P60: every kind of message survives encoding and decoding.
     #[test]
-    fn p60_a_message_is_itself_after_the_wire(body in bodies(), joined in any::<bool>()) {
+    fn p60_messages_round_trip(body in bodies(), joined in any::<bool>()) {
         let message = Message { epoch: joined.then_some(epoch_id()), body };
         prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
     }
 
-    /// Valid-looking messages of anybody, in any order, between requests: no panic, every request
-    /// answered once, memory and messages bounded, and the next local write is fine.
+    /// Valid-looking messages of any sender, in any order, between requests: nothing panics, every
+    /// request is answered once, memory and messages are bounded, and the next local write
+    /// succeeds.
     #[test]
     fn valid_looking_messages_do_no_harm(steps in steps()) {
         run(Config::default(), steps)?;
     }
 
-    /// The same with everything on disk, tiny frames and expiry.
+    /// As above, with durable keys, tiny frames and expiry.
     #[test]
     fn valid_looking_messages_do_no_harm_to_durable_data(steps in steps()) {
         run(Config {

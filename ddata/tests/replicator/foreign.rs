@@ -1,6 +1,6 @@
-//! What no correct peer says, at the edges of what can be said: impossible terms and numbers, bytes
-//! too many, messages too long, answers that fit in part. Nothing of it is believed, all of it is
-//! counted, and what is good beside it is taken.
+//! Messages that no correct peer sends: impossible terms and numbers, trailing bytes, messages that
+//! are too long, answers that are valid in part. Invalid parts are refused and counted, valid ones
+//! beside them are merged.
 
 use ostraca_ddata::encoded::Encoded;
 use ostraca_ddata::key::Group;
@@ -32,7 +32,7 @@ fn fence(group: &str, term: Term) -> Request {
 // ── terms and numbers ──
 
 #[test]
-fn terms_that_nobody_can_hold_and_groups_without_a_name_are_refused_here() {
+fn invalid_terms_and_empty_groups_are_refused_here() {
     let mut bare = Bare::of(1);
     let home =
         |group, term| guarded::<Home, _>((group, term), "g-1", WRITE_MAJORITY, |home| home.set(&1));
@@ -43,12 +43,12 @@ fn terms_that_nobody_can_hold_and_groups_without_a_name_are_refused_here() {
     }
     assert_eq!(bare.now(fence("", term(1))), Err(RequestError::UnfitGroup));
     assert_eq!(bare.now(home("", term(1))), Err(RequestError::UnfitGroup));
-    assert!(bare.now(insert("k", "tea", To::Local)).is_ok(), "nothing is guarded");
+    assert!(bare.now(insert("k", "tea", To::Local)).is_ok(), "no group has become known");
     assert!(bare.now(fence("g-", term(u64::MAX / 2))).is_ok());
 }
 
 #[test]
-fn terms_that_nobody_can_hold_are_not_believed_from_peers() {
+fn invalid_terms_of_peers_are_ignored_and_counted() {
     let mut bare = Bare::of(3);
     for (group, number) in [("g-", 0), ("g-", u64::MAX), ("", 1)] {
         let (group, term) = (Group::new(group), term(number));
@@ -57,7 +57,7 @@ fn terms_that_nobody_can_hold_are_not_believed_from_peers() {
     assert_eq!((bare.replicator.promises(), bare.replicator.stats().undecodable), (vec![], 3));
     let id = bare.ask(fence("g-", term(3)));
     bare.hear(1, Body::NotPromised { request: id.0, current: term(u64::MAX) });
-    assert_eq!(bare.answer(id), None, "no term would stand above that");
+    assert_eq!(bare.answer(id), None, "no term could be higher than that one");
     let id = bare.ask(guarded::<Home, _>(("h-", term(3)), "h-1", WRITE_MAJORITY, |h| h.set(&1)));
     let (push, _) = bare.push_to_all_of_many(3);
     bare.hear(1, nack(push, Nack::Fenced(term(u64::MAX))));
@@ -76,7 +76,7 @@ fn terms_that_nobody_can_hold_are_not_believed_from_peers() {
 }
 
 #[test]
-fn a_register_of_a_term_that_nobody_can_hold_does_not_decode() {
+fn register_with_an_invalid_term_does_not_decode() {
     use ostraca_ddata::clock::HybridTimestamp;
     use ostraca_ddata::types::Causal;
     use ostraca_ddata::types::edit::Author;
@@ -92,7 +92,7 @@ fn a_register_of_a_term_that_nobody_can_hold_does_not_decode() {
 }
 
 #[test]
-fn promises_that_nobody_can_have_given_are_not_taken_over_in_a_sync() {
+fn invalid_promises_are_not_merged_in_a_sync() {
     let mut bare = Bare::joining(Config::default());
     let install = Body::Epoch(EpochMessage::Install { epoch: first_epoch(3) });
     bare.hear_in(peer(1), Some(epoch_id()), install);
@@ -114,7 +114,7 @@ fn promises_that_nobody_can_have_given_are_not_taken_over_in_a_sync() {
 }
 
 #[test]
-fn ballots_and_configurations_near_the_last_number_are_nonsense() {
+fn ballots_and_ids_near_the_last_number_are_refused() {
     let id = EpochId { generation: 1, number: u64::MAX };
     let last = Epoch::founding(id, vec![peer(1)], EpochSettings::default());
     assert_eq!(last.unwrap_err(), InvalidEpoch::Number(id));
@@ -131,7 +131,7 @@ fn ballots_and_configurations_near_the_last_number_are_nonsense() {
     let stats = bare.replicator.stats().epoch;
     assert_eq!((stats.nonsense, stats.unfit), (1, 1));
     bare.pass(secs(5));
-    assert!(bare.replicator.epochs().state().number < 100, "its next ballots are its own");
+    assert!(bare.replicator.epochs().state().number < 100, "it does not adopt the number");
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn proposal_for_an_earlier_configuration_is_superseded() {
 // ── bytes ──
 
 #[test]
-fn bytes_behind_a_message_or_a_value_are_refused() {
+fn trailing_bytes_are_refused() {
     let entries = pushed(&mut other(1), insert("k", "tea", To::Local));
     let bodies = [
         Body::Write { push: 1, whole: true, entries: entries.into() },
@@ -191,13 +191,16 @@ fn guarded_changes_with_long_names_overrun_no_frame() {
     let sent = bare.sent();
     assert!(sent.len() >= 40, "two entries of 2 kB to a frame, for two peers");
     for (_, body) in sent {
-        assert!(!matches!(body, Body::Part { .. }), "cut to the frame, not cut in pieces");
+        assert!(
+            !matches!(body, Body::Part { .. }),
+            "batches are cut to frames, not messages to pieces"
+        );
         assert!(Message { epoch: Some(epoch_id()), body }.encode().len() <= frame);
     }
 }
 
 #[test]
-fn what_is_longer_than_any_message_is_refused_by_both_sides_and_alarmed() {
+fn too_long_messages_are_refused_by_both_sides() {
     let mut bare = Bare::of(3);
     let piece = |transfer, total| Body::Part { transfer, total, offset: 0, bytes: junk() };
     bare.hear(1, piece(1, 64 << 20));
@@ -224,7 +227,7 @@ fn what_is_longer_than_any_message_is_refused_by_both_sides_and_alarmed() {
 // ── answers that fit in part ──
 
 #[test]
-fn of_a_fences_answer_what_fits_is_merged_and_it_counts_only_as_a_whole() {
+fn partly_invalid_promise_is_merged_but_does_not_count() {
     let mut bare = Bare::of(3);
     let id = bare.ask(fence("g-", Term { number: 1, owner: peer(0) }));
     let good = pushed(&mut other(1), change::<Home, _>("g-2", To::Local, |h| h.set(&7))).remove(0);
@@ -233,8 +236,8 @@ fn of_a_fences_answer_what_fits_is_merged_and_it_counts_only_as_a_whole() {
     let promised =
         |differing, entries| Body::Promised { request: id.0, counts: true, differing, entries };
     bare.hear(1, promised(vec![], entries));
-    assert!(bare.replicator.peek(&"g-2".into()).is_some(), "what fits");
-    assert_eq!(bare.answer(id), None, "nobody knows what 1 holds under g-1");
+    assert!(bare.replicator.peek(&"g-2".into()).is_some(), "the valid entry is merged");
+    assert_eq!(bare.answer(id), None, "it is unknown what node 1 holds under g-1");
     let false_held = Held { key: "g-3".into(), context: crate::input::false_context() };
     bare.hear(1, promised(vec![false_held], vec![]));
     assert_eq!(bare.answer(id), None);
@@ -250,7 +253,7 @@ fn of_a_fences_answer_what_fits_is_merged_and_it_counts_only_as_a_whole() {
 }
 
 #[test]
-fn a_read_does_not_count_who_vouches_for_what_it_does_not_bring() {
+fn read_answer_without_its_data_does_not_count() {
     let mut bare = Bare::of(3);
     let entry = pushed(&mut other(1), insert("k", "tea", To::Local)).remove(0);
     let id = bare.ask(get("k", READ_MAJORITY));
@@ -263,14 +266,14 @@ fn a_read_does_not_count_who_vouches_for_what_it_does_not_bring() {
     bare.hear(1, answer(None));
     assert_eq!((bare.answer(id), bare.replicator.stats().undecodable), (None, 1));
     bare.hear(1, answer(Some(entry.into())));
-    assert_eq!(bare.replicator.stats().undecodable, 1, "that one is whole");
+    assert_eq!(bare.replicator.stats().undecodable, 1, "this answer is complete");
     assert_eq!(bare.replicator.stats().read_repairs, 1);
 }
 
 // ── peers that come back, and leases ──
 
 #[test]
-fn who_is_reachable_again_is_compared_with_at_once() {
+fn reachable_again_peer_is_compared_at_once() {
     let config = Config { gossip_interval: secs(1_000), ..Config::default() };
     let mut bare = Bare::with(3, config);
     bare.members(3, &[], &[2]);
@@ -278,7 +281,7 @@ fn who_is_reachable_again_is_compared_with_at_once() {
     bare.sent();
     bare.members(3, &[], &[2]);
     bare.pass(secs(5));
-    assert_eq!(bare.sent(), [], "nothing is new");
+    assert_eq!(bare.sent(), [], "no peer has become reachable");
     bare.members(3, &[], &[]);
     bare.pass(millis(200));
     let compared: Vec<_> = bare.sent().into_iter().map(|(to, _)| to).collect();
@@ -286,7 +289,7 @@ fn who_is_reachable_again_is_compared_with_at_once() {
 }
 
 #[test]
-fn nobody_waits_for_a_lease_longer_than_leases_last() {
+fn claimed_lease_time_is_capped_at_the_lease_length() {
     let mut bare = Bare::of(3);
     bare.feed(Input::Propose(Change { lost: vec![peer(2)], ..Change::default() }));
     let withholds = |bare: &mut Bare| {
@@ -299,7 +302,7 @@ fn nobody_waits_for_a_lease_longer_than_leases_last() {
     bare.hear(1, Body::Epoch(EpochMessage::Withheld { epoch: epoch_id(), ballot, remaining }));
     bare.sent();
     bare.pass(millis(4_990));
-    assert_eq!(withholds(&mut bare), 0, "it may run for five seconds");
+    assert_eq!(withholds(&mut bare), 0, "the lease may be valid for five seconds");
     bare.pass(millis(20));
-    assert!(withholds(&mut bare) > 0, "and is asked about again");
+    assert!(withholds(&mut bare) > 0, "the question is repeated");
 }

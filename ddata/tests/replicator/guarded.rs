@@ -1,4 +1,5 @@
-//! Guarded groups: terms, fences, and writes of owners that were superseded (spec/safety.md §2).
+//! Guarded groups: terms, fences, and writes of superseded owners
+//! (docs/protocol/replication.md#guarded-groups).
 
 use ostraca_ddata::durable::StoreError;
 use ostraca_ddata::key::{Group, Pattern};
@@ -48,20 +49,20 @@ fn read(answer: Answer) -> Vec<(String, Option<u32>)> {
 }
 
 #[test]
-fn an_unguarded_change_of_a_guarded_key_is_refused() {
+fn unguarded_change_of_a_guarded_key_is_refused() {
     let mut bare = Bare::of(1);
     assert!(bare.now(fence(term(1, 0))).is_ok());
     let refused = Err(RequestError::Guarded { group: Group::new("g-") });
     assert_eq!(bare.now(insert("g-1", "tea", To::Local)), refused);
     assert!(bare.now(home(term(1, 0), WRITE_MAJORITY, 7)).is_ok());
-    assert_eq!(bare.now(insert("g-2", "tea", To::Local)), refused, "a new key, too");
+    assert_eq!(bare.now(insert("g-2", "tea", To::Local)), refused, "a new key is refused, too");
     let delete = Request::Delete { key: "g-1".into(), consistency: To::Local };
     assert_eq!(bare.now(delete), refused);
     assert!(bare.now(insert("other", "tea", To::Local)).is_ok());
 }
 
 #[test]
-fn a_group_is_known_wherever_its_data_arrive() {
+fn group_is_known_wherever_its_data_arrive() {
     let mut cluster = Plan::of(3).start();
     take(&mut cluster, 0, term(1, 0)).unwrap();
     write(&mut cluster, 0, term(1, 0), 7).unwrap();
@@ -73,7 +74,7 @@ fn a_group_is_known_wherever_its_data_arrive() {
 }
 
 #[test]
-fn a_guard_must_be_of_the_keys_group_and_carry_a_term() {
+fn guard_must_match_the_keys_group_and_have_a_term() {
     let mut bare = Bare::of(1);
     let not_in = Err(RequestError::NotInGroup { group: Group::new("h-") });
     let wrong = guarded::<Home, _>(("h-", term(1, 0)), "g-1", WRITE_MAJORITY, |home| home.set(&1));
@@ -108,7 +109,7 @@ fn only_registers_and_maps_of_them_are_guarded() {
 }
 
 #[test]
-fn a_key_of_a_guarded_map_is_never_removed() {
+fn key_of_a_guarded_map_is_never_removed() {
     let mut bare = Bare::of(1);
     let guard = ("g-", term(1, 0));
     type Map = LWWMap<u32, Option<u32>>;
@@ -125,7 +126,7 @@ fn a_key_of_a_guarded_map_is_never_removed() {
 }
 
 #[test]
-fn a_term_below_this_replicas_promise_is_refused_before_anything_changes() {
+fn term_below_the_own_promise_is_refused_without_change() {
     let mut bare = Bare::of(1);
     assert!(bare.now(fence(term(3, 0))).is_ok());
     let fenced = Err(RequestError::Fenced { current: term(3, 0), nowhere: true });
@@ -135,7 +136,7 @@ fn a_term_below_this_replicas_promise_is_refused_before_anything_changes() {
 }
 
 #[test]
-fn one_refusal_ends_a_write_that_may_be_accepted_elsewhere() {
+fn one_refusal_ends_a_write_as_indeterminate() {
     let mut bare = Bare::of(5);
     let id = bare.ask(home(term(1, 0), WRITE_MAJORITY, 7));
     let (push, entries) = bare.push_to_all(5);
@@ -147,7 +148,7 @@ fn one_refusal_ends_a_write_that_may_be_accepted_elsewhere() {
 }
 
 #[test]
-fn a_refusal_that_leaves_no_majority_says_that_it_is_nowhere() {
+fn refusal_that_leaves_no_majority_means_nowhere() {
     let mut bare = Bare::of(2);
     let id = bare.ask(home(term(1, 0), WRITE_MAJORITY, 7));
     let (push, _) = bare.push_to_all(2);
@@ -157,7 +158,7 @@ fn a_refusal_that_leaves_no_majority_says_that_it_is_nowhere() {
 }
 
 #[test]
-fn a_replica_refuses_writes_below_its_promise_and_takes_what_merely_spreads() {
+fn write_below_the_promise_is_refused_but_gossip_merged() {
     let mut owner = Bare::of(3);
     owner.ask(home(term(1, 0), WRITE_MAJORITY, 7));
     let (push, mut entries) = owner.push_to_all(3);
@@ -179,7 +180,7 @@ fn a_replica_refuses_writes_below_its_promise_and_takes_what_merely_spreads() {
 }
 
 #[test]
-fn a_fence_of_the_same_term_can_be_repeated_and_a_lower_one_not() {
+fn fence_may_repeat_its_term_but_not_lower_it() {
     let mut cluster = Plan::of(3).start();
     assert_eq!(read(take(&mut cluster, 0, term(2, 0))), []);
     write(&mut cluster, 0, term(2, 0), 7).unwrap();
@@ -195,7 +196,7 @@ fn a_fence_of_the_same_term_can_be_repeated_and_a_lower_one_not() {
 }
 
 #[test]
-fn what_a_fence_has_read_from_one_replica_a_majority_holds_before_it_answers() {
+fn fence_replies_only_when_a_majority_holds_its_values() {
     let mut cluster = Plan::of(5).start();
     take(&mut cluster, 0, term(1, 0)).unwrap();
     cluster.settle(&[0, 1, 2, 3, 4], secs(2));
@@ -209,33 +210,38 @@ fn what_a_fence_has_read_from_one_replica_a_majority_holds_before_it_answers() {
     let values = read(take(&mut cluster, 1, term(2, 1)));
     let holders = (0..5).filter(|n| value(&cluster, *n) == Some(7)).count();
     assert!(values.is_empty() || holders >= 3, "{values:?} held by {holders}");
-    assert!(!values.is_empty(), "0 is one of the three that can answer");
+    assert!(!values.is_empty(), "node 0 is one of the three that can answer");
 }
 
-/// One that acknowledged the write answers the fence before it promises, or refuses the write
-/// after it: between them the two majorities leave no third way.
+/// The majorities of the write and of the fence have a replica in common. It acknowledged the write
+/// before it promised, so its answer contains the write; or it promised first and refused the
+/// write.
 #[test]
-fn a_fence_shows_what_a_majority_held_before_its_group_was_known() {
+fn fence_shows_majority_writes_from_before_the_group() {
     for owner in [1, 2] {
         let mut cluster = Plan::of(3).start();
         cluster.partition(&[&[0, 1], &[2]]);
         let early = cluster.write::<Home, _>(0, "g-1", WRITE_MAJORITY, |home| home.set(&7));
-        assert!(early.is_ok(), "nobody knows of a group: {early:?}");
+        assert!(early.is_ok(), "no replica knows the group yet: {early:?}");
         cluster.heal();
         cluster.partition(&[&[0], &[1, 2]]);
         let at = term(1, owner);
         let values = read(take(&mut cluster, owner, at));
         assert_eq!(values, [("g-1".to_owned(), Some(7))], "owner {owner}");
-        assert_eq!((value(&cluster, 1), value(&cluster, 2)), (Some(7), Some(7)), "a majority");
+        assert_eq!(
+            (value(&cluster, 1), value(&cluster, 2)),
+            (Some(7), Some(7)),
+            "a majority holds it"
+        );
         write(&mut cluster, owner, at, 8).unwrap();
         cluster.heal();
         cluster.settle(&[0, 1, 2], secs(5));
-        assert_eq!(value(&cluster, 0), Some(8), "and its owner builds on it");
+        assert_eq!(value(&cluster, 0), Some(8), "the owner's next write overwrites it");
     }
 }
 
 #[test]
-fn a_key_of_an_inner_group_is_not_the_outer_ones() {
+fn key_of_an_inner_group_is_not_in_the_outer_one() {
     let mut bare = Bare::of(1);
     let inner = guarded::<Home, _>(("g-x-", term(1, 0)), "g-x-1", WRITE_MAJORITY, |h| h.set(&1));
     assert!(bare.now(inner).is_ok());
@@ -244,7 +250,7 @@ fn a_key_of_an_inner_group_is_not_the_outer_ones() {
 }
 
 #[test]
-fn a_refused_write_may_spread_but_loses_against_the_higher_term() {
+fn refused_write_spreads_but_loses_to_the_higher_term() {
     let mut cluster = Plan::of(3).start();
     take(&mut cluster, 0, term(1, 0)).unwrap();
     write(&mut cluster, 0, term(1, 0), 1).unwrap();
@@ -254,7 +260,7 @@ fn a_refused_write_may_spread_but_loses_against_the_higher_term() {
     write(&mut cluster, 1, term(2, 1), 2).unwrap();
     for stale in 3..10 {
         let id = cluster.ask(0, home(term(1, 0), WRITE_MAJORITY, stale));
-        let late = cluster.answer(id); // it has promised nothing to 1
+        let late = cluster.answer(id); // node 0 has not promised the term of node 1
         assert!(matches!(late, Err(RequestError::Timeout(_))), "{late:?}");
     }
     assert_eq!(value(&cluster, 0), Some(9));
@@ -271,7 +277,7 @@ fn a_refused_write_may_spread_but_loses_against_the_higher_term() {
 }
 
 #[test]
-fn promises_survive_a_restart_of_everybody_with_the_disks() {
+fn promises_survive_a_restart_of_all_nodes_with_disks() {
     let config = Config { durable_keys: vec![Pattern::new("g-*")], ..Config::default() };
     let mut cluster = Plan { config, ..Plan::of(3) }.start();
     take(&mut cluster, 0, term(5, 0)).unwrap();
@@ -321,8 +327,8 @@ fn promises_travel_with_a_change_of_the_configuration() {
 
 // ── writes without a guard ──
 
-/// One of three that has promised a term of group `g-` to member 2, and an unguarded write of
-/// member 1, which knows of no group.
+/// A member of three that has promised a term of group `g-` to member 2, and the entries of an
+/// unguarded write by member 1, which does not know the group.
 fn promised_and_unaware() -> (Bare, Vec<Entry>) {
     let mut owner = Bare::named(peer(1), Config::default());
     owner.found(crate::cluster::first_epoch(3));
@@ -344,7 +350,7 @@ fn nacks(bare: &mut Bare) -> Vec<(u32, Nack)> {
 }
 
 #[test]
-fn an_unguarded_write_of_a_guarded_key_is_not_acknowledged_but_may_spread() {
+fn unguarded_write_is_not_acknowledged_but_may_spread() {
     let (mut bare, mut entries) = promised_and_unaware();
     let write = |push, entries: &[Entry]| {
         let entries = entries.to_vec();
@@ -356,14 +362,18 @@ fn an_unguarded_write_of_a_guarded_key_is_not_acknowledged_but_may_spread() {
     bare.hear(1, write(0, &entries));
     assert!(bare.holds("g-1", "tea"), "gossip is merged");
     bare.hear(1, write(3, &entries));
-    assert_eq!(nacks(&mut bare), [(0, Nack::Guarded(Group::new("g-")))], "held, but no write");
+    assert_eq!(
+        nacks(&mut bare),
+        [(0, Nack::Guarded(Group::new("g-")))],
+        "it is held, but not acknowledged as a write"
+    );
     entries[0].guard = Some(WireGuard { group: Group::new("g-"), term: None });
     bare.hear(1, write(4, &entries));
-    assert_eq!(nacks(&mut bare), [], "what a read writes back");
+    assert_eq!(nacks(&mut bare), [], "the write-back of a read is accepted");
 }
 
 #[test]
-fn a_write_under_the_term_of_an_inner_group_is_not_acknowledged() {
+fn write_with_the_guard_of_an_inner_group_is_refused() {
     let (mut bare, mut entries) = promised_and_unaware();
     entries[0].guard = Some(WireGuard { group: Group::new("g-1"), term: Some(term(9, 1)) });
     bare.hear(1, Body::Write { push: 3, whole: true, entries: entries.into() });
@@ -371,7 +381,7 @@ fn a_write_under_the_term_of_an_inner_group_is_not_acknowledged() {
 }
 
 #[test]
-fn a_change_whose_group_only_others_know_is_refused_by_name_and_teaches_it() {
+fn refusal_of_a_change_teaches_its_group() {
     let mut bare = Bare::of(5);
     let id = bare.ask(insert("g-1", "tea", WRITE_MAJORITY));
     let (push, _) = bare.push_to_all(5);
@@ -383,11 +393,15 @@ fn a_change_whose_group_only_others_know_is_refused_by_name_and_teaches_it() {
     let id = bare.ask(insert("h-1", "tea", WRITE_MAJORITY));
     let (push, _) = bare.push_to_all(5);
     bare.hear(1, nack(push, Nack::Guarded(Group::new("g-"))));
-    assert_eq!(bare.answer(id), None, "a group that does not have the key refuses nothing");
+    assert_eq!(
+        bare.answer(id),
+        None,
+        "a refusal by a group that does not contain the key is ignored"
+    );
 }
 
 #[test]
-fn a_term_promised_in_mid_write_ends_what_was_written_without_one() {
+fn promise_in_mid_write_ends_an_unguarded_write() {
     let mut bare = Bare::of(3);
     let id = bare.ask(insert("g-1", "tea", WRITE_MAJORITY));
     let (push, _) = bare.push_to_all(3);
@@ -398,7 +412,7 @@ fn a_term_promised_in_mid_write_ends_what_was_written_without_one() {
 }
 
 #[test]
-fn a_read_writes_back_what_was_written_before_the_group_was_known() {
+fn read_writes_back_data_older_than_the_group() {
     let never = secs(1_000_000);
     let config =
         Config { gossip_interval: never, busy_gossip_interval: never, ..Config::default() };
@@ -418,7 +432,7 @@ fn a_read_writes_back_what_was_written_before_the_group_was_known() {
 }
 
 #[test]
-fn guarded_updates_below_a_majority_are_refused_before_anything_changes() {
+fn guarded_update_below_a_majority_is_refused() {
     let mut bare = Bare::of(3);
     for weak in [To::Local, To::To(1, secs(1)), To::To(3, secs(1))] {
         assert_eq!(bare.now(home(term(1, 0), weak, 7)), Err(RequestError::TooWeak));
@@ -426,7 +440,7 @@ fn guarded_updates_below_a_majority_are_refused_before_anything_changes() {
     assert_eq!((bare.replicator.peek(&"g-1".into()), bare.pushes()), (None, vec![]));
     for strong in [WRITE_MAJORITY, To::All(secs(1))] {
         let id = bare.ask(home(term(1, 0), strong, 7));
-        assert_eq!(bare.answer(id), None, "under way");
+        assert_eq!(bare.answer(id), None, "the write is open");
     }
 }
 
@@ -442,23 +456,23 @@ fn promised(request: u64) -> Body {
 }
 
 #[test]
-fn a_replicas_own_promise_counts_when_it_is_on_disk() {
+fn own_promise_counts_when_it_is_on_disk() {
     let mut bare = durable(3);
     let id = bare.ask(fence(term(1, 0)));
     bare.hear(1, promised(id.0));
-    assert_eq!(bare.answer(id), None, "one of three, and this one is not safe");
+    assert_eq!(bare.answer(id), None, "one of three: the own promise is not on disk");
     bare.stored(Ok(()));
     assert!(matches!(bare.answer(id), Some(Ok(Reply::Fenced { .. }))));
     let id = bare.ask(fence(term(2, 0)));
     bare.stored(Err(StoreError("no space left".into())));
     bare.hear(1, promised(id.0));
-    assert_eq!(bare.answer(id), None, "a failed disk promises nothing");
+    assert_eq!(bare.answer(id), None, "a promise on a failed disk does not count");
     bare.hear(2, promised(id.0));
     assert!(matches!(bare.answer(id), Some(Ok(Reply::Fenced { .. }))));
 }
 
 #[test]
-fn a_promise_is_sent_when_it_is_on_disk_however_often_it_is_asked_for() {
+fn promise_is_sent_only_when_it_is_on_disk() {
     let mut bare = durable(3);
     let ask =
         || Body::Fence { request: 1, group: Group::new("g-"), term: term(1, 1), held: vec![] };
@@ -476,7 +490,7 @@ fn a_promise_is_sent_when_it_is_on_disk_however_often_it_is_asked_for() {
 }
 
 #[test]
-fn a_refusal_that_names_no_higher_term_refuses_nothing() {
+fn refusal_without_a_higher_term_is_ignored() {
     let mut bare = Bare::of(3);
     let id = bare.ask(fence(term(3, 0)));
     for current in [Term::default(), term(2, 9), term(3, 0)] {
@@ -489,7 +503,7 @@ fn a_refusal_that_names_no_higher_term_refuses_nothing() {
 }
 
 #[test]
-fn a_fence_without_a_quorum_names_who_is_silent_and_is_asked_for_again_meanwhile() {
+fn fence_timeout_names_the_silent_members() {
     let mut bare = Bare::of(5);
     let id = bare.ask(fence(term(1, 0)));
     bare.hear(1, promised(id.0));
@@ -510,7 +524,7 @@ fn a_fence_without_a_quorum_names_who_is_silent_and_is_asked_for_again_meanwhile
 }
 
 #[test]
-fn a_fence_asks_with_what_is_held_and_the_recovery_write_carries_the_term() {
+fn fence_sends_contexts_and_recovery_write_has_the_term() {
     cov_mark::check!(recovery_write);
     let mut bare = Bare::of(3);
     bare.ask(home(term(1, 0), WRITE_MAJORITY, 7));
@@ -527,7 +541,7 @@ fn a_fence_asks_with_what_is_held_and_the_recovery_write_carries_the_term() {
     let differing =
         vec![ostraca_ddata::replicator::wire::Held { key: "g-1".into(), context: nothing }];
     bare.hear(1, Body::Promised { request, counts: true, differing, entries: vec![] });
-    assert_eq!(bare.answer(id), None, "1 does not hold what it is to be built on");
+    assert_eq!(bare.answer(id), None, "node 1 lacks the value, so a recovery write is needed");
     let (push, entries) = bare.push_to_all(3);
     let guard = WireGuard { group: Group::new("g-"), term: Some(term(2, 0)) };
     assert_eq!(entries[0].guard, Some(guard));
