@@ -1,22 +1,22 @@
-//! Pekko's multi-JVM specs, M1–M28, and P56–P60, in simulated clusters.
+//! The behaviours of Pekko's multi-JVM specs (M1–M28) and P56–P60, in simulated clusters.
 //!
 //! | line | here |
 //! |---|---|
 //! | M1 "deleted" replies | a deleted key reads as absent and can be used again |
-//! | M2 modify is merged, not assigned | an `Edit` changes what is there; that emptying and refilling it assigns nothing: `m02_…` |
+//! | M2 modify is merged, not assigned | an `Edit` changes the present value; emptying and refilling it assigns nothing: `m02_…` |
 //! | M7, M20, M22, M23 | partitions of the simulator |
-//! | M13 prefer-oldest | no such setting: all are asked at once; that two may write and two read past a cut link: `m13_…` |
+//! | M13 prefer-oldest | no such setting: all are asked at once; two replicas write and two read around a cut link: `m13_…` |
 //! | M16 an update without delta blocks later deltas | nothing blocks: `m16_…` |
-//! | M20 a further delta is not applied | it lacks, and is mended at once: `m20_…` |
-//! | M24, M26 pruning | forgetting is a later part; that no value changes and that a removed incarnation is not heard: `m24_…`, `m26_…` |
+//! | M20 a further delta is not applied | it is answered with `Lack` and repaired at once: `m20_…` |
+//! | M24, M26 pruning | not in this release; values stay when a member goes, and a removed incarnation is ignored: `m24_…`, `m26_…` |
 //! | M25 load failure stops the Replicator | `DurableStore::load` fails in the driver; the machine waits for ever |
 //! | M27 | `subscriptions` |
-//! | M28 | its loads and what they come to: `loads`; their speed: `benches/replicator.rs` |
+//! | M28 | results of its loads: `loads`; their speed: `benches/replicator.rs` |
 //! | P56 | `p56_…` |
 //! | P57 settings | `p57_…` |
 //! | P58 | `subscriptions` |
 //! | P59 typed API | `Key<T>`: every test, and `p59_…` |
-//! | P60 wire | `arbitrary::p60_…`; bytes of types are the types' own tests |
+//! | P60 wire | `arbitrary::p60_…`; the encodings of types have tests of their own |
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn count(cluster: &Cluster, node: usize, key: &str) -> i128 {
 }
 
 #[test]
-fn m01_a_node_alone_reads_writes_tells_and_deletes() {
+fn m01_single_node_reads_writes_notifies_and_deletes() {
     let mut cluster = Plan::of(1).start();
     assert!(cluster.read::<PNCounter>(0, "a", READ_MAJORITY).is_none());
     let early = cluster.subscribe(0, "a");
@@ -63,7 +63,11 @@ fn m01_a_node_alone_reads_writes_tells_and_deletes() {
     assert_eq!((cluster.notices(early).len(), cluster.notices(late).len()), (1, 1));
     let two = cluster.write::<PNCounter, _>(0, "a", TWO, |count| count.add(1));
     assert_eq!(two, Err(RequestError::NotEnoughReplicas { needed: 2, existing: 1 }));
-    assert_eq!(count(&cluster, 0, "a"), 3, "ours: refused at once, and not applied");
+    assert_eq!(
+        count(&cluster, 0, "a"),
+        3,
+        "unlike Pekko's, the update is refused at once and not applied"
+    );
     add(&mut cluster, 0, "a", WRITE_MAJORITY, 1);
     add(&mut cluster, 0, "a", ALL, 1);
     assert_eq!(cluster.read::<PNCounter>(0, "a", Read::All(secs(1))).unwrap().value(), 5);
@@ -76,11 +80,11 @@ fn m01_a_node_alone_reads_writes_tells_and_deletes() {
     let keys = cluster.ask(0, keys);
     assert_eq!(cluster.answer(keys), Ok(Reply::Keys(vec![])));
     add(&mut cluster, 0, "a", To::Local, 1);
-    assert_eq!(count(&cluster, 0, "a"), 1, "what was deleted does not come back");
+    assert_eq!(count(&cluster, 0, "a"), 1, "the deleted count does not come back");
 }
 
 #[test]
-fn m02_a_value_that_is_emptied_and_filled_anew_is_merged_and_not_assigned() {
+fn m02_emptied_and_refilled_value_is_merged() {
     let mut cluster = Plan::of(2).start();
     for node in 0..2 {
         cluster.write::<Words, _>(node, "w", ALL, |set| set.insert("tea")).unwrap();
@@ -102,7 +106,7 @@ fn m02_a_value_that_is_emptied_and_filled_anew_is_merged_and_not_assigned() {
 }
 
 #[test]
-fn m03_a_function_that_fails_changes_nothing_and_its_cause_is_told() {
+fn m03_failing_function_changes_nothing_and_returns_its_cause() {
     let mut cluster = Plan::of(1).start();
     add(&mut cluster, 0, "a", To::Local, 1);
     let failed = cluster.write::<PNCounter, ()>(0, "a", To::Local, |count| {
@@ -110,13 +114,13 @@ fn m03_a_function_that_fails_changes_nothing_and_its_cause_is_told() {
         Err(EditError::custom("the kettle is empty"))
     });
     let Err(RequestError::ModifyFailure(error)) = failed else { panic!("{failed:?}") };
-    let cause = std::error::Error::source(&*error.0).expect("a cause").to_string();
+    let cause = std::error::Error::source(&*error.0).expect("the error has a source").to_string();
     assert_eq!(cause, "the kettle is empty");
     assert_eq!(count(&cluster, 0, "a"), 1);
 }
 
 #[test]
-fn m04_a_second_node_has_the_data_and_its_subscriber_is_told() {
+fn m04_second_node_gets_data_and_notifies_its_subscriber() {
     let mut cluster = Plan { nodes: 2, started: 2, ..Plan::of(1) }.start();
     add(&mut cluster, 0, "a", To::Local, 3);
     let subscription = cluster.subscribe(1, "a");
@@ -127,7 +131,7 @@ fn m04_a_second_node_has_the_data_and_its_subscriber_is_told() {
 }
 
 #[test]
-fn m05_sums_of_concurrent_updates_of_every_level_are_exact() {
+fn m05_sums_of_concurrent_updates_at_every_level_are_exact() {
     let mut cluster = Plan::of(2).start();
     for to in [To::Local, TWO, ALL, WRITE_MAJORITY] {
         for node in 0..2 {
@@ -141,7 +145,7 @@ fn m05_sums_of_concurrent_updates_of_every_level_are_exact() {
 }
 
 #[test]
-fn m06_what_two_have_acknowledged_the_other_reads_locally() {
+fn m06_write_to_two_is_read_locally_by_the_other() {
     let mut cluster = Plan::of(2).start();
     add(&mut cluster, 0, "a", TWO, 1);
     assert_eq!(count(&cluster, 1, "a"), 1);
@@ -160,7 +164,7 @@ fn m06_what_two_have_acknowledged_the_other_reads_locally() {
 }
 
 #[test]
-fn m07_two_nodes_apart_serve_themselves_and_agree_afterwards() {
+fn m07_two_partitioned_nodes_serve_and_agree_afterwards() {
     let mut cluster = Plan::of(2).start();
     add(&mut cluster, 0, "a", ALL, 1);
     cluster.partition(&[&[0], &[1]]);
@@ -174,13 +178,13 @@ fn m07_two_nodes_apart_serve_themselves_and_agree_afterwards() {
     add(&mut cluster, 1, "a", To::Local, 5);
     cluster.heal();
     let read = cluster.read::<PNCounter>(1, "a", Read::From(2, secs(3)));
-    assert_eq!(read.unwrap().value(), 7, "merged, at once");
+    assert_eq!(read.unwrap().value(), 7, "the read merges both values at once");
     cluster.settle(&[0, 1], secs(3));
     assert!((0..30).all(|n| count(&cluster, 1, &format!("n{n}")) == 1));
 }
 
 #[test]
-fn m08_a_majority_works_without_the_third_and_all_does_not() {
+fn m08_majority_works_without_the_third_and_all_does_not() {
     let mut cluster = Plan::of(3).start();
     cluster.partition(&[&[0, 1], &[2]]);
     add(&mut cluster, 1, "a", To::Local, 10);
@@ -189,7 +193,11 @@ fn m08_a_majority_works_without_the_third_and_all_does_not() {
         .map(|_| cluster.update::<PNCounter, _>(0, "a", WRITE_MAJORITY, |count| count.add(1)))
         .collect();
     let own = cluster.get(0, "a", Read::Local);
-    assert_eq!(got::<PNCounter>(cluster.answer(own)).unwrap().value(), 13, "own writes are seen");
+    assert_eq!(
+        got::<PNCounter>(cluster.answer(own)).unwrap().value(),
+        13,
+        "a local read sees the node's own writes"
+    );
     for id in three {
         assert!(cluster.answer(id).is_ok());
     }
@@ -203,7 +211,7 @@ fn m08_a_majority_works_without_the_third_and_all_does_not() {
 }
 
 #[test]
-fn m09_a_hundred_concurrent_writes_on_each_of_three_nodes_all_succeed() {
+fn m09_hundred_concurrent_writes_on_three_nodes_succeed() {
     let mut cluster = Plan::of(3).start();
     let ids: Vec<_> = (0..300)
         .map(|n| cluster.update::<PNCounter, _>(n % 3, "c", TWO, |count| count.add(1)))
@@ -218,7 +226,7 @@ fn m09_a_hundred_concurrent_writes_on_each_of_three_nodes_all_succeed() {
 }
 
 #[test]
-fn m10_a_read_of_all_repairs_before_it_replies() {
+fn m10_read_of_all_repairs_before_it_replies() {
     let mut cluster = Plan { config: no_gossip(), ..Plan::of(3) }.start();
     cluster.partition(&[&[0], &[1], &[2]]);
     for node in 0..3 {
@@ -228,12 +236,12 @@ fn m10_a_read_of_all_repairs_before_it_replies() {
     cluster.heal();
     assert_eq!(cluster.read::<PNCounter>(0, "c", Read::All(secs(3))).unwrap().value(), 3);
     for node in 0..3 {
-        assert_eq!(count(&cluster, node, "c"), 3, "at {node}, read locally");
+        assert_eq!(count(&cluster, node, "c"), 3, "at node {node}, read locally");
     }
 }
 
 #[test]
-fn m11_m12_each_change_is_one_event_and_the_same_value_again_is_none() {
+fn m11_m12_each_change_is_one_notice_and_equal_values_none() {
     let mut cluster = Plan::of(2).start();
     let subscription = cluster.subscribe(0, "w");
     cluster.write::<Words, _>(0, "w", ALL, |set| set.insert("tea")).unwrap();
@@ -246,11 +254,11 @@ fn m11_m12_each_change_is_one_event_and_the_same_value_again_is_none() {
     let subscription = cluster.subscribe(0, "r");
     cluster.write::<LWWRegister<u32>, _>(1, "r", ALL, set).unwrap();
     cluster.run(secs(1));
-    assert_eq!(cluster.notices(subscription).len(), 1, "the current value and no more");
+    assert_eq!(cluster.notices(subscription).len(), 1, "only the current value is notified");
 }
 
 #[test]
-fn m13_a_write_of_two_reaches_one_and_a_third_reads_it_of_two_without_gossip() {
+fn m13_write_to_two_is_read_from_two_without_gossip() {
     let mut cluster = Plan { config: no_gossip(), ..Plan::of(3) }.start();
     let (second, third) = (vec![NodeIndex::new(1)], vec![NodeIndex::new(2)]);
     let links = [(second.clone(), third.clone()), (third, second)];
@@ -280,7 +288,7 @@ fn m14_pushes_alone_deliver_everything() {
 }
 
 #[test]
-fn m15_a_write_of_all_is_everywhere_before_its_reply_also_with_others_under_way() {
+fn m15_write_to_all_is_everywhere_before_its_reply() {
     let wild = LinkQuality { reorder: 0.5, spread: millis(3), ..LinkQuality::clean() };
     for seed in 1..=20 {
         let faults = Faults { links: vec![wild.clone()], ..Faults::none() };
@@ -298,20 +306,20 @@ fn m15_a_write_of_all_is_everywhere_before_its_reply_also_with_others_under_way(
 }
 
 #[test]
-fn m16_what_a_peer_missed_blocks_nothing_that_comes_later() {
+fn m16_missed_change_blocks_no_later_change() {
     let mut cluster = Plan { config: no_gossip(), ..Plan::of(2) }.start();
     cluster.partition(&[&[0], &[1]]);
     add(&mut cluster, 0, "c", To::Local, 1);
-    cluster.run(secs(5)); // given up
+    cluster.run(secs(5)); // the push is given up
     cluster.heal();
     for _ in 0..3 {
         add(&mut cluster, 0, "c", ALL, 1);
     }
-    assert_eq!(count(&cluster, 1, "c"), 4, "and what was missed came with it");
+    assert_eq!(count(&cluster, 1, "c"), 4, "the missed change is repaired, too");
 }
 
-/// A run of random operations on every type, with pushes of deltas or of full states; what every
-/// node reads in the end.
+/// Runs random operations on every type, with pushes of deltas or of full states, and returns the
+/// values that a node reads in the end.
 fn random_operations(seed: u64, delta_enabled: bool) -> Vec<String> {
     let config = Config { delta_enabled, ..Config::default() };
     let mut cluster = Plan { seed, config, ..Plan::of(4) }.start();
@@ -347,7 +355,7 @@ fn random_operations(seed: u64, delta_enabled: bool) -> Vec<String> {
         if next(3) == 0 {
             cluster.run(millis(next(20)));
         } else {
-            cluster.settle(&[0, 1, 2, 3], secs(2)); // so that both runs see the same histories
+            cluster.settle(&[0, 1, 2, 3], secs(2)); // so that both runs have the same history
         }
     }
     cluster.settle(&[0, 1, 2, 3], secs(5));
@@ -375,14 +383,14 @@ fn reading(cluster: &Cluster, key: &str) -> String {
 }
 
 #[test]
-fn m17_m18_deltas_and_full_states_come_to_the_same() {
+fn m17_m18_deltas_and_full_states_give_equal_values() {
     for seed in 1..=20 {
         assert_eq!(random_operations(seed, true), random_operations(seed, false), "seed {seed}");
     }
 }
 
 #[test]
-fn m19_two_thousand_updates_as_fast_as_possible_are_exact_everywhere() {
+fn m19_two_thousand_fast_updates_are_exact_everywhere() {
     let mut cluster = Plan { config: no_gossip(), ..Plan::of(4) }.start();
     for n in 0..2_000_u32 {
         cluster.update::<PNCounterMap<u32>, _>(0, "m", To::Local, move |map| map.add(&(n % 2), 1));
@@ -397,7 +405,7 @@ fn m19_two_thousand_updates_as_fast_as_possible_are_exact_everywhere() {
 }
 
 #[test]
-fn m20_a_node_that_missed_something_is_mended_by_the_next_change() {
+fn m20_node_that_missed_changes_is_repaired_by_the_next() {
     let mut cluster = Plan { config: no_gossip(), ..Plan::of(4) }.start();
     cluster.partition(&[&[0, 1, 2], &[3]]);
     for (node, word) in [(0, "tea"), (1, "milk"), (2, "rum")] {
@@ -407,14 +415,14 @@ fn m20_a_node_that_missed_something_is_mended_by_the_next_change() {
     cluster.heal();
     cluster.write::<Words, _>(0, "w", ALL, |set| set.clear()).unwrap();
     assert!(cluster.held::<Words>(3, "w").is_none());
-    assert!(cluster.stats(3).lacks > 0, "rule R");
+    assert!(cluster.stats(3).lacks > 0, "the causal delta rule refuses the delta");
     cluster.write::<Words, _>(3, "w", ALL, |set| set.insert("gin")).unwrap();
     cluster.settle(&[0, 1, 2, 3], secs(1));
     assert_eq!(cluster.held::<Words>(0, "w").unwrap().len(), 1);
 }
 
 #[test]
-fn m21_a_joiner_gets_many_small_and_some_large_keys_in_small_frames() {
+fn m21_joiner_gets_small_and_large_keys_in_small_frames() {
     let config = Config { frame_bytes_max: 2_500, delta_enabled: false, ..Config::default() };
     let mut cluster = Plan { config, nodes: 3, started: 3, ..Plan::of(2) }.start();
     for n in 0..500 {
@@ -436,7 +444,7 @@ fn m21_a_joiner_gets_many_small_and_some_large_keys_in_small_frames() {
 }
 
 #[test]
-fn m22_a_split_with_a_crash_ends_in_agreement_and_the_deleted_stays_deleted() {
+fn m22_partition_with_a_crash_ends_in_agreement() {
     for seed in 1..=5 {
         let mut cluster = Plan { seed, ..Plan::of(5) }.start();
         for node in 0..5 {
@@ -455,7 +463,7 @@ fn m22_a_split_with_a_crash_ends_in_agreement_and_the_deleted_stays_deleted() {
         cluster.crash(4);
         cluster.run(secs(5));
         assert_eq!((count(&cluster, 1, "c"), count(&cluster, 2, "c")), (15, 105));
-        assert!(cluster.held::<Words>(0, "w0").is_some(), "its own view");
+        assert!(cluster.held::<Words>(0, "w0").is_some(), "this side has not seen the deletion");
         cluster.heal();
         cluster.settle(&[0, 1, 2, 3], secs(5));
         assert_eq!(count(&cluster, 0, "c"), 115, "the crashed node's replicated writes are kept");
@@ -465,7 +473,7 @@ fn m22_a_split_with_a_crash_ends_in_agreement_and_the_deleted_stays_deleted() {
 }
 
 #[test]
-fn m23_every_inserted_id_is_accounted_for_across_a_partition() {
+fn m23_every_insertion_is_kept_across_a_partition() {
     let mut cluster = Plan::of(5).start();
     cluster.partition(&[&[0, 1, 2], &[3, 4]]);
     let within = millis(500);
@@ -488,7 +496,7 @@ fn m23_every_inserted_id_is_accounted_for_across_a_partition() {
             Err(other) => panic!("{n}: {other}"),
         }
     }
-    assert_eq!(succeeded.len(), 160, "all local ones, and all of the larger side");
+    assert_eq!(succeeded.len(), 160, "all local writes and all of the larger side succeed");
     let read = cluster.read::<ORSet<u32>>(1, "s", READ_MAJORITY).unwrap();
     assert!((0..200).filter(|n| n % 2 == 0 && n / 2 % 5 < 3).all(|n| read.contains(&n)));
     cluster.heal();
@@ -500,7 +508,7 @@ fn m23_every_inserted_id_is_accounted_for_across_a_partition() {
 
 // ── members that go ──
 
-/// What node 0 reads of every kind of value.
+/// The values of every type that node 0 reads.
 fn readings(cluster: &Cluster) -> (i128, usize, Option<i128>, usize, usize) {
     (
         count(cluster, 0, "c"),
@@ -524,7 +532,7 @@ fn write_all_kinds(cluster: &mut Cluster, node: usize) {
 }
 
 #[test]
-fn m24_values_never_change_while_a_member_goes_and_new_updates_count() {
+fn m24_values_never_change_while_a_member_leaves() {
     let mut cluster = Plan::of(3).start();
     cluster.introduce();
     for node in 0..3 {
@@ -541,11 +549,11 @@ fn m24_values_never_change_while_a_member_goes_and_new_updates_count() {
     cluster.propose(0, Change { leave: vec![replica(2, 1)], ..Change::default() });
     for _ in 0..200 {
         cluster.run(millis(20));
-        assert_eq!(readings(&cluster), before, "the set of values seen is a single one");
+        assert_eq!(readings(&cluster), before, "values must not change");
     }
     assert_eq!(cluster.node(0).replicator.epochs().installed().unwrap().members().len(), 2);
-    assert_eq!(cluster.notices(subscription).len(), told, "no event");
-    // Its old state, sent again by itself, and as somebody else's.
+    assert_eq!(cluster.notices(subscription).len(), told, "no change is notified");
+    // The old state of the departed node is sent again, by itself and by another member.
     use ostraca_ddata::replicator::wire::{Body, Content, Entry, Message};
     let epoch = cluster.node(0).replicator.epochs().id();
     for from in [replica(2, 1), replica(1, 1)] {
@@ -580,7 +588,7 @@ fn restart_all(cluster: &mut Cluster, nodes: usize) {
 }
 
 #[test]
-fn m25_what_is_durable_survives_and_what_is_not_does_not() {
+fn m25_only_durable_keys_survive_a_restart() {
     for write_behind_interval in [None, Some(millis(200))] {
         let config = Config { write_behind_interval, ..on_disk() };
         let mut cluster = Plan { config, ..Plan::of(2) }.start();
@@ -596,7 +604,7 @@ fn m25_what_is_durable_survives_and_what_is_not_does_not() {
 }
 
 #[test]
-fn m25_requests_while_loading_wait_and_updates_are_merged_with_what_was_loaded() {
+fn m25_requests_wait_while_durable_data_is_loaded() {
     use crate::bare::{Bare, change, get};
     use ostraca_ddata::durable::Record;
     use ostraca_ddata::replicator::port::Input;
@@ -608,16 +616,20 @@ fn m25_requests_while_loading_wait_and_updates_are_merged_with_what_was_loaded()
     let update = bare.ask(change::<PNCounter, _>("d1", To::Local, |count| count.add(4)));
     let read = bare.ask(get("d1", Read::Local));
     bare.pass(secs(60));
-    assert_eq!((bare.answer(update), bare.answer(read)), (None, None), "not before it is loaded");
+    assert_eq!(
+        (bare.answer(update), bare.answer(read)),
+        (None, None),
+        "no replies before the data is loaded"
+    );
     bare.feed(Input::Loaded(vec![record]));
     assert_eq!(got::<PNCounter>(bare.answer(read).unwrap()).unwrap().value(), 7);
-    assert_eq!(bare.answer(update), None, "on disk first");
+    assert_eq!(bare.answer(update), None, "no reply before it is on disk");
     bare.persist_all();
     assert!(bare.answer(update).unwrap().is_ok());
 }
 
 #[test]
-fn m25_what_arrives_by_gossip_is_stored() {
+fn m25_data_received_by_gossip_is_stored() {
     let mut cluster = Plan { config: on_disk(), ..Plan::of(2) }.start();
     cluster.partition(&[&[0], &[1]]);
     add(&mut cluster, 0, "d1", To::Local, 3);
@@ -628,13 +640,17 @@ fn m25_what_arrives_by_gossip_is_stored() {
     cluster.crash(1);
     cluster.restart(1);
     cluster.run(millis(50));
-    assert_eq!(count(&cluster, 1, "d1"), 3, "from its own disk: it is in no configuration");
+    assert_eq!(
+        count(&cluster, 1, "d1"),
+        3,
+        "it has read its own disk, since it is in no configuration"
+    );
 }
 
 #[test]
-fn m25_a_failing_disk_is_a_store_failure_and_the_value_stays() {
+fn m25_failed_disk_is_a_store_failure_and_keeps_the_value() {
     let mut cluster = Plan { config: on_disk(), ..Plan::of(1) }.start();
-    cluster.run(millis(100)); // its configuration is on disk
+    cluster.run(millis(100)); // until its configuration is on disk
     cluster.fail_disk(0);
     let failed = cluster.write::<PNCounter, _>(0, "d1", To::Local, |count| count.add(1));
     assert_eq!(failed, Err(RequestError::StoreFailure { failed: 1 }));
@@ -642,11 +658,11 @@ fn m25_a_failing_disk_is_a_store_failure_and_the_value_stays() {
     assert!(!cluster.log().alarms.is_empty());
     add(&mut cluster, 0, "d1", To::Local, 1);
     restart_all(&mut cluster, 1);
-    assert_eq!(count(&cluster, 0, "d1"), 2, "the next write took it along");
+    assert_eq!(count(&cluster, 0, "d1"), 2, "the next write stores both changes");
 }
 
 #[test]
-fn m26_a_member_that_left_and_comes_back_with_its_old_disk_changes_nothing() {
+fn m26_departed_member_with_old_disk_changes_nothing() {
     let mut cluster = Plan { config: on_disk(), ..Plan::of(3) }.start();
     cluster.introduce();
     for node in 0..3 {
@@ -672,7 +688,7 @@ fn m26_a_member_that_left_and_comes_back_with_its_old_disk_changes_nothing() {
 // ── single process ──
 
 #[test]
-fn p56_two_hundred_local_updates_of_two_callers_lose_nothing() {
+fn p56_two_hundred_updates_of_two_callers_lose_nothing() {
     let mut cluster = Plan::of(1).start();
     for n in 0..100_u32 {
         for caller in [0, 1_000] {
@@ -685,7 +701,7 @@ fn p56_two_hundred_local_updates_of_two_callers_lose_nothing() {
 }
 
 #[test]
-fn p57_the_defaults_are_the_specifications() {
+fn p57_defaults_are_the_documented_ones() {
     let config = Config::default();
     assert_eq!(config.gossip_interval, secs(1));
     assert_eq!(config.busy_gossip_interval, millis(100));
@@ -701,7 +717,7 @@ fn p57_the_defaults_are_the_specifications() {
 }
 
 #[test]
-fn p59_a_typed_key_reads_as_its_own_type_and_a_subscription_ends() {
+fn p59_typed_key_has_its_type_and_unsubscribe_ends_notices() {
     let mut cluster = Plan::of(2).start();
     assert_eq!(WRITE_MAJORITY, To::Majority(MinCap(0), secs(3)));
     assert_eq!(READ_MAJORITY, Read::Majority(MinCap(0), secs(3)));
@@ -727,5 +743,5 @@ fn p59_a_typed_key_reads_as_its_own_type_and_a_subscription_ends() {
     cluster.ask(0, Request::Unsubscribe(subscription));
     add(&mut cluster, 0, "c", ALL, 1);
     cluster.run(secs(1));
-    assert_eq!(cluster.notices(subscription).len(), told, "nothing after its end");
+    assert_eq!(cluster.notices(subscription).len(), told, "no notice after unsubscribing");
 }

@@ -1,5 +1,5 @@
-//! Failures that others shipped (spec/known-failures.md) and the defects of Pekko's Replicator
-//! (spec/reference/pekko-ddata.md §4.11), at the Replicator.
+//! Failures known from other systems, by number, and the defects of Pekko's Replicator, tested on
+//! this Replicator (docs/protocol/replication.md#sources).
 //!
 //! | failure | test |
 //! |---|---|
@@ -15,7 +15,7 @@
 //! | 3 overlapping prefixes | `subscriptions::known_failure_36_…` |
 //! | 4 subscribers leave their key behind | `subscription::tests::removed_subscriptions_free_all_state` |
 //! | 5 expiring durable keys | here, and `subscriptions::expired_durable_key_…` |
-//! | 6 members that leave are not counted | a configuration counts, not what a node has seen: here |
+//! | 6 members that leave are not counted | the configuration counts, not a node's view: here |
 //! | 7 ten secondaries | here |
 //! | 8 acked and not stored after expiry | `propagation::known_failure_33_…` |
 //! | 9 use by pushes only, clocks compared | here, and `subscriptions::clocks_an_hour_apart_…` |
@@ -45,7 +45,7 @@ fn no_gossip() -> Config {
     Config { gossip_interval: never, busy_gossip_interval: never, ..Config::default() }
 }
 
-/// A node crashes, comes back as a new incarnation and takes the old one's place.
+/// Crashes a node and restarts it; its new incarnation replaces the old one as a member.
 fn replace(cluster: &mut Cluster, node: usize, life: u32, by: usize) {
     cluster.crash(node);
     cluster.restart(node);
@@ -59,7 +59,7 @@ fn replace(cluster: &mut Cluster, node: usize, life: u32, by: usize) {
 }
 
 #[test]
-fn known_failure_12_a_restarted_node_has_a_new_id_and_loses_no_increment() {
+fn known_failure_12_restarted_node_loses_no_increment() {
     let mut cluster = Plan::of(3).start();
     cluster.introduce();
     for life in 2..6 {
@@ -72,11 +72,11 @@ fn known_failure_12_a_restarted_node_has_a_new_id_and_loses_no_increment() {
     for node in 0..3 {
         assert_eq!(cluster.held::<GCounter>(node, "c").unwrap().value(), 20, "at {node}");
     }
-    assert_eq!(cluster.held::<GCounter>(0, "c").unwrap().replicas(), 4, "one slot per life");
+    assert_eq!(cluster.held::<GCounter>(0, "c").unwrap().replicas(), 4, "one dot per incarnation");
 }
 
 #[test]
-fn known_failure_13_a_deleted_key_is_not_resurrected_by_who_was_away() {
+fn known_failure_13_absent_replica_resurrects_no_deleted_key() {
     let mut cluster = Plan::of(3).start();
     for n in 0..20 {
         let key = format!("k{n}");
@@ -98,7 +98,7 @@ fn known_failure_13_a_deleted_key_is_not_resurrected_by_who_was_away() {
 }
 
 #[test]
-fn a_change_that_the_deleter_had_not_seen_survives_the_deletion() {
+fn unseen_change_survives_a_deletion() {
     let mut cluster = Plan::of(3).start();
     cluster.write::<Words, _>(0, "k", To::All(secs(3)), |set| set.insert("tea")).unwrap();
     cluster.partition(&[&[0, 1], &[2]]);
@@ -112,7 +112,7 @@ fn a_change_that_the_deleter_had_not_seen_survives_the_deletion() {
 }
 
 #[test]
-fn known_failure_15_a_delta_speaks_of_its_own_dots_only() {
+fn known_failure_15_delta_contains_only_its_own_dots() {
     let mut bare = Bare::of(2);
     for n in 0..50 {
         let _ = bare.now(insert("k", &n.to_string(), To::Local));
@@ -123,7 +123,7 @@ fn known_failure_15_a_delta_speaks_of_its_own_dots_only() {
     let Content::Delta(bytes) = &entries[0].content else { panic!("no delta") };
     let delta = Delta::decode(bytes.as_slice(), &Shape::ORSet).unwrap();
     assert_eq!((delta.dots().len(), delta.overwritten().len()), (1, 0));
-    // Merged by somebody who has seen none of the fifty, it takes none of them away afterwards.
+    // A replica that merges it without having seen the fifty others must still accept them later.
     let mut late = Bare::named(peer(1), Config::default());
     late.found(crate::cluster::first_epoch(2));
     let (from, epoch) = (peer(0), Some(crate::bare::epoch_id()));
@@ -142,7 +142,7 @@ fn known_failure_15_a_delta_speaks_of_its_own_dots_only() {
 }
 
 #[test]
-fn known_failure_25_a_long_partition_fills_no_table() {
+fn known_failure_25_long_partition_fills_no_table() {
     let config = Config { max_pending_requests: 200, ..Config::default() };
     let mut cluster = Plan { config, ..Plan::of(3) }.start();
     cluster.partition(&[&[0], &[1, 2]]);
@@ -163,13 +163,13 @@ fn known_failure_25_a_long_partition_fills_no_table() {
         }
     }
     assert_eq!((refused, cluster.stats(0).requests_pending), (800, 0));
-    assert_eq!(cluster.stats(0).keys, 200, "what was refused changed nothing");
+    assert_eq!(cluster.stats(0).keys, 200, "refused requests changed nothing");
     cluster.heal();
     cluster.settle(&[0, 1, 2], secs(5));
 }
 
 #[test]
-fn known_failure_32_what_a_majority_read_has_shown_no_later_one_unsees() {
+fn known_failure_32_majority_reads_never_go_back() {
     for seed in 1..=30 {
         let wild = LinkQuality { loss: 0.2, reorder: 0.3, ..LinkQuality::clean() };
         let faults = Faults { links: vec![wild], ..Faults::none() };
@@ -177,7 +177,7 @@ fn known_failure_32_what_a_majority_read_has_shown_no_later_one_unsees() {
         let writer = (seed % 3) as usize;
         let mut highest = 0;
         for n in 0..10_usize {
-            // Written to one replica and perhaps to nobody else: no majority holds it.
+            // The write may be on one replica only, so no majority need hold it.
             cluster.update::<PNCounter, _>(writer, "c", To::Local, |count| count.add(1));
             let reader = (writer + n) % 3;
             let read = cluster.get(reader, "c", Read::majority(secs(20)));
@@ -191,7 +191,7 @@ fn known_failure_32_what_a_majority_read_has_shown_no_later_one_unsees() {
 }
 
 #[test]
-fn known_failure_32_the_only_holder_may_die_after_the_read() {
+fn known_failure_32_only_holder_may_crash_after_the_read() {
     let mut cluster = Plan { config: no_gossip(), ..Plan::of(3) }.start();
     cluster.partition(&[&[0], &[1, 2]]);
     cluster.write::<Words, _>(0, "k", To::Local, |set| set.insert("tea")).unwrap();
@@ -201,14 +201,17 @@ fn known_failure_32_the_only_holder_may_die_after_the_read() {
     assert!(read.is_some());
     cluster.crash(0);
     for node in [1, 2] {
-        assert!(cluster.read::<Words>(node, "k", READ_MAJORITY).is_some(), "un-seen at {node}");
+        assert!(
+            cluster.read::<Words>(node, "k", READ_MAJORITY).is_some(),
+            "the value is lost at node {node}"
+        );
     }
 }
 
 // ── defects ──
 
 #[test]
-fn defect_05_many_durable_keys_of_all_lengths_expire_together() {
+fn defect_05_durable_keys_of_all_lengths_expire_together() {
     let config = Config {
         durable_keys: vec![Pattern::new("*")],
         expire_keys_after_inactivity: vec![(Pattern::new("*"), secs(2))],
@@ -235,7 +238,7 @@ fn defect_05_many_durable_keys_of_all_lengths_expire_together() {
 }
 
 #[test]
-fn defect_06_a_newcomer_counts_the_same_replicas_as_everybody() {
+fn defect_06_joiner_counts_the_same_replicas_as_all_others() {
     let mut cluster = Plan { nodes: 5, started: 5, ..Plan::of(4) }.start();
     cluster.introduce();
     cluster.propose(0, Change { join: vec![replica(4, 1)], ..Change::default() });
@@ -247,7 +250,11 @@ fn defect_06_a_newcomer_counts_the_same_replicas_as_everybody() {
     cluster.partition(&[&[4, 0], &[1, 2, 3]]);
     let write = cluster.write::<Words, _>(4, "k", To::majority(secs(1)), |set| set.insert("tea"));
     let Err(RequestError::Timeout(tally)) = write else { panic!("{write:?}") };
-    assert_eq!((tally.answered, tally.needed), (2, 3), "two of five, whoever is seen");
+    assert_eq!(
+        (tally.answered, tally.needed),
+        (2, 3),
+        "two of five, although only two are reachable"
+    );
 }
 
 #[test]
@@ -266,7 +273,7 @@ fn defect_07_twelve_dead_of_twenty_five_leave_a_majority() {
 }
 
 #[test]
-fn defect_09_a_key_that_is_only_pushed_to_a_replica_expires_there_and_not_before() {
+fn defect_09_pushes_to_a_replica_count_as_use() {
     let expire_keys_after_inactivity = vec![(Pattern::new("*"), secs(3))];
     let config = Config { expire_keys_after_inactivity, ..no_gossip() };
     let mut cluster = Plan { config, ..Plan::of(3) }.start();
@@ -274,7 +281,10 @@ fn defect_09_a_key_that_is_only_pushed_to_a_replica_expires_there_and_not_before
         cluster.write::<PNCounter, _>(0, "k", To::Local, |count| count.add(1)).unwrap();
         cluster.run(secs(1));
         for node in 0..3 {
-            assert!(cluster.held::<PNCounter>(node, "k").is_some(), "in use, and gone at {node}");
+            assert!(
+                cluster.held::<PNCounter>(node, "k").is_some(),
+                "a used key has expired at node {node}"
+            );
         }
     }
     cluster.run(secs(6));
@@ -282,7 +292,7 @@ fn defect_09_a_key_that_is_only_pushed_to_a_replica_expires_there_and_not_before
 }
 
 #[test]
-fn defect_15_every_way_to_fail_has_its_own_name() {
+fn defect_15_every_failure_has_its_own_error() {
     let mut bare = Bare::with(3, Config { max_pending_requests: 1, ..Config::default() });
     let _ = bare.now(insert("k", "tea", To::Local));
     let count = |to| crate::bare::change::<PNCounter, _>("k", to, |count| count.add(1));
@@ -302,10 +312,10 @@ fn defect_15_every_way_to_fail_has_its_own_name() {
     assert!(matches!(bare.answer(id), Some(Err(RequestError::Timeout(_)))));
 }
 
-// ── not tested upstream ──
+// ── cases that Pekko does not test ──
 
 #[test]
-fn majority_writes_go_on_while_the_configuration_changes() {
+fn majority_writes_continue_during_configuration_changes() {
     for seed in 1..=10 {
         let mut cluster = Plan { seed, nodes: 5, started: 5, ..Plan::of(3) }.start();
         cluster.introduce();
@@ -334,7 +344,7 @@ fn majority_writes_go_on_while_the_configuration_changes() {
 }
 
 #[test]
-fn all_kinds_of_links_at_once_lose_nothing_that_was_acknowledged() {
+fn poor_links_lose_no_acknowledged_write() {
     for seed in 1..=10 {
         let poor = LinkQuality { loss: 0.3, duplicate: 0.2, reorder: 0.3, ..LinkQuality::clean() };
         let faults = Faults { links: vec![poor, LinkQuality::clean()], ..Faults::none() };
@@ -362,12 +372,12 @@ fn one_way_links_are_worked_around() {
     cluster.sim.fault(&Fault::Cut { links: vec![links], span: None });
     let write = cluster.write::<Words, _>(0, "k", WRITE_MAJORITY, |set| set.insert("tea"));
     assert!(write.is_ok());
-    cluster.settle(&[0, 1, 2], secs(5)); // to 1 through 2
+    cluster.settle(&[0, 1, 2], secs(5)); // node 1 gets it through node 2
     assert!(cluster.read::<Words>(1, "k", READ_MAJORITY).is_some());
 }
 
 #[test]
-fn a_long_sustained_load_leaves_nothing_behind() {
+fn long_sustained_load_leaves_nothing_behind() {
     let mut cluster = Plan::of(3).start();
     for n in 0..5_000_u32 {
         let key = format!("k{}", n / 4 % 100);
@@ -394,7 +404,7 @@ fn a_long_sustained_load_leaves_nothing_behind() {
 }
 
 #[test]
-fn clocks_that_jump_back_and_forth_change_who_wins_only_among_concurrent_writes() {
+fn jumping_clocks_do_not_reorder_causal_writes() {
     use ostraca_ddata::sim::{Fault, NodeIndex};
     use ostraca_ddata::types::LWWRegister;
     let mut cluster = Plan::of(3).start();
