@@ -35,7 +35,7 @@ pub fn node_of(replica: ReplicaId) -> NodeIndex {
 
 /// A message between two incarnations. It is dropped if the receiver is a later incarnation.
 #[derive(Clone, Debug, Hash)]
-pub struct Letter {
+pub struct Envelope {
     pub from: ReplicaId,
     pub to: ReplicaId,
     pub message: Message,
@@ -226,8 +226,8 @@ impl Node {
                 if let Some(sent) = &mut self.sent {
                     sent.entry(kind(&message.body)).or_default().add(&message);
                 }
-                let letter = Letter { from: self.id(), to, message };
-                fx.send(node_of(to), lane, Box::new(letter));
+                let envelope = Envelope { from: self.id(), to, message };
+                fx.send(node_of(to), lane, Box::new(envelope));
             }
             Output::Reply { id, reply } => fx.emit(Event::Replied(id, reply)),
             Output::Notify { subscription, notice } => {
@@ -253,7 +253,7 @@ impl Node {
 
 impl Process for Node {
     /// Boxed, because a message is moved a dozen times on its way.
-    type Message = Box<Letter>;
+    type Message = Box<Envelope>;
     type Command = Command;
     type Event = Event;
     type Disk = Vec<Record>;
@@ -264,9 +264,9 @@ impl Process for Node {
         }
     }
 
-    fn message(&mut self, now: Now, _: NodeIndex, letter: Self::Message, fx: &mut Effects<Self>) {
-        if letter.to == self.id() {
-            let Letter { from, message, .. } = *letter;
+    fn message(&mut self, now: Now, _: NodeIndex, envelope: Self::Message, fx: &mut Effects<Self>) {
+        if envelope.to == self.id() {
+            let Envelope { from, message, .. } = *envelope;
             self.feed(now, Input::Message { from, message }, fx);
         }
     }
@@ -311,9 +311,9 @@ impl Process for Node {
         }
     }
 
-    fn digest(letter: &Self::Message) -> Option<u64> {
+    fn digest(envelope: &Self::Message) -> Option<u64> {
         let mut content = Content(0);
-        letter.hash(&mut content);
+        envelope.hash(&mut content);
         Some(content.finish())
     }
 
@@ -323,12 +323,12 @@ impl Process for Node {
         Some(id.0)
     }
 
-    fn recode(mut letter: Self::Message) -> Self::Message {
-        let decoded = Message::decode(&letter.message.encode());
+    fn recode(mut envelope: Self::Message) -> Self::Message {
+        let decoded = Message::decode(&envelope.message.encode());
         let message = decoded.expect("an encoded message decodes");
-        assert_eq!(message, letter.message, "decoding must invert encoding");
-        letter.message = message;
-        letter
+        assert_eq!(message, envelope.message, "decoding must invert encoding");
+        envelope.message = message;
+        envelope
     }
 }
 
