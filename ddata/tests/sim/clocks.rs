@@ -1,4 +1,4 @@
-//! A process sees its own clocks: skewed, drifting, jumping; within the bounds that were set.
+//! The clocks of a process: skew, drift and jumps, within the configured bounds.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::probe::{Order, Seen, millis, node, probes};
 const HOUR: Duration = Duration::from_secs(3_600);
 
 #[test]
-fn wall_clocks_are_off_but_no_more_than_was_allowed() {
+fn wall_clock_skew_is_within_the_bound() {
     let faults = Faults { wall_skew: HOUR, ..Faults::none() };
     let mut largest = 0;
     for seed in 0..50 {
@@ -21,7 +21,7 @@ fn wall_clocks_are_off_but_no_more_than_was_allowed() {
             largest = off.max(largest);
         }
     }
-    assert!(largest > 1_800_000, "{largest} ms is hardly a skew");
+    assert!(largest > 1_800_000, "the largest skew is only {largest} ms");
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn monotonic_clocks_start_anywhere_and_drift_within_bounds() {
 }
 
 #[test]
-fn deadlines_are_met_by_the_nodes_own_clock() {
+fn deadlines_follow_the_nodes_own_clock() {
     let mut sim = probes(1, 2, Faults::none());
     sim.fault(&Fault::Drift { node: node(0), ppm: 10_000 });
     sim.fault(&Fault::Drift { node: node(1), ppm: -10_000 });
@@ -67,7 +67,7 @@ fn deadlines_are_met_by_the_nodes_own_clock() {
 }
 
 #[test]
-fn a_changed_rate_moves_a_deadline_that_is_waiting() {
+fn changed_rate_moves_a_pending_deadline() {
     let mut sim = probes(1, 1, Faults::none());
     sim.command(node(0), Order::TickAfter(Duration::from_secs(100)));
     sim.run_for(Duration::from_secs(1));
@@ -80,7 +80,7 @@ fn a_changed_rate_moves_a_deadline_that_is_waiting() {
 }
 
 #[test]
-fn a_jump_moves_the_wall_clock_only() {
+fn jump_moves_only_the_wall_clock() {
     let mut sim = probes(1, 2, Faults::none());
     let before = sim.view().clock(node(0));
     sim.fault(&Fault::Jump { node: node(0), millis: -3_600_000 });

@@ -1,4 +1,4 @@
-//! What `ostraca_ddata::convergence` measures.
+//! Tests of the measurements of `ostraca_ddata::convergence`.
 
 use std::time::Duration;
 
@@ -11,48 +11,48 @@ fn measured(plan: &Plan) -> Outcome {
 }
 
 #[test]
-fn a_change_goes_straight_to_everybody() {
+fn change_is_pushed_directly_to_all_replicas() {
     for kind in [Kind::LwwRegister, Kind::OrSet, Kind::OrMap] {
         let plan = Plan { nodes: 10, changes: 5, kind, ..Plan::default() };
         let outcome = measured(&plan);
         assert_eq!(outcome.seen.len(), 5);
         for seen in &outcome.seen {
-            assert_eq!(seen.len(), 10, "everybody sees it");
+            assert_eq!(seen.len(), 10, "all replicas see the change");
             assert!(seen.is_sorted() && seen[0].is_zero() && seen[9] >= MS, "{seen:?}");
         }
         assert!(outcome.rounds(&plan) < 2.0, "{kind:?}: {} rounds", outcome.rounds(&plan));
         let bound = Bound::of(&plan, outcome.push_bytes);
         assert_eq!(outcome.pushed.messages, 5 * bound.messages as u64, "{kind:?}");
-        assert!(outcome.answered.iter().all(Duration::is_zero), "nobody is waited for");
+        assert!(outcome.answered.iter().all(Duration::is_zero), "a local write does not wait");
     }
 }
 
 #[test]
-fn a_majority_answers_after_a_round_trip() {
+fn majority_write_takes_a_round_trip() {
     let plan = Plan { level: Level::Majority, changes: 3, ..Plan::default() };
     let outcome = measured(&plan);
     assert!(outcome.answered.iter().all(|&answered| answered >= 2 * MS && answered < 5 * MS));
 }
 
 #[test]
-fn what_is_lost_is_sent_again() {
+fn lost_messages_are_resent() {
     let plan = Plan { nodes: 20, loss: 0.3, changes: 5, ..Plan::default() };
     let outcome = measured(&plan);
     let bound = Bound::of(&plan, outcome.push_bytes);
     assert!(bound.rounds > 1.0);
-    assert!(outcome.rounds(&plan) > 1.5, "a third is lost, so somebody waits");
+    assert!(outcome.rounds(&plan) > 1.5, "a third of the messages is lost, so some replica waits");
     let pushed = outcome.pushed.messages as f64 / 5.0;
     assert!(pushed > 1.2 * 2.0 * 19.0, "{pushed} messages");
 }
 
 #[test]
-fn both_halves_learn_of_each_other_once_they_meet() {
+fn both_halves_converge_after_the_heal() {
     let partition = Some(Duration::from_secs(4));
     let plan = Plan { nodes: 7, partition, level: Level::Majority, changes: 2, ..Plan::default() };
     let outcome = measured(&plan);
     for (seen, answered) in outcome.seen.iter().zip(&outcome.answered) {
         assert_eq!(seen.len(), 7);
-        assert!(seen[0] >= MS, "nobody has both before the heal");
+        assert!(seen[0] >= MS, "no replica has both changes before the heal");
         assert!(seen[6] < Duration::from_secs(20), "{seen:?}");
         assert!(*answered >= MS, "the smaller half has no majority before the heal");
     }
@@ -66,7 +66,7 @@ fn the_same_plan_gives_the_same_outcome() {
 }
 
 #[test]
-fn a_plan_that_cannot_be_is_refused_by_name() {
+fn invalid_plan_is_refused_by_name() {
     let base = Plan::default();
     for (plan, what) in [
         (Plan { nodes: 1, ..base.clone() }, "the number of nodes is 1; it must be 2 to 10000"),
@@ -82,8 +82,8 @@ fn a_plan_that_cannot_be_is_refused_by_name() {
 }
 
 #[test]
-fn a_network_that_loses_nearly_all_is_told_so() {
+fn network_that_loses_nearly_all_is_reported() {
     let plan = Plan { nodes: 40, loss: 0.999, changes: 1, ..Plan::default() };
-    let failed = run(&plan, &mut |_| {}).expect_err("nothing gets through");
+    let failed = run(&plan, &mut |_| {}).expect_err("nearly all messages are lost");
     assert!(matches!(failed, Failed::TooLong { nodes: 40, .. }), "{failed}");
 }

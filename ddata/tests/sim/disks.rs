@@ -1,4 +1,4 @@
-//! What a crash leaves, and what it does not.
+//! Disks: the records that survive a crash, failed syncs and slow disks.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn write_sync_write(sim: &mut Simulation<Probe>) {
 }
 
 #[test]
-fn a_crash_loses_unsynced_writes_and_keeps_the_others() {
+fn crash_loses_only_unsynced_writes() {
     let mut sim = probes(1, 3, Faults::none());
     write_sync_write(&mut sim);
     assert_eq!(sim.process(node(0)).expect("up").saw()[1..], [Seen::Synced(9, Ok(()))]);
@@ -31,7 +31,7 @@ fn a_crash_loses_unsynced_writes_and_keeps_the_others() {
 }
 
 #[test]
-fn a_sync_under_way_dies_with_the_crash() {
+fn crash_cancels_a_pending_sync() {
     let mut sim = probes(1, 3, Faults::none());
     sim.command(node(0), Order::Write(1));
     sim.command(node(0), Order::Sync(9));
@@ -45,7 +45,7 @@ fn a_sync_under_way_dies_with_the_crash() {
 }
 
 #[test]
-fn a_torn_tail_may_keep_what_was_not_synced() {
+fn torn_tail_may_keep_unsynced_records() {
     let torn = Faults { torn_tail: 1.0, ..Faults::none() };
     let mut kept = Vec::new();
     for seed in 0..50 {
@@ -60,7 +60,7 @@ fn a_torn_tail_may_keep_what_was_not_synced() {
 }
 
 #[test]
-fn a_lost_disk_is_empty() {
+fn lost_disk_is_empty() {
     let mut sim = probes(1, 3, Faults::none());
     write_sync_write(&mut sim);
     let down = Some(millis(10));
@@ -70,7 +70,7 @@ fn a_lost_disk_is_empty() {
 }
 
 #[test]
-fn a_failed_sync_is_told() {
+fn failed_sync_is_reported() {
     let mut sim = probes(1, 3, Faults::none());
     sim.fault(&Fault::FailSync { node: node(0) });
     sim.command(node(0), Order::Sync(1));
@@ -81,7 +81,7 @@ fn a_failed_sync_is_told() {
 }
 
 #[test]
-fn a_slow_disk_answers_late() {
+fn slow_disk_answers_late() {
     let mut sim = probes(1, 3, Faults::none());
     sim.fault(&Fault::SlowDisk { node: node(0), by: Duration::from_secs(3), span: None });
     sim.command(node(0), Order::Sync(1));

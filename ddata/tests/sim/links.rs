@@ -1,4 +1,4 @@
-//! Cuts, clogs and breaks concern the links they name, and no other.
+//! Cuts, clogs, breaks and delays affect exactly the links that they name.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ fn without_faults_every_link_works() {
 }
 
 #[test]
-fn a_partition_cuts_both_directions_between_groups_until_healed() {
+fn partition_cuts_both_directions_until_healed() {
     let mut sim = probes(1, 4, Faults::none());
     sim.partition([&[0, 1], &[2]]);
-    // Node 3 is in no group: the bridge.
+    // Node 3 is in no group, so it is a bridge.
     let expected = [(0, 1), (0, 3), (1, 0), (1, 3), (2, 3), (3, 0), (3, 1), (3, 2)];
     assert_eq!(working_links(&mut sim), expected);
     sim.heal();
@@ -29,7 +29,7 @@ fn a_partition_cuts_both_directions_between_groups_until_healed() {
 }
 
 #[test]
-fn a_one_way_cut_leaves_the_way_back_and_ends_by_itself() {
+fn one_way_cut_affects_one_direction_and_ends_by_itself() {
     let mut sim = probes(1, 3, Faults::none());
     sim.fault(&Fault::Cut { links: links(&[0], &[1, 2]), span: Some(millis(40)) });
     assert_eq!(working_links(&mut sim), [(1, 0), (1, 2), (2, 0), (2, 1)]);
@@ -37,7 +37,7 @@ fn a_one_way_cut_leaves_the_way_back_and_ends_by_itself() {
 }
 
 #[test]
-fn a_clog_holds_messages_and_delivers_them_afterwards_in_order() {
+fn clog_holds_messages_and_delivers_them_in_order() {
     let mut sim = probes(1, 2, Faults::none());
     sim.fault(&Fault::Clog { links: links(&[0], &[1]), span: Some(millis(500)) });
     for number in 0..20 {
@@ -51,7 +51,7 @@ fn a_clog_holds_messages_and_delivers_them_afterwards_in_order() {
 }
 
 #[test]
-fn a_broken_link_loses_what_is_under_way_and_tells_both_ends_twice() {
+fn broken_link_loses_messages_in_flight_and_tells_both_ends() {
     let mut sim = probes(1, 3, Faults::none());
     sim.command(node(0), Order::Send { to: 1, lane: STREAM, number: 7 });
     sim.run_for(Duration::from_nanos(1));
@@ -72,7 +72,7 @@ fn a_broken_link_loses_what_is_under_way_and_tells_both_ends_twice() {
 }
 
 #[test]
-fn a_gap_on_a_reliable_lane_is_always_told() {
+fn loss_on_a_reliable_lane_breaks_the_link() {
     let mut sim = probes(3, 2, Faults::none());
     sim.fault(&Fault::isolate(node(1), 2, millis(100)));
     sim.command(node(0), Order::Send { to: 1, lane: STREAM, number: 1 });
@@ -86,7 +86,7 @@ fn a_gap_on_a_reliable_lane_is_always_told() {
 }
 
 #[test]
-fn a_slow_link_is_slow_in_one_direction() {
+fn delay_affects_one_direction() {
     let mut sim = probes(1, 2, Faults::none());
     let (by, span) = (millis(200), None);
     sim.fault(&Fault::Delay { links: links(&[0], &[1]), by, span });
@@ -96,7 +96,7 @@ fn a_slow_link_is_slow_in_one_direction() {
 }
 
 #[test]
-fn a_message_to_oneself_always_comes() {
+fn message_to_itself_always_arrives() {
     let mut sim = probes(1, 2, Faults::all());
     sim.fault(&Fault::isolate(node(0), 2, Duration::from_secs(10)));
     for number in 0..50 {
@@ -107,7 +107,7 @@ fn a_message_to_oneself_always_comes() {
 }
 
 #[test]
-fn a_restart_breaks_links_even_if_nobody_noticed_the_crash() {
+fn restart_breaks_links_even_after_an_unnoticed_crash() {
     for crash_is_told in [0.0, 1.0] {
         let mut sim = probes(1, 3, Faults { crash_is_told, ..Faults::none() });
         sim.command(node(0), Order::Send { to: 1, lane: STREAM, number: 1 });
@@ -128,7 +128,7 @@ fn a_restart_breaks_links_even_if_nobody_noticed_the_crash() {
 }
 
 #[test]
-fn only_a_lane_that_crosses_restarts_brings_old_messages_to_a_new_incarnation() {
+fn only_lanes_that_cross_restarts_deliver_old_messages() {
     let mut sim = probes(1, 2, Faults::none());
     sim.command(node(0), Order::Send { to: 1, lane: STREAM, number: 1 });
     sim.command(node(0), Order::Send { to: 1, lane: WILD, number: 2 });

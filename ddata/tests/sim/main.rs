@@ -1,5 +1,5 @@
-//! The simulator, shown with two toys: a probe that does what it is told and keeps what it sees,
-//! and a small leaderless register whose planted bugs must be found.
+//! Tests of the simulator with two toy protocols: a probe that executes orders and records its
+//! inputs, and a small leaderless register whose planted bugs must be found.
 
 #![cfg(feature = "sim")]
 

@@ -1,4 +1,4 @@
-//! Batches, pauses, slow nodes, ticks right after a batch.
+//! Batches, pauses, slow nodes, and ticks right after a batch.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn batches(sim: &Simulation<Probe>, index: usize) -> Vec<usize> {
 }
 
 #[test]
-fn what_came_during_a_pause_is_one_batch_after_it() {
+fn inputs_during_a_pause_are_one_batch_after_it() {
     let mut sim = batching(1, Faults::none());
     sim.pause(node(1), Duration::from_secs(60));
     for number in 0..30 {
@@ -34,11 +34,14 @@ fn what_came_during_a_pause_is_one_batch_after_it() {
     sim.run_for(millis(1));
     assert_eq!(batches(&sim, 1), [60]);
     let seen = &sim.process(node(1)).expect("up").seen;
-    assert!(seen[1].0.mono - seen[0].0.mono >= Duration::from_secs(59), "time has jumped");
+    assert!(
+        seen[1].0.mono - seen[0].0.mono >= Duration::from_secs(59),
+        "the clock runs on during a pause"
+    );
 }
 
 #[test]
-fn messages_of_one_instant_are_one_batch_and_others_are_not() {
+fn messages_of_one_instant_are_one_batch() {
     let grain = |grain| Faults { grain, ..Faults::none() };
     for (faults, expected) in [(grain(millis(10)), vec![9]), (grain(Duration::ZERO), vec![1; 9])] {
         let mut sim = batching(1, faults);
@@ -51,7 +54,7 @@ fn messages_of_one_instant_are_one_batch_and_others_are_not() {
 }
 
 #[test]
-fn a_long_queue_comes_in_turns() {
+fn long_queue_is_split_into_batches() {
     let mut sim = batching(1, Faults::none());
     sim.pause(node(1), Duration::from_secs(1));
     for number in 0..1_500 {
@@ -62,7 +65,7 @@ fn a_long_queue_comes_in_turns() {
 }
 
 #[test]
-fn a_deadline_during_a_pause_ticks_after_it() {
+fn deadline_during_a_pause_ticks_after_it() {
     let mut sim = probes(1, 2, Faults::none());
     sim.command(node(0), Order::TickAfter(millis(10)));
     sim.run_for(millis(1));
@@ -92,7 +95,7 @@ fn heal_ends_a_pause_and_restarts_nothing() {
 }
 
 #[test]
-fn a_slow_node_takes_its_time_for_every_input() {
+fn slow_node_needs_time_for_every_input() {
     let mut sim = probes(1, 2, Faults::none());
     let per_input = millis(100);
     sim.fault(&Fault::Slow { node: node(1), per_input, span: None });
@@ -114,7 +117,7 @@ fn nodes_may_join_later() {
     let setup = Setup { faults: Faults::none(), started: Some(2), ..Setup::new(1, 4) };
     let mut sim: Simulation<Probe> = Simulation::new(setup, (), |boot| Probe::new(&boot, false));
     assert_eq!(sim.processes().count(), 2);
-    sim.restart_all(); // those never started have not crashed
+    sim.restart_all(); // nodes that were never started have not crashed
     assert_eq!(sim.processes().count(), 2);
     sim.restart(node(3));
     assert_eq!(sim.process(node(3)).expect("up").saw().len(), 1);

@@ -1,4 +1,4 @@
-//! A process that does what it is told, and keeps whatever it is told.
+//! A process that executes orders and records all its inputs.
 
 use std::time::Duration;
 
@@ -7,8 +7,10 @@ use ostraca_ddata::sim::{
     Boot, Direction, Effects, Faults, LaneRule, NodeIndex, Process, Setup, Simulation, SyncFailed,
 };
 
-/// A lane that promises nothing, and one like TCP.
+/// A lane without any guarantee.
 pub(crate) const WILD: usize = 0;
+
+/// A lane like a TCP connection.
 pub(crate) const STREAM: usize = 1;
 
 #[derive(Clone, Debug)]
@@ -22,7 +24,7 @@ pub(crate) enum Order {
     Sync(u64),
     TickAfter(Duration),
     Emit(u64),
-    /// Emits the first number, sends the second to node 1.
+    /// Emits the first number and sends the second to node 1.
     EmitAndSend(u64, u64),
 }
 
@@ -40,7 +42,7 @@ pub(crate) enum Seen {
     Broken(usize, Direction),
     Up(usize, Direction),
     Tick,
-    /// A tick that was wanted right after a batch.
+    /// The tick right after a batch, with the number of messages in the batch.
     BatchEnd(usize),
 }
 
@@ -140,7 +142,7 @@ impl Process for Probe {
     }
 }
 
-/// Probes on a run without faults but for what the test changes.
+/// A run of probes with these faults.
 pub(crate) fn probes(seed: u64, nodes: usize, faults: Faults) -> Simulation<Probe> {
     let lanes = vec![LaneRule::WILD, LaneRule::STREAM];
     let setup = Setup { faults, lanes, ..Setup::new(seed, nodes) };
@@ -155,8 +157,8 @@ pub(crate) fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Every node sends a number to every other on both lanes; answers which directed links worked
-/// on the lane that promises nothing.
+/// Lets every node send a number to every other on the wild lane, and returns the directed links on
+/// which it arrived within 50 ms.
 pub(crate) fn working_links(sim: &mut Simulation<Probe>) -> Vec<(usize, usize)> {
     let nodes = sim.view().nodes();
     let stamp = 1_000_000 + sim.now().as_nanos();

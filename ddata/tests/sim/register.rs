@@ -1,5 +1,4 @@
-//! A leaderless register over majorities, the checker that watches it, and bugs that a run must
-//! find.
+//! A leaderless register over majorities, its checker, and planted bugs that runs must find.
 //!
 //! Source: Attiya, Bar-Noy, Dolev, *Sharing Memory Robustly in Message-Passing Systems* (1995).
 
@@ -12,16 +11,16 @@ use ostraca_ddata::sim::{
     Setup, Simulation, Stream, SyncFailed, Totals, View, Violation, on_all_cores,
 };
 
-/// Counter, node, incarnation: unique for every write.
+/// The stamp of a write (counter, node, incarnation), unique for every write.
 pub(crate) type Stamp = (u64, u16, u32);
 
-/// What an operation leaves out.
+/// The step that the protocol omits on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
     None,
-    /// Acks a store that a crash may still lose.
+    /// A store is acknowledged although a crash may still lose it.
     AckBeforeSync,
-    /// A read answers without making sure that a majority holds what it read.
+    /// A read replies without making sure that a majority holds its value.
     NoReadRepair,
 }
 
@@ -131,7 +130,8 @@ impl Register {
         operation.answers.clear();
         if operation.command == Command::Write {
             let node = u16::try_from(self.me.get()).expect("few nodes");
-            // Two writes of one incarnation may find the same counter: the operation tells them apart.
+            // Two writes of one incarnation may find the same counter; the operation makes them
+            // differ.
             operation.stamp = (operation.stamp.0 + 1 + (op & 0xff), node, self.incarnation);
         }
         self.ask(op, fx);
@@ -207,7 +207,7 @@ impl Process for Register {
     }
 }
 
-/// No operation may end with an older stamp than what was done before it began.
+/// Checks that no operation ends with an older stamp than one that had ended before it started.
 #[derive(Default)]
 pub(crate) struct NeverBack {
     done: Stamp,
@@ -243,7 +243,7 @@ impl Observer<Register> for NeverBack {
     }
 }
 
-/// Three nodes, 60 operations within 30 s, a crash after one ack in ten.
+/// A run with 60 operations within 30 s and a crash after one acknowledgement in ten.
 pub(crate) fn register(setup: Setup, bug: Bug) -> Simulation<Register, NeverBack> {
     let (nodes, seed) = (setup.nodes, setup.seed.value);
     let mut sim =
@@ -265,7 +265,7 @@ pub(crate) fn register(setup: Setup, bug: Bug) -> Simulation<Register, NeverBack
 pub(crate) fn setup(seed: impl Into<Seed>) -> Setup {
     let seed = seed.into();
     let mut faults = Faults::swarm(seed);
-    // A majority register does not promise to survive lost disks or syncs.
+    // A majority register does not survive lost disks.
     faults.kinds.retain(|(kind, _)| *kind != FaultKind::DiskLoss);
     Setup { faults, lanes: vec![LaneRule::WILD], ..Setup::new(seed, 3) }
 }
@@ -298,6 +298,6 @@ fn planted_bugs_are_found() {
             let mut sim = register(setup(*seed), bug);
             sim.try_run_for(Duration::from_secs(40)).is_err()
         };
-        assert!((0..2_000).any(|seed| fails(&seed)), "{bug:?} hides from 2,000 seeds");
+        assert!((0..2_000).any(|seed| fails(&seed)), "{bug:?} is not found by 2,000 seeds");
     }
 }

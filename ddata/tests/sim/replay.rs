@@ -1,5 +1,5 @@
-//! The same seed is the same run; a failure names what repeats it; a schedule repeats it with
-//! less.
+//! Replay: the same seed gives the same run, a failure names the command that repeats it, and a
+//! recorded schedule repeats it and can be shrunk.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::probe::{Order, Probe, Seen, WILD, millis, node, probes};
 use crate::register::{Bug, register, setup};
 
 #[test]
-fn the_same_seed_is_the_same_run_and_another_is_not() {
+fn same_seed_gives_the_same_run() {
     let hash = |seed: Seed| {
         let mut sim = register(setup(seed), Bug::None);
         sim.run_for(Duration::from_secs(60));
@@ -29,15 +29,15 @@ fn the_same_seed_is_the_same_run_and_another_is_not() {
 }
 
 #[test]
-fn a_seed_gives_the_same_hash_in_every_build() {
-    // Debug and release builds must agree. A change of the simulator or the toy may change the
-    // number; a change of compiler or platform may not.
+fn seed_gives_the_same_hash_in_every_build() {
+    // Debug and release builds must agree. A change of the simulator or of the toy protocol may
+    // change the number, a change of compiler or platform must not.
     let mut sim = register(setup(42), Bug::None);
     sim.run_for(Duration::from_secs(60));
     assert_eq!(format!("{:016x}", sim.hash()), "ab7c088227564b7a");
 }
 
-/// The first failure after so many faults that most of them have nothing to do with it.
+/// The first failure with at least ten faults, most of which are not needed for it.
 fn noisy_failure(bug: Bug) -> Box<Failure> {
     let run = |seed: u64| register(setup(seed), bug).try_run_for(Duration::from_secs(40)).err();
     (0..2_000)
@@ -53,11 +53,11 @@ fn replayed(failure: &Failure, bug: Bug, schedule: &Schedule) -> Option<Box<Fail
 }
 
 #[test]
-fn a_recorded_schedule_replays_a_failure_to_the_event() {
+fn recorded_schedule_replays_a_failure_exactly() {
     for bug in [Bug::AckBeforeSync, Bug::NoReadRepair] {
         let failure = noisy_failure(bug);
         let text = failure.schedule.to_string();
-        let recorded = Schedule::parse(&text).expect("what was printed can be read");
+        let recorded = Schedule::parse(&text).expect("a printed schedule parses");
         let again = replayed(&failure, bug, &recorded).expect("it fails again");
         assert_eq!((&again.reason, again.at), (&failure.reason, failure.at));
         assert_eq!(again.hash, failure.hash, "{failure}");
@@ -65,7 +65,7 @@ fn a_recorded_schedule_replays_a_failure_to_the_event() {
 }
 
 #[test]
-fn a_recorded_schedule_shrinks_to_the_faults_that_a_failure_needs() {
+fn recorded_schedule_shrinks_to_the_needed_faults() {
     let bug = Bug::AckBeforeSync;
     let failure = noisy_failure(bug);
     let fails = |schedule: &Schedule| replayed(&failure, bug, schedule).is_some();
@@ -79,7 +79,7 @@ fn a_recorded_schedule_shrinks_to_the_faults_that_a_failure_needs() {
     assert!(smallest.lines.len() * 2 <= failure.schedule.lines.len(), "{smallest}");
 }
 
-/// Fails as soon as node 0 hears a number above 5.
+/// An observer that fails as soon as node 0 has received a number above 5.
 struct UpToFive;
 
 impl Observer<Probe> for UpToFive {
@@ -110,7 +110,7 @@ fn panic_of(run: impl FnOnce()) -> String {
 }
 
 #[test]
-fn a_run_that_must_fail_fails_with_all_that_repeats_it() {
+fn failing_run_reports_how_to_repeat_it() {
     let seed = Seed { value: 77, test: "doomed", trace: TraceLevel::Full };
     let report = panic_of(|| {
         doomed(seed);
@@ -153,7 +153,7 @@ fn seeds_on_all_cores_add_up() {
 }
 
 #[test]
-fn a_panic_of_a_process_is_a_failure_with_a_report() {
+fn panic_of_a_process_is_a_failure_with_a_report() {
     let setup = Setup { faults: Faults::none(), ..Setup::new(5, 1) };
     let mut sim: Simulation<Probe> = Simulation::new(setup, (), |boot| Probe::new(&boot, false));
     sim.command(node(0), Order::Send { to: 0, lane: 9, number: 1 }); // there is no lane 9
@@ -163,7 +163,7 @@ fn a_panic_of_a_process_is_a_failure_with_a_report() {
 }
 
 #[test]
-fn what_is_not_reached_in_time_is_a_failure() {
+fn unreached_condition_is_a_failure() {
     let mut sim = probes(1, 1, Faults::none());
     let failure = sim.try_run_until(millis(5), |_| false).expect_err("it must fail");
     assert_eq!(failure.reason, "not reached within 5ms of simulated time");
@@ -171,7 +171,7 @@ fn what_is_not_reached_in_time_is_a_failure() {
 }
 
 #[test]
-fn a_rule_strikes_between_an_event_and_what_stands_behind_it() {
+fn rule_injects_its_fault_right_after_the_event() {
     let mut sim = probes(1, 3, Faults::none());
     sim.after(|number| *number == 7, |node| Fault::crash(node, millis(100)), 1.0);
     sim.command(node(0), Order::Emit(6));
@@ -187,13 +187,13 @@ fn a_rule_strikes_between_an_event_and_what_stands_behind_it() {
 }
 
 #[test]
-fn a_scheduled_rule_strikes_once_at_the_match_it_names_or_the_next_one() {
+fn targeted_fault_occurs_once_at_its_match_or_the_next() {
     for (line, struck_at) in [
-        ("t=2s on 0@0#1 crash 0 keep", 2),   // exactly then
+        ("t=2s on 0@0#1 crash 0 keep", 2),   // at exactly this match
         ("t=1.5s on 0@0#1 crash 0 keep", 2), // nothing matches at 1.5 s
         ("t=2s on 0@0#2 crash 0 keep", 3),   // no second match at 2 s
     ] {
-        let schedule = Some(Schedule::parse(line).expect("it is one"));
+        let schedule = Some(Schedule::parse(line).expect("it parses"));
         let setup = Setup { faults: Faults::all(), schedule, ..Setup::new(1, 3) };
         let mut sim: Simulation<Probe> =
             Simulation::new(setup, (), |boot| Probe::new(&boot, false));
@@ -205,15 +205,15 @@ fn a_scheduled_rule_strikes_once_at_the_match_it_names_or_the_next_one() {
         }
         sim.run_for(Duration::from_secs(60));
         assert!(sim.process(node(0)).is_none());
-        assert_eq!(sim.totals().faults, 1, "nothing but the schedule strikes:\n{}", sim.schedule());
+        assert_eq!(sim.totals().faults, 1, "only the scheduled fault occurs:\n{}", sim.schedule());
         assert_eq!(sim.schedule().lines[0].at.elapsed(), Duration::from_secs(struck_at), "{line}");
     }
 }
 
 #[test]
 #[should_panic(expected = "the run has 2 nodes, too few for `t=1s restart 2`")]
-fn a_schedule_for_a_larger_run_is_refused() {
-    let schedule = Some(Schedule::parse("t=1s restart 2").expect("it is one"));
+fn schedule_for_a_larger_run_is_refused() {
+    let schedule = Some(Schedule::parse("t=1s restart 2").expect("it parses"));
     let setup = Setup { schedule, ..Setup::new(1, 2) };
     let _: Simulation<Probe> = Simulation::new(setup, (), |boot| Probe::new(&boot, false));
 }
