@@ -1,16 +1,17 @@
-//! How fast a change of replicated data reaches every replica.
+//! Measures how fast a change of replicated data reaches every replica.
 //!
-//! `cargo bench --bench convergence` first prints a table of simulated clusters (10 to 1,000
-//! replicas, links of 1 ms, nothing, 1 % or 10 % of all messages lost, and a healed partition):
-//! time, one-way trips, messages and bytes of a change, each beside the bound that no protocol is
-//! below (`ostraca_ddata::convergence::Bound`). Those figures are the same on every machine. Then
-//! criterion times real nodes over libp2p on loopback, all in this process, beside one way over raw
-//! TCP; and a table has their one-way trips, and the messages and bytes that their lanes counted,
-//! beside the same bound. Loss and partitions are simulated only: the kernel here has no `netem`.
+//! `cargo bench --bench convergence` first prints a table of simulated clusters: 10 to 1,000
+//! replicas, links of 1 ms, a loss of 0 %, 1 % or 10 % of all messages, and a healed partition. It
+//! lists time, one-way trips, messages and bytes per change, each with the lower bound of any
+//! protocol (`ostraca_ddata::convergence::Bound`). These figures are the same on every machine.
+//! Then criterion times real nodes over libp2p on loopback, all in this process, and one way over
+//! raw TCP. A second table lists their one-way trips, and the messages and bytes that their lanes
+//! counted, with the same bound. Loss and partitions are only simulated; on loopback they would
+//! need the kernel's `netem`.
 //!
-//! Pictures and criterion's report are in `target/criterion`. Arguments are criterion's; `--
-//! simulated` prints the table alone, `-- real` measures real nodes alone.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench prints")]
+//! Pictures and criterion's report are written to `target/criterion`. Arguments are criterion's; in
+//! addition, `-- simulated` prints the first table only and `-- real` measures real nodes only.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench prints its results")]
 
 #[path = "../src/cli/curve.rs"]
 mod curve;
@@ -37,9 +38,9 @@ const LOSSES: [f64; 3] = [0.0, 0.01, 0.1];
 const REAL: [usize; 3] = [3, 5, 10];
 const CHANGES: usize = 10;
 const CUT: Duration = Duration::from_secs(10);
-/// Changes on real nodes of which messages and bytes are counted.
+/// Number of changes on real nodes whose messages and bytes are counted.
 const COUNTED: u64 = 200;
-/// The data lane, of a node's counters.
+/// The index of the data lane in a node's counters.
 const DATA: usize = 1;
 
 fn main() -> Result<(), Failed> {
@@ -101,7 +102,7 @@ fn simulated() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Measures and prints one line.
+/// Measures one plan and prints its line.
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
 fn row(plan: &Plan) -> Result<Outcome, Failed> {
     let outcome = run(plan, &mut |_| {})?;
@@ -136,7 +137,7 @@ fn picture(file: &Path, title: &str, curves: &[(usize, Outcome)]) -> Result<(), 
     draw(file, title, &curves)
 }
 
-/// `target/criterion/convergence`, made if it is not there.
+/// The directory `target/criterion/convergence`, created if it does not exist.
 fn pictures() -> Result<PathBuf, Failed> {
     let target = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let target = target.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target"));
@@ -185,7 +186,7 @@ fn real() -> Result<(), Failed> {
     print(&rows, runtime.block_on(raw(2_000))? / 4_000)
 }
 
-/// Changes on real nodes, and what their data lanes have sent for all of them together.
+/// The result of some changes on real nodes, with what their data lanes sent in total.
 struct Counted {
     plan: Plan,
     names: [&'static str; 2],
@@ -194,12 +195,12 @@ struct Counted {
     bytes: u64,
 }
 
-/// Beside the same bound as the simulated ones.
+/// Prints the results of real nodes with the same bound as the simulated ones.
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
 fn print(rows: &[Counted], one_way: Duration) -> Result<(), Failed> {
     println!(
-        "\nreal nodes, mean of {COUNTED} changes, what lanes compare and acknowledge beside them \
-         included; one trip: {one_way:.1?} one way over raw TCP\n"
+        "\nreal nodes, mean of {COUNTED} changes, comparisons and acknowledgements included; one \
+         trip: {one_way:.1?} one way over raw TCP\n"
     );
     println!(
         "{:>8}  {:<12} {:<13}  {:>9}  {:>6} {:>6}  {:>8} {:>8}  {:>9} {:>9}",
@@ -236,7 +237,7 @@ fn print(rows: &[Counted], one_way: Duration) -> Result<(), Failed> {
 const KINDS: [(Kind, &str); 3] =
     [(Kind::LwwRegister, "LWWRegister"), (Kind::OrSet, "ORSet"), (Kind::OrMap, "ORMap")];
 
-/// So many round trips of 100 bytes.
+/// Measures `trips` round trips of 100 bytes over raw TCP.
 async fn raw(trips: u64) -> Result<Duration, Failed> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
@@ -262,10 +263,10 @@ async fn raw(trips: u64) -> Result<Duration, Failed> {
     Ok(took)
 }
 
-/// Nodes that replicate, in this process.
+/// Real nodes in this process that replicate data.
 struct Replicas {
     nodes: Vec<Node>,
-    next: AtomicU64, // no two changes set the same
+    next: AtomicU64, // the next value to write; each is different
 }
 
 impl Replicas {
@@ -280,7 +281,8 @@ impl Replicas {
         Ok(Self { nodes, next: AtomicU64::new(0) })
     }
 
-    /// From a change on the first node until every node has told of it, so many times.
+    /// Measures `changes` times from a change on the first node until a subscriber on every node
+    /// has seen it, and returns the sum.
     async fn changes(&self, kind: Kind, level: Level, changes: u64) -> Result<Duration, Failed> {
         match kind {
             Kind::LwwRegister => {
@@ -297,7 +299,7 @@ impl Replicas {
             }
             Kind::OrSet => {
                 let key = Key::<ORSet<u64>>::new("set");
-                // One comes and one goes, so that the set does not grow with the bench.
+                // Inserts one element and removes one, so that the set does not grow.
                 let change = |edit: &mut Edit<'_, ORSet<u64>>, n: u64| {
                     edit.remove(&n.saturating_sub(100))?;
                     edit.insert(&n).map(drop)
@@ -343,7 +345,7 @@ impl Replicas {
                 loop {
                     match told.next().await.ok_or("a node has ended")? {
                         Change::Changed(seen) if has(&seen, n) => break,
-                        _ => {} // what was before
+                        _ => {} // an earlier value
                     }
                 }
             }
@@ -352,7 +354,7 @@ impl Replicas {
         Ok(spent)
     }
 
-    /// Some changes more, and what they cost.
+    /// Makes [`COUNTED`] further changes and counts their messages and bytes.
     async fn count(
         &self,
         (kind, data): (Kind, &'static str),
@@ -367,7 +369,7 @@ impl Replicas {
         Ok(Counted { plan, names: [data, write], took, messages, bytes })
     }
 
-    /// Messages and bytes that all data lanes have sent, once nothing is under way.
+    /// The messages and bytes that all data lanes have sent, once none sends any longer.
     async fn settled(&self) -> (u64, u64) {
         let mut before = self.sent().await;
         loop {

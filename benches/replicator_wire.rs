@@ -1,12 +1,12 @@
-//! Replicated data over libp2p, between processes: what a majority write takes, how many there are
-//! in a second, and how soon everybody sees a change.
+//! Measures replicated data over libp2p between processes: the latency of a majority write, the
+//! number of majority writes per second, and the time until all nodes see a change.
 //!
-//! `cargo bench --bench replicator_wire`; with `-- one` or `-- many`, one figure only. The limits, a round
-//! trip over raw TCP to another process and the faster one of two to two others, are measured in the
-//! same run. Every figure is of loopback and of this machine at this moment:
-//! look at the ratios.
-#![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
-#![expect(clippy::redundant_closure_for_method_calls, reason = "`Edit::increment` says less")]
+//! Run `cargo bench --bench replicator_wire`; `-- one` or `-- many` measures one figure only. The
+//! limits are measured in the same run: a round trip over raw TCP to another process, and the
+//! faster of two round trips to two other processes. All figures are of loopback and depend on the
+//! machine and its load, so compare the ratios.
+#![expect(clippy::print_stdout, reason = "a bench prints its results")]
+#![expect(clippy::redundant_closure_for_method_calls, reason = "a closure reads better here")]
 
 #[path = "raw/cores.rs"]
 mod cores;
@@ -38,8 +38,8 @@ fn main() -> Result<(), Error> {
     let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    // On tasks, as programs have it: what the runtime's main future waits for, a second thread is
-    // woken for.
+    // The work runs on a task, as in programs: if the runtime's main future waited for it, a second
+    // thread would be woken each time.
     let task = match args.next().as_deref() {
         Some("node") => runtime.spawn(node()),
         Some("echo") => runtime.spawn(echo()),
@@ -58,7 +58,7 @@ fn main() -> Result<(), Error> {
 
 // ── The other processes ──
 
-/// Answers what comes, byte for byte.
+/// A process that echoes everything that it receives.
 async fn echo() -> Result<(), Error> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("{}", listener.local_addr()?);
@@ -71,7 +71,8 @@ async fn echo() -> Result<(), Error> {
     Ok(())
 }
 
-/// A replica that says how long what it sees in "ping", a time on this machine's clock, was under way.
+/// A replica that prints, for each value of "ping" that it sees, how old that value is: the value
+/// is the time of the write on the clock of this machine.
 async fn node() -> Result<(), Error> {
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
     let node = Node::listen(Config::default()).await?;
@@ -92,7 +93,7 @@ async fn node() -> Result<(), Error> {
     }
 }
 
-/// Nanoseconds on the clock that all processes of a machine share.
+/// The time in nanoseconds on the clock that all processes of a machine share.
 fn now() -> Result<u64, Error> {
     Ok(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_nanos().try_into()?)
 }
@@ -105,7 +106,7 @@ fn parse(peers: &str) -> Result<Vec<Multiaddr>, Error> {
     Ok(peers.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
 }
 
-/// This process and `others` more, as one cluster.
+/// A cluster of this process and the processes in `others`.
 struct Cluster {
     node: Node,
     others: Vec<Process>,
@@ -136,14 +137,14 @@ impl Cluster {
         self.node.replicator()
     }
 
-    /// Time that all its processes have spent on a core; `None` where the kernel does not say.
+    /// The processor time of all its processes; `None` if the kernel does not provide it.
     fn cpu_time(&self) -> Option<Duration> {
         let others = self.others.iter().filter_map(|process| process.child.id());
         others.chain([std::process::id()]).map(cpu_time).sum()
     }
 }
 
-/// Time that a process has spent on a core, of which the kernel counts hundredths of a second.
+/// The processor time of a process, which the kernel counts in hundredths of a second.
 fn cpu_time(process: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;
@@ -152,9 +153,9 @@ fn cpu_time(process: u32) -> Option<Duration> {
     Some(Duration::from_millis(10 * (user + system)))
 }
 
-// ── What is measured ──
+// ── Measurements ──
 
-/// Percentiles of spans; sorts them.
+/// Measured durations, for percentiles.
 struct Spans(Vec<Duration>);
 
 impl Spans {
@@ -189,8 +190,8 @@ async fn raw_round_trip() -> Result<Duration, Error> {
     Ok(spans.at(50))
 }
 
-/// What a majority of three needs of the network and of this machine's cores: to tell two other
-/// processes, and to hear from the faster one, while the slower one's answer comes in beside it.
+/// Measures what a majority of three needs at least from the network and the cores: sending to two
+/// other processes and receiving the first answer, while the second one arrives later.
 async fn raw_first_of_two() -> Result<Duration, Error> {
     let (mut one, mut other) = (Process::start(&["echo"])?, Process::start(&["echo"])?);
     let mut a = TcpStream::connect(one.line().await?).await?;
@@ -239,7 +240,8 @@ async fn one_at_a_time(
     Ok(())
 }
 
-/// So many tasks, each of which writes its own key again as soon as a majority holds the last write.
+/// Runs [`IN_FLIGHT`] tasks, each of which writes its own key again as soon as a majority holds its
+/// last write.
 async fn many_in_flight(cluster: &Cluster) -> Result<(), Error> {
     let done = Arc::new(AtomicU64::new(0));
     let writers: Vec<_> = (0..IN_FLIGHT)
@@ -270,7 +272,7 @@ async fn many_in_flight(cluster: &Cluster) -> Result<(), Error> {
     for writer in writers {
         writer.abort();
         if let Ok(why) = writer.await {
-            return Err(why.into()); // it ended before it was told to
+            return Err(why.into()); // the writer failed before it was aborted
         }
     }
     cores::look();
@@ -282,7 +284,7 @@ async fn many_in_flight(cluster: &Cluster) -> Result<(), Error> {
     Ok(())
 }
 
-/// From the write here until the last one sees it; one write at a time.
+/// Measures from a write here until the last of all processes sees it; one write at a time.
 async fn seen_by_all(others: usize) -> Result<(), Error> {
     let mut cluster = Cluster::start(others).await?;
     let replicator = cluster.replicator();
