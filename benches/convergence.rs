@@ -31,7 +31,7 @@ use tokio::runtime::Runtime;
 
 use curve::{Curve, draw};
 
-type Failed = Box<dyn std::error::Error>;
+type BenchError = Box<dyn std::error::Error>;
 
 const SIZES: [usize; 5] = [10, 32, 100, 320, 1_000];
 const LOSSES: [f64; 3] = [0.0, 0.01, 0.1];
@@ -43,7 +43,7 @@ const COUNTED: u64 = 200;
 /// The index of the data lane in a node's counters.
 const DATA: usize = 1;
 
-fn main() -> Result<(), Failed> {
+fn main() -> Result<(), BenchError> {
     let chosen = |name: &str| env::args().skip(1).any(|argument| argument == name);
     if !chosen("real") && !chosen("--test") && !chosen("--list") {
         simulated()?;
@@ -56,7 +56,7 @@ fn main() -> Result<(), Failed> {
 
 // ── Simulated ──
 
-fn simulated() -> Result<(), Failed> {
+fn simulated() -> Result<(), BenchError> {
     let pictures = pictures()?;
     println!("simulated: 1 ms one way, mean of {CHANGES} changes; each figure with its bound\n");
     println!(
@@ -104,7 +104,7 @@ fn simulated() -> Result<(), Failed> {
 
 /// Measures one plan and prints its line.
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-fn row(plan: &Plan) -> Result<Outcome, Failed> {
+fn row(plan: &Plan) -> Result<Outcome, BenchError> {
     let outcome = run(plan, &mut |_| {})?;
     let bound = Bound::of(plan, outcome.push_bytes);
     let each = |sum: u64| sum as f64 / plan.changes as f64;
@@ -127,7 +127,7 @@ fn row(plan: &Plan) -> Result<Outcome, Failed> {
     Ok(outcome)
 }
 
-fn picture(file: &Path, title: &str, curves: &[(usize, Outcome)]) -> Result<(), Failed> {
+fn picture(file: &Path, title: &str, curves: &[(usize, Outcome)]) -> Result<(), BenchError> {
     let curve = |(nodes, outcome): &'_ (usize, Outcome)| {
         (format!("{nodes} replicas"), outcome.seen.clone())
     };
@@ -138,7 +138,7 @@ fn picture(file: &Path, title: &str, curves: &[(usize, Outcome)]) -> Result<(), 
 }
 
 /// The directory `target/criterion/convergence`, created if it does not exist.
-fn pictures() -> Result<PathBuf, Failed> {
+fn pictures() -> Result<PathBuf, BenchError> {
     let target = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let target = target.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target"));
     let pictures = target.join("criterion").join("convergence");
@@ -148,7 +148,7 @@ fn pictures() -> Result<PathBuf, Failed> {
 
 // ── Real nodes ──
 
-fn real() -> Result<(), Failed> {
+fn real() -> Result<(), BenchError> {
     let runtime = Runtime::new()?;
     let mut criterion = Criterion::default().sample_size(20).configure_from_args();
     let mut group = criterion.benchmark_group("real nodes");
@@ -197,7 +197,7 @@ struct Counted {
 
 /// Prints the results of real nodes with the same bound as the simulated ones.
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-fn print(rows: &[Counted], one_way: Duration) -> Result<(), Failed> {
+fn print(rows: &[Counted], one_way: Duration) -> Result<(), BenchError> {
     println!(
         "\nreal nodes, mean of {COUNTED} changes, comparisons and acknowledgements included; one \
          trip: {one_way:.1?} one way over raw TCP\n"
@@ -238,7 +238,7 @@ const KINDS: [(Kind, &str); 3] =
     [(Kind::LwwRegister, "LWWRegister"), (Kind::OrSet, "ORSet"), (Kind::OrMap, "ORMap")];
 
 /// Measures `trips` round trips of 100 bytes over raw TCP.
-async fn raw(trips: u64) -> Result<Duration, Failed> {
+async fn raw(trips: u64) -> Result<Duration, BenchError> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let echo = tokio::spawn(async move {
@@ -270,7 +270,7 @@ struct Replicas {
 }
 
 impl Replicas {
-    async fn start(count: usize) -> Result<Self, Failed> {
+    async fn start(count: usize) -> Result<Self, BenchError> {
         let mut nodes = Vec::with_capacity(count);
         for _ in 0..count {
             nodes.push(Node::listen(Config::default()).await?);
@@ -283,7 +283,12 @@ impl Replicas {
 
     /// Measures `changes` times from a change on the first node until a subscriber on every node
     /// has seen it, and returns the sum.
-    async fn changes(&self, kind: Kind, level: Level, changes: u64) -> Result<Duration, Failed> {
+    async fn changes(
+        &self,
+        kind: Kind,
+        level: Level,
+        changes: u64,
+    ) -> Result<Duration, BenchError> {
         match kind {
             Kind::LwwRegister => {
                 let key = Key::<LWWRegister<u64>>::new("register");
@@ -327,7 +332,7 @@ impl Replicas {
         changes: u64,
         change: impl Fn(&mut Edit<'_, T>, u64) -> Result<(), EditError> + Copy + Send + 'static,
         has: impl Fn(&T, u64) -> bool,
-    ) -> Result<Duration, Failed> {
+    ) -> Result<Duration, BenchError> {
         let mut told: Vec<_> =
             self.nodes.iter().map(|node| node.replicator().subscribe(key)).collect();
         let (replicator, mut spent) = (self.nodes[0].replicator(), Duration::ZERO);
@@ -359,7 +364,7 @@ impl Replicas {
         &self,
         (kind, data): (Kind, &'static str),
         (level, write): (Level, &'static str),
-    ) -> Result<Counted, Failed> {
+    ) -> Result<Counted, BenchError> {
         let plan =
             Plan { nodes: self.nodes.len(), kind, level, changes: CHANGES, ..Plan::default() };
         let before = self.settled().await;

@@ -169,7 +169,7 @@ pub fn on_all_cores(
 ) -> Totals {
     let source = Mutex::new(seeds(test, default_count));
     let stop = AtomicBool::new(false);
-    let shared = Mutex::new((Totals::default(), None::<Failed>));
+    let shared = Mutex::new((Totals::default(), None::<FailedSeed>));
     let work = || {
         while !stop.load(Ordering::Relaxed) {
             let Some(seed) = lock(&source).next() else { return };
@@ -199,17 +199,17 @@ pub fn on_all_cores(
     }
 }
 
-struct Failed {
+struct FailedSeed {
     seed: Seed,
     reason: String,
 }
 
-fn attempt(run: &impl Fn(Seed) -> Totals, seed: Seed) -> Result<Totals, Failed> {
+fn attempt(run: &impl Fn(Seed) -> Totals, seed: Seed) -> Result<Totals, FailedSeed> {
     catch_unwind(AssertUnwindSafe(|| run(seed)))
-        .map_err(|panic| Failed { seed, reason: panic_text(panic.as_ref()) })
+        .map_err(|panic| FailedSeed { seed, reason: panic_text(panic.as_ref()) })
 }
 
-impl Failed {
+impl FailedSeed {
     /// Runs the seed again with a full trace and returns the report.
     fn again(self, run: &impl Fn(Seed) -> Totals) -> String {
         let seed = Seed { trace: TraceLevel::Full, ..self.seed };
