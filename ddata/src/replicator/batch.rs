@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::push::Awaits;
 use super::request::RequestId;
-use super::store::{Place, place};
+use super::store::{StorePlace, place};
 use crate::key::KeyName;
 use crate::types::Term;
 use crate::types::delta::Delta;
@@ -56,8 +56,8 @@ impl Fresh {
 /// The changes of one batch, joined per key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Batch {
-    at: BTreeMap<Place, usize>, // in `all`, which has as many
-    all: Vec<Fresh>,            // ≤ keys changed in one batch, or before this is a member
+    at: BTreeMap<StorePlace, usize>, // in `all`, which has as many
+    all: Vec<Fresh>,                 // ≤ keys changed in one batch, or before this is a member
 }
 
 impl Batch {

@@ -65,7 +65,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The gate for outgoing messages, by the state of this replica's latest vote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Gate {
+enum OutputGate {
     /// The vote is on disk: all messages pass.
     #[default]
     Open,
@@ -101,7 +101,7 @@ fn depends_on_promise(output: &Output) -> bool {
 pub(super) struct Durability {
     next: u64,
     pending: BTreeMap<u64, Vec<After>>, // ≤ batches the store has not written
-    gate: Gate,
+    gate: OutputGate,
     /// Syncs whose last write failed, and when it is tried again.
     owed: VecDeque<(Instant, Owed)>, // ≤ syncs under way
     behind: BTreeSet<KeyName>, // changed durable keys that are not ordered yet; ≤ keys
@@ -118,27 +118,29 @@ impl Durability {
     /// Closes the gate until the last order is done, because that order carries a vote.
     pub(super) fn order_gate(&mut self) {
         let id = self.next;
-        self.gate = if self.is_shut() { Gate::Again(id) } else { Gate::Behind(id) };
+        self.gate = if self.is_shut() { OutputGate::Again(id) } else { OutputGate::Behind(id) };
     }
 
     /// Whether writing this replica's latest vote failed and was not made up for. Until then its
     /// answers must not count.
     pub(super) const fn is_shut(&self) -> bool {
-        matches!(self.gate, Gate::Shut(_) | Gate::Again(_))
+        matches!(self.gate, OutputGate::Shut(_) | OutputGate::Again(_))
     }
 
     /// Whether all messages pass the gate.
     pub(super) fn is_open(&self) -> bool {
-        self.gate == Gate::Open
+        self.gate == OutputGate::Open
     }
 
     /// Returns the message if it may leave now; otherwise holds it back behind the latest vote, or
     /// drops it.
     pub(super) fn gate(&mut self, output: Output) -> Option<Output> {
         let id = match self.gate {
-            Gate::Open => return Some(output),
-            Gate::Shut(_) => return Some(output).filter(|output| !depends_on_promise(output)),
-            Gate::Behind(id) | Gate::Again(id) => id,
+            OutputGate::Open => return Some(output),
+            OutputGate::Shut(_) => {
+                return Some(output).filter(|output| !depends_on_promise(output));
+            }
+            OutputGate::Behind(id) | OutputGate::Again(id) => id,
         };
         let Some(after) = self.pending.get_mut(&id) else { return Some(output) };
         match after.last_mut() {
@@ -151,15 +153,15 @@ impl Durability {
 
     /// Ends an order, which succeeded if `stored`, and returns the actions that follow.
     pub(super) fn done(&mut self, now: Instant, id: u64, stored: bool) -> Vec<After> {
-        if [Gate::Behind(id), Gate::Again(id)].contains(&self.gate) {
-            self.gate = if stored { Gate::Open } else { Gate::Shut(now + RETRY_AFTER) };
+        if [OutputGate::Behind(id), OutputGate::Again(id)].contains(&self.gate) {
+            self.gate = if stored { OutputGate::Open } else { OutputGate::Shut(now + RETRY_AFTER) };
         }
         self.pending.remove(&id).unwrap_or_default()
     }
 
     /// Whether a failed write of a vote must be repeated now.
     pub(super) fn is_retry_due(&self, now: Instant) -> bool {
-        matches!(self.gate, Gate::Shut(at) if at <= now)
+        matches!(self.gate, OutputGate::Shut(at) if at <= now)
     }
 
     /// Schedules a changed key for write-behind, at `due` or with keys scheduled earlier.
@@ -169,7 +171,7 @@ impl Durability {
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
-        let retry = if let Gate::Shut(at) = self.gate { Some(at) } else { None };
+        let retry = if let OutputGate::Shut(at) = self.gate { Some(at) } else { None };
         let owed = self.owed.front().map(|(at, _)| *at);
         [retry, owed, self.behind_due].into_iter().flatten().min()
     }

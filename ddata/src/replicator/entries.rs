@@ -12,10 +12,10 @@ use super::wire::{Entry, encode};
 
 /// A list of entries that many messages share. Cloning copies a pointer; the encoding is cached.
 #[derive(Clone, Default)]
-pub struct Entries(Arc<Shared>);
+pub struct Entries(Arc<SharedEntries>);
 
 #[derive(Default)]
-struct Shared {
+struct SharedEntries {
     all: Vec<Entry>,
     encoded: OnceLock<Vec<u8>>, // the list as it is encoded in a message
 }
@@ -37,7 +37,7 @@ impl Deref for Entries {
 
 impl From<Vec<Entry>> for Entries {
     fn from(all: Vec<Entry>) -> Self {
-        Self(Arc::new(Shared { all, encoded: OnceLock::new() }))
+        Self(Arc::new(SharedEntries { all, encoded: OnceLock::new() }))
     }
 }
 

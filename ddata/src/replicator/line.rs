@@ -22,7 +22,7 @@ pub(super) const SENDINGS: u64 = 16;
 
 /// A push that was sent once.
 #[derive(Clone, Copy, Debug)]
-struct Sent {
+struct SentPush {
     push: u64,
     at: Instant,
     over: bool, // it was acknowledged, or has moved to `again`
@@ -30,7 +30,7 @@ struct Sent {
 
 /// A push that was sent more than once.
 #[derive(Clone, Debug)]
-struct Again {
+struct ResentPush {
     at: SmallVec<[Instant; 2]>, // time of each sending; ≤ SENDINGS
     due: Instant,
 }
@@ -39,14 +39,14 @@ struct Again {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Line {
     trips: RoundTrips,
-    once: VecDeque<Sent>, // pushes sent once, in order; ≤ 2 × open pushes + SLACK
-    over: usize,          // number of `once` that are over
-    again: BTreeMap<u64, Again>, // ≤ open pushes
+    once: VecDeque<SentPush>, // pushes sent once, in order; ≤ 2 × open pushes + SLACK
+    over: usize,              // number of `once` that are over
+    again: BTreeMap<u64, ResentPush>, // ≤ open pushes
     due: BTreeSet<(Instant, u64)>, // deadlines of `again`
     arrived: Option<Instant>, // latest time of sending of anything known to have arrived
-    unanswered: u32,      // questions since the last answer
-    ask_at: Instant,      // time of the next question; only if `unanswered` > 0
-    next: Option<Instant>, // the next deadline, cached: read more often than it changes
+    unanswered: u32,          // questions since the last answer
+    ask_at: Instant,          // time of the next question; only if `unanswered` > 0
+    next: Option<Instant>,    // the next deadline, cached: read more often than it changes
 }
 
 /// Number of finished pushes kept in the list before it is compacted.
@@ -54,7 +54,7 @@ const SLACK: usize = 64;
 
 /// The result of an expired deadline.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Due {
+pub(super) struct DueResends {
     /// The pushes that must be sent again.
     pub(super) pushes: Vec<u64>,
     /// Number of questions that the peer has not answered.
@@ -71,14 +71,14 @@ impl Line {
             self.once.retain(|sent| !sent.over);
             self.over = 0;
         }
-        self.once.push_back(Sent { push, at: now, over: false });
+        self.once.push_back(SentPush { push, at: now, over: false });
         self.reckon();
     }
 
     /// Records that part of a push is sent again, and returns the number of this sending.
     pub(super) fn sent_again(&mut self, push: u64, now: Instant) -> u64 {
         let first = self.take_once(push);
-        let again = self.again.entry(push).or_insert_with(|| Again {
+        let again = self.again.entry(push).or_insert_with(|| ResentPush {
             at: first.map_or_else(SmallVec::new, |at| smallvec![at]),
             due: now,
         });
@@ -185,9 +185,9 @@ impl Line {
     }
 
     /// Returns the pushes that must be resent now: the lost ones, and the oldest one as a question.
-    pub(super) fn take_due(&mut self, now: Instant) -> Due {
+    pub(super) fn take_due(&mut self, now: Instant) -> DueResends {
         if self.due().is_none_or(|at| at > now) {
-            return Due::default();
+            return DueResends::default();
         }
         let (mut pushes, mut oldest) = (Vec::new(), None);
         if self.unanswered == 0 {
@@ -214,7 +214,7 @@ impl Line {
         }
         pushes.sort_unstable();
         self.reckon();
-        Due { pushes, unanswered: self.unanswered }
+        DueResends { pushes, unanswered: self.unanswered }
     }
 
     fn oldest(&self) -> Option<u64> {
@@ -251,8 +251,8 @@ mod tests {
         line.answered(3, 0, at(111));
         line.done(3);
         assert_eq!(line.due(), Some(at(120)));
-        assert_eq!(line.take_due(at(119)), Due::default());
-        assert_eq!(line.take_due(at(120)), Due { pushes: vec![2], unanswered: 0 });
+        assert_eq!(line.take_due(at(119)), DueResends::default());
+        assert_eq!(line.take_due(at(120)), DueResends { pushes: vec![2], unanswered: 0 });
         assert_eq!(line.sent_again(2, at(120)), 1);
         assert_eq!(line.due(), Some(at(122)), "push 4 is still not acknowledged");
     }
@@ -287,7 +287,7 @@ mod tests {
         line.done(2);
         assert_eq!(line.due(), Some(at(120)), "the deadline has passed already");
         let due = line.take_due(at(130));
-        assert_eq!(due, Due { pushes: (3..100).collect(), unanswered: 0 });
+        assert_eq!(due, DueResends { pushes: (3..100).collect(), unanswered: 0 });
     }
 
     #[test]

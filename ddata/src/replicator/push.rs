@@ -55,7 +55,7 @@ pub(super) enum Awaits {
 
 /// The entries of a push that a peer has not acknowledged.
 #[derive(Clone, Debug, PartialEq)]
-enum Missing {
+enum MissingEntries {
     All,
     Some(BTreeSet<u32>),
 }
@@ -65,11 +65,11 @@ enum Missing {
 pub(super) struct Push {
     pub(super) entries: Entries,
     pub(super) waiting: Awaited,
-    missing: SmallVec<[(ReplicaId, Missing); 4]>, // ≤ peers, each once
+    missing: SmallVec<[(ReplicaId, MissingEntries); 4]>, // ≤ peers, each once
     /// Entries that a peer holds but acknowledged without counting (it was sealed, or in another
     /// configuration). The peer is asked again while a request waits for them.
     uncounted: BTreeMap<ReplicaId, BTreeSet<u32>>, // ≤ peers
-    ask: Option<Instant>,                         // when they are asked again
+    ask: Option<Instant>,                                // when they are asked again
     asked: u32,
     kept: bool, // a flush waits for it: not left to anti-entropy
     bytes: usize,
@@ -202,7 +202,7 @@ impl Pushes {
         for peer in peers {
             self.lines.to(*peer).sent(self.next, now);
         }
-        let missing = peers.iter().map(|&peer| (peer, Missing::All)).collect();
+        let missing = peers.iter().map(|&peer| (peer, MissingEntries::All)).collect();
         let bytes = entries.iter().map(Entry::len).sum();
         let (uncounted, ask, asked, kept) = (BTreeMap::new(), None, 0, false);
         let push = Push { entries, waiting, missing, uncounted, ask, asked, kept, bytes };
@@ -287,17 +287,17 @@ impl Pushes {
             let missing = &mut push.missing[at].1;
             let still = |i: &u32| !looked(i) || lacking.contains(i);
             let left: BTreeSet<u32> = match missing {
-                Missing::All if some.is_none() => {
+                MissingEntries::All if some.is_none() => {
                     lacking.iter().copied().filter(|i| all.contains(i)).collect()
                 }
-                Missing::All => all.filter(still).collect(),
-                Missing::Some(some) => some.iter().copied().filter(still).collect(),
+                MissingEntries::All => all.filter(still).collect(),
+                MissingEntries::Some(some) => some.iter().copied().filter(still).collect(),
             };
             if left.is_empty() {
                 push.missing.swap_remove(at);
                 line.into_iter().for_each(|line| line.done(id));
             } else {
-                *missing = Missing::Some(left);
+                *missing = MissingEntries::Some(left);
             }
             if push.missing.is_empty() {
                 self.drop_if_done(id);
@@ -431,7 +431,7 @@ impl Pushes {
             }
             push.uncounted.clear();
             for &to in peers {
-                push.missing.push((to, Missing::All));
+                push.missing.push((to, MissingEntries::All));
                 let number = self.lines.to(to).sent_again(*id, now);
                 let indices = push.all();
                 resends.push(Resend { push: *id, to, indices, name: name(*id, number) });
@@ -544,8 +544,8 @@ impl Push {
         let waited = self.waited_of(peer);
         match self.missing.iter().find(|(other, _)| *other == peer) {
             None => waited,
-            Some((_, Missing::All)) => Some(self.all()),
-            Some((_, Missing::Some(some))) => {
+            Some((_, MissingEntries::All)) => Some(self.all()),
+            Some((_, MissingEntries::Some(some))) => {
                 let mut all = some.clone();
                 all.extend(waited.into_iter().flatten());
                 Some(all.into_iter().collect())

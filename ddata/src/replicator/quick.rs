@@ -19,7 +19,7 @@ const ALLOCATION: usize = 16;
 
 /// Decodes a write of the expected form; `None` for all other bytes.
 pub(super) fn write(bytes: &[u8]) -> Option<Message> {
-    let mut rest = Rest(bytes);
+    let mut rest = ByteCursor(bytes);
     let epoch = match rest.byte()? {
         0x81 => None,
         0x82 => {
@@ -42,9 +42,9 @@ pub(super) fn write(bytes: &[u8]) -> Option<Message> {
 }
 
 /// The rest of the input. Every method returns `None` if the input is not as expected.
-struct Rest<'a>(&'a [u8]);
+struct ByteCursor<'a>(&'a [u8]);
 
-impl<'a> Rest<'a> {
+impl<'a> ByteCursor<'a> {
     fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;

@@ -50,12 +50,12 @@ pub(super) struct Held {
     pub(super) synced: CausalContext,
 }
 
-pub(super) type Place = (u64, KeyName);
+pub(super) type StorePlace = (u64, KeyName);
 
 /// Keys and the sums over them: the live ones, or those of the moment of a seal.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
-    keys: OrdMap<Place, Arc<Held>>,
+    keys: OrdMap<StorePlace, Arc<Held>>,
     sums: Sums,
 }
 
@@ -64,11 +64,11 @@ pub(super) struct Snapshot {
 pub(super) struct Store {
     live: Snapshot,
     seed: u64,
-    names: BTreeSet<KeyName>,             // of all keys, in lexical order
-    records: VecDeque<Place>, // the key of each removal record, oldest first; ≤ RECORDS_MAX
-    groups: BTreeSet<Group>,  // ≤ GROUPS_MAX known by a promise, + those of the keys
+    names: BTreeSet<KeyName>,       // of all keys, in lexical order
+    records: VecDeque<StorePlace>,  // the key of each removal record, oldest first; ≤ RECORDS_MAX
+    groups: BTreeSet<Group>,        // ≤ GROUPS_MAX known by a promise, + those of the keys
     group_lengths: BTreeSet<usize>, // lengths of the groups' prefixes
-    settling: VecDeque<(Instant, Place)>, // changed keys that are not in the sums yet; ≤ keys
+    settling: VecDeque<(Instant, StorePlace)>, // changed keys that are not in the sums yet; ≤ keys
     deleted: usize,
 }
 
@@ -142,7 +142,7 @@ fn check_own(made: u64, last: Option<u64>, canary: Canary) -> Result<(), DecodeE
 
 /// The key's place in the order of the store. Hashes come first, so that most comparisons compare
 /// numbers and not names.
-pub(super) fn place(key: &KeyName) -> Place {
+pub(super) fn place(key: &KeyName) -> StorePlace {
     (hash_of(key.as_str().as_bytes()), key.clone())
 }
 
@@ -299,7 +299,7 @@ impl Store {
         result
     }
 
-    fn remember(&mut self, place: &Place) {
+    fn remember(&mut self, place: &StorePlace) {
         self.records.push_back(place.clone());
         if self.records.len() > RECORDS_MAX
             && let Some(oldest) = self.records.pop_front()
@@ -330,7 +330,7 @@ impl Store {
 
     /// Marks all uses as not reported, because the owners of keys may have changed.
     pub(super) fn forget_reports(&mut self) {
-        let places: Vec<Place> = self.live.keys.keys().cloned().collect();
+        let places: Vec<StorePlace> = self.live.keys.keys().cloned().collect();
         for place in places {
             if let Some(held) = self.live.keys.get_mut(&place) {
                 Arc::make_mut(held).reported = Instant::default();
@@ -485,7 +485,7 @@ impl Store {
         }
         self.seed = seed;
         self.live.sums = Sums::default();
-        let places: Vec<Place> = self.live.keys.keys().cloned().collect();
+        let places: Vec<StorePlace> = self.live.keys.keys().cloned().collect();
         for place in places {
             if let Some(held) = self.live.keys.get_mut(&place) {
                 let held = Arc::make_mut(held);
@@ -514,7 +514,7 @@ impl Store {
         }
     }
 
-    fn settle(&mut self, place: &Place) {
+    fn settle(&mut self, place: &StorePlace) {
         if let Some(held) = self.live.keys.get_mut(place) {
             let held = Arc::make_mut(held);
             held.settled = true;

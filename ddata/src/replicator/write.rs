@@ -171,7 +171,7 @@ impl Write {
 /// before their deadline, roughly in the order in which they started, and most have the same
 /// timeout. So an ended write is not searched for: its deadline is dropped when it comes first.
 #[derive(Clone, Debug, Default)]
-struct Deadlines {
+struct WriteDeadlines {
     all: VecDeque<(Instant, RequestId)>, // in order, first an open write; ≤ 2 × open + SLACK
     ended: usize,                        // number of `all` whose write has ended
 }
@@ -179,7 +179,7 @@ struct Deadlines {
 /// Number of deadlines of ended writes that are kept before the list is compacted.
 const SLACK: usize = 64;
 
-impl Deadlines {
+impl WriteDeadlines {
     fn first(&self) -> Option<(Instant, RequestId)> {
         self.all.front().copied()
     }
@@ -211,7 +211,7 @@ impl Deadlines {
 pub(super) struct Writes {
     /// Boxed, because the entries are large and the map moves them.
     open: FxHashMap<RequestId, Box<Write>>, // ≤ max_pending_requests, with reads and fences
-    deadlines: Deadlines,
+    deadlines: WriteDeadlines,
 }
 
 impl Writes {
@@ -375,7 +375,7 @@ mod tests {
             ],
             0..2_000,
         )) {
-            let (mut deadlines, mut twin) = (Deadlines::default(), BTreeSet::new());
+            let (mut deadlines, mut twin) = (WriteDeadlines::default(), BTreeSet::new());
             for (id, step) in (0..).zip(steps) {
                 match step {
                     DeadlineStep::Begin { deadline } => {

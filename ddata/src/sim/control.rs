@@ -7,9 +7,9 @@ use super::fault::{DiskFate, Fault, Links};
 use super::network::Link;
 use super::queue::{Owner, QueueEvent};
 use super::schedule::Trigger;
-use super::simulation::{Action, Rule, Simulation, Source};
+use super::simulation::{Action, FaultSource, Rule, Simulation};
 use super::stream::Stream;
-use super::trace::Kind;
+use super::trace::EventKind;
 use super::world::{Input, Observer};
 use super::{NodeIndex, Process};
 
@@ -31,12 +31,12 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Injects a fault now.
     pub fn fault(&mut self, fault: &Fault) {
-        self.strike(fault, Source::Hand);
+        self.strike(fault, FaultSource::Hand);
     }
 
     /// Injects a fault after this time.
     pub fn schedule_fault(&mut self, after: Duration, fault: Fault) {
-        let action = Action::Strike { fault, source: Source::Hand };
+        let action = Action::Strike { fault, source: FaultSource::Hand };
         self.schedule_action(self.now + after, Owner::Run, action);
     }
 
@@ -119,13 +119,13 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Starts a fault and records it.
-    pub(super) fn strike(&mut self, fault: &Fault, source: Source) {
-        if matches!(source, Source::Drawn { heals } if heals != self.heals) {
+    pub(super) fn strike(&mut self, fault: &Fault, source: FaultSource) {
+        if matches!(source, FaultSource::Drawn { heals } if heals != self.heals) {
             return; // drawn before the run was healed
         }
         self.note(source, fault);
         let digest = self.trace.digest(fault);
-        self.trace.record(self.now, NodeIndex::new(0), Kind::Fault, digest, fault);
+        self.trace.record(self.now, NodeIndex::new(0), EventKind::Fault, digest, fault);
         match fault {
             Fault::Partition { .. }
             | Fault::Cut { .. }

@@ -9,12 +9,12 @@ use std::time::Duration;
 use super::clock::SimTime;
 use super::disk::SyncFailed;
 use super::fault::{Fault, RunState};
-use super::network::{Fate, LaneLoss, Link, Lost};
+use super::network::{Fate, LaneLoss, Link, LossReason};
 use super::queue::{Owner, QueueEvent};
 use super::schedule::{Line, Trigger};
-use super::simulation::{Action, InFlight, Simulation, Source, mono_start};
+use super::simulation::{Action, FaultSource, InFlight, Simulation, mono_start};
 use super::stream::{Stream, nanos};
-use super::trace::Kind;
+use super::trace::EventKind;
 use super::world::{INBOX_MAX, Input, Observer, Orders, View};
 use super::{Boot, Direction, Effect, NodeIndex, Process};
 use crate::clock::Instant;
@@ -32,7 +32,7 @@ const RECODE_EVERY: u64 = 10;
 const TOLD_MAX: Duration = Duration::from_secs(15);
 
 /// The meaning of a queue entry for its node at the time it is due.
-enum Opened<P: Process> {
+enum OpenedEntry<P: Process> {
     Nothing,
     Due,
     Input(Input<P>),
@@ -48,9 +48,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         match owner {
             Owner::Run => self.run_action(what),
             Owner::Node(node) => match self.open(node, what) {
-                Opened::Nothing => {}
-                Opened::Due => self.turn(node, None),
-                Opened::Input(input) => self.arrived(node, input),
+                OpenedEntry::Nothing => {}
+                OpenedEntry::Due => self.turn(node, None),
+                OpenedEntry::Input(input) => self.arrived(node, input),
             },
         }
         true
@@ -83,7 +83,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         let down = self.nodes.iter().filter(|node| node.has_crashed()).count();
         let run_state = RunState { nodes: self.nodes.len(), down };
         for (after, fault) in self.draw.next(&self.faults, run_state) {
-            let source = Source::Drawn { heals: self.heals };
+            let source = FaultSource::Drawn { heals: self.heals };
             self.schedule_action(self.now + after, Owner::Run, Action::Strike { fault, source });
         }
         let wait = self.draw.wait(&self.faults);
@@ -91,21 +91,21 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Decides the meaning of an entry for its node now.
-    fn open(&mut self, index: NodeIndex, what: QueueEvent) -> Opened<P> {
+    fn open(&mut self, index: NodeIndex, what: QueueEvent) -> OpenedEntry<P> {
         let node = &mut self.nodes[index.get()];
         match what {
             QueueEvent::Deliver(slot) => self.open_message(slot),
             QueueEvent::Action(slot) => self.open_action(index, slot),
             QueueEvent::Tick if node.armed == self.now => {
                 node.armed = SimTime::NEVER;
-                if node.ready_at <= self.now { Opened::Due } else { Opened::Nothing }
+                if node.ready_at <= self.now { OpenedEntry::Due } else { OpenedEntry::Nothing }
             }
-            QueueEvent::Wake if node.ready_at <= self.now => Opened::Due,
-            QueueEvent::Tick | QueueEvent::Wake | QueueEvent::DrawFault => Opened::Nothing,
+            QueueEvent::Wake if node.ready_at <= self.now => OpenedEntry::Due,
+            QueueEvent::Tick | QueueEvent::Wake | QueueEvent::DrawFault => OpenedEntry::Nothing,
         }
     }
 
-    fn open_message(&mut self, slot: u32) -> Opened<P> {
+    fn open_message(&mut self, slot: u32) -> OpenedEntry<P> {
         let in_flight = self.messages.take(slot);
         self.in_flight[usize::from(in_flight.lane)] -= 1;
         let InFlight { from, to, lane, breaks, incarnation, message } = in_flight;
@@ -117,22 +117,26 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         let breaks = if rule.crosses_restart { self.network.breaks(link) } else { breaks };
         let passes = if from == to { Ok(()) } else { self.network.passes(link, breaks) };
         match passes {
-            Ok(()) if there => Opened::Input(Input::Message { from, lane, message }),
-            Ok(()) => self.lost(link, usize::from(lane), Lost::Cut),
+            Ok(()) if there => OpenedEntry::Input(Input::Message { from, lane, message }),
+            Ok(()) => self.lost(link, usize::from(lane), LossReason::Cut),
             Err(why) => self.lost(link, usize::from(lane), why),
         }
     }
 
-    fn open_action(&mut self, index: NodeIndex, slot: u32) -> Opened<P> {
+    fn open_action(&mut self, index: NodeIndex, slot: u32) -> OpenedEntry<P> {
         let node = &mut self.nodes[index.get()];
         match self.actions.take(slot) {
             Action::Tell { incarnation, input } => {
                 let meant = incarnation.is_none_or(|meant| meant == node.incarnation);
-                if meant && node.process.is_some() { Opened::Input(input) } else { Opened::Nothing }
+                if meant && node.process.is_some() {
+                    OpenedEntry::Input(input)
+                } else {
+                    OpenedEntry::Nothing
+                }
             }
             Action::Synced { incarnation, token, end, fails } => {
                 if node.incarnation != incarnation || node.process.is_none() {
-                    return Opened::Nothing;
+                    return OpenedEntry::Nothing;
                 }
                 let outcome = if fails {
                     node.disk.fail(end, &mut node.chance);
@@ -141,7 +145,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
                     node.disk.sync(end);
                     Ok(())
                 };
-                Opened::Input(Input::Synced { token, outcome })
+                OpenedEntry::Input(Input::Synced { token, outcome })
             }
             _ => unreachable!("the other actions belong to the run"),
         }
@@ -149,13 +153,13 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Counts a lost message. If a cut lost it on a reliable lane, the link breaks, because such a
     /// lane must not lose messages silently.
-    fn lost(&mut self, link: Link, lane: usize, why: Lost) -> Opened<P> {
+    fn lost(&mut self, link: Link, lane: usize, why: LossReason) -> OpenedEntry<P> {
         self.totals.lost += 1;
-        let gap = why == Lost::Cut && self.network.lane(lane).loss == LaneLoss::Reliable;
+        let gap = why == LossReason::Cut && self.network.lane(lane).loss == LaneLoss::Reliable;
         if gap && link.from != link.to {
             self.break_link(link, TOLD_MAX);
         }
-        Opened::Nothing
+        OpenedEntry::Nothing
     }
 
     /// Handles an input of a node that is up, or queues it while the node is not ready.
@@ -197,7 +201,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
                 continue;
             }
             let Some(what) = self.queue.pop_same(self.now, index) else { break };
-            if let Opened::Input(input) = self.open(index, what) {
+            if let OpenedEntry::Input(input) = self.open(index, what) {
                 self.feed(index, input);
                 inputs += 1;
             }
@@ -229,24 +233,24 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             Input::Message { from, lane, message } => {
                 self.totals.delivered += 1;
                 let digest = P::digest(message).unwrap_or_else(|| trace.digest(message));
-                let kind = Kind::Message { from: *from, lane: *lane };
+                let kind = EventKind::Message { from: *from, lane: *lane };
                 trace.record(self.now, index, kind, digest, message);
             }
             Input::Command(command) => {
                 let digest = P::digest_command(command).unwrap_or_else(|| trace.digest(command));
-                trace.record(self.now, index, Kind::Command, digest, command);
+                trace.record(self.now, index, EventKind::Command, digest, command);
             }
-            Input::Start => trace.record(self.now, index, Kind::Start, 0, &()),
+            Input::Start => trace.record(self.now, index, EventKind::Start, 0, &()),
             Input::Synced { token, outcome } => {
                 let digest = token * 2 + u64::from(outcome.is_err());
-                trace.record(self.now, index, Kind::Synced, digest, &(token, outcome));
+                trace.record(self.now, index, EventKind::Synced, digest, &(token, outcome));
             }
             Input::LinkBroken { peer, direction } => {
-                let kind = Kind::LinkBroken { peer: *peer };
+                let kind = EventKind::LinkBroken { peer: *peer };
                 trace.record(self.now, index, kind, *direction as u64, direction);
             }
             Input::LinkUp { peer, direction } => {
-                let kind = Kind::LinkUp { peer: *peer };
+                let kind = EventKind::LinkUp { peer: *peer };
                 trace.record(self.now, index, kind, *direction as u64, direction);
             }
         }
@@ -343,7 +347,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Shows an event to the observer and to the rules.
     fn emitted(&mut self, index: NodeIndex, event: &P::Event) {
-        self.trace.record(self.now, index, Kind::Event, 0, event);
+        self.trace.record(self.now, index, EventKind::Event, 0, event);
         let mut orders = Orders::default();
         let view = View {
             now: self.now,
@@ -358,7 +362,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             self.schedule_command(after, node, command);
         }
         for fault in orders.faults {
-            self.strike(&fault, Source::Hand);
+            self.strike(&fault, FaultSource::Hand);
         }
         if !self.rules.is_empty() && !self.healed {
             self.apply_rules(index, event);
@@ -383,7 +387,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
                 }
             };
             if let Some(fault) = fault {
-                self.strike(&fault, Source::Rule(trigger));
+                self.strike(&fault, FaultSource::Rule(trigger));
             }
         }
     }
@@ -400,7 +404,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
                 return (ticks, deadline);
             }
             self.totals.events += 1;
-            self.trace.record(self.now, index, Kind::Tick, 0, &());
+            self.trace.record(self.now, index, EventKind::Tick, 0, &());
             self.effects.node = index;
             process.tick(now, &mut self.effects);
             self.perform(index);

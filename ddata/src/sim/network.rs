@@ -92,7 +92,7 @@ pub struct Link {
 
 /// Why a message was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lost {
+pub(super) enum LossReason {
     ByChance,
     Cut,
     Broken,
@@ -101,7 +101,7 @@ pub(super) enum Lost {
 /// The fate of a message, decided when it is sent: the arrival times of its copies, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    Lost(Lost),
+    Lost(LossReason),
     Arrives(SimTime),
     Twice(SimTime, SimTime),
     /// The link is clogged: the message is held until [`Network::unclog`].
@@ -134,7 +134,7 @@ struct LinkState {
 
 /// A [`LinkQuality`] with all times in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-struct Times {
+struct LinkTimes {
     base: u64,
     spread: u64,
     tail_scale: u64,
@@ -152,7 +152,7 @@ pub(super) struct Network {
     links: Vec<LinkState>,  // nodes²
     broken: BTreeSet<Link>, // ≤ nodes²
     last: Vec<u64>,         // latest arrival per link and lane, for order; nodes² × lanes
-    qualities: Vec<Times>,
+    qualities: Vec<LinkTimes>,
     grain: u64,  // ns; arrivals are rounded up to multiples of it
     family: u64, // of the random decisions about messages
 }
@@ -179,7 +179,7 @@ impl Network {
             broken: BTreeSet::new(),
             last: vec![0; nodes * nodes * lanes.len()],
             lanes,
-            qualities: qualities.iter().map(Times::of).collect(),
+            qualities: qualities.iter().map(LinkTimes::of).collect(),
             grain: nanos(grain).max(1),
             family: Stream::split(seed, "network", 0).bits(),
         }
@@ -197,18 +197,22 @@ impl Network {
         let state = &mut self.links[at];
         state.used = true;
         if state.broken {
-            return Fate::Lost(Lost::Broken);
+            return Fate::Lost(LossReason::Broken);
         }
         if state.cuts > 0 {
-            return Fate::Lost(Lost::Cut);
+            return Fate::Lost(LossReason::Cut);
         }
         if state.clogs > 0 {
-            return if state.held.len() < HELD_MAX { Fate::Held } else { Fate::Lost(Lost::Cut) };
+            return if state.held.len() < HELD_MAX {
+                Fate::Held
+            } else {
+                Fate::Lost(LossReason::Cut)
+            };
         }
         let times = self.qualities[usize::from(state.quality)];
         let mut chance = self.decision(now, at);
         if rule.loss == LaneLoss::Lossy && chance.chance(times.loss) {
-            return Fate::Lost(Lost::ByChance);
+            return Fate::Lost(LossReason::ByChance);
         }
         let first = self.arrival(now, at, lane, &mut chance);
         if rule.duplicates && chance.chance(times.duplicate) {
@@ -276,12 +280,12 @@ impl Network {
 
     /// Whether a message may arrive now that was sent when the link had broken `breaks` times.
     #[inline]
-    pub(super) fn passes(&self, link: Link, breaks: u32) -> Result<(), Lost> {
+    pub(super) fn passes(&self, link: Link, breaks: u32) -> Result<(), LossReason> {
         let state = &self.links[self.at(link)];
         if state.breaks != breaks {
-            return Err(Lost::Broken);
+            return Err(LossReason::Broken);
         }
-        if state.cuts > 0 { Err(Lost::Cut) } else { Ok(()) }
+        if state.cuts > 0 { Err(LossReason::Cut) } else { Ok(()) }
     }
 
     /// The number of times that the link has broken.
@@ -371,7 +375,7 @@ impl Network {
     /// Ends all conditions except breaks, makes every link clean, and returns the messages that
     /// clogs held.
     pub(super) fn heal(&mut self) -> Vec<MessageSlot> {
-        self.qualities.fill(Times::of(&LinkQuality::clean()));
+        self.qualities.fill(LinkTimes::of(&LinkQuality::clean()));
         let mut held = Vec::new();
         for state in &mut self.links {
             state.cuts = 0;
@@ -388,7 +392,7 @@ impl Network {
     }
 }
 
-impl Times {
+impl LinkTimes {
     fn of(quality: &LinkQuality) -> Self {
         // 2^50 ns are 13 days, so sums of delays cannot overflow.
         let bounded = |span| nanos(span).min(1 << 50);
@@ -461,7 +465,7 @@ mod tests {
         network.cut(LINK);
         network.cut(LINK);
         network.uncut(LINK);
-        assert_eq!(network.send(SimTime::default(), LINK, 0), Fate::Lost(Lost::Cut));
+        assert_eq!(network.send(SimTime::default(), LINK, 0), Fate::Lost(LossReason::Cut));
         assert!(matches!(network.send(SimTime::default(), BACK, 0), Fate::Arrives(_)));
         network.uncut(LINK);
         assert!(matches!(network.send(SimTime::default(), LINK, 0), Fate::Arrives(_)));
@@ -473,8 +477,8 @@ mod tests {
         let before = network.breaks(LINK);
         assert!(network.break_link(LINK, SimTime::default()));
         assert!(!network.break_link(LINK, SimTime::default()));
-        assert_eq!(network.passes(LINK, before), Err(Lost::Broken));
-        assert_eq!(network.send(SimTime::default(), LINK, 0), Fate::Lost(Lost::Broken));
+        assert_eq!(network.passes(LINK, before), Err(LossReason::Broken));
+        assert_eq!(network.send(SimTime::default(), LINK, 0), Fate::Lost(LossReason::Broken));
         assert!(network.mend(LINK));
         assert!(!network.mend(LINK));
         assert_eq!(network.passes(LINK, network.breaks(LINK)), Ok(()));

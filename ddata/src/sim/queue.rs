@@ -94,12 +94,12 @@ impl Ord for QueueEntry {
 
 /// The event queue of a run.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct EventQueue {
     heap: BinaryHeap<QueueEntry>, // ≤ messages in flight + actions + stale ticks
     scheduled: u64,
 }
 
-impl Queue {
+impl EventQueue {
     pub(super) fn push(&mut self, at: SimTime, owner: Owner, what: QueueEvent) {
         self.scheduled += 1;
         assert!(self.scheduled < 1 << ORDER_BITS, "a run has fewer than 2^48 entries");
@@ -177,7 +177,7 @@ mod tests {
     fn entries_are_ordered_by_time_owner_and_scheduling() {
         let (early, late) = (SimTime::from_nanos(1), SimTime::from_nanos(2));
         let node = |n| Owner::Node(NodeIndex::new(n));
-        let mut queue = Queue::default();
+        let mut queue = EventQueue::default();
         queue.push(late, node(1), QueueEvent::Deliver(0));
         queue.push(late, node(0), QueueEvent::Deliver(1));
         queue.push(late, node(1), QueueEvent::Deliver(2));

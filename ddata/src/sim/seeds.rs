@@ -125,7 +125,7 @@ pub struct Seeds {
 /// If one of the environment variables is set but not a number.
 #[must_use]
 pub fn seeds(test: &'static str, default_count: u64) -> Seeds {
-    let plan = Plan::from_env(default_count);
+    let plan = SeedPlan::from_env(default_count);
     let trace = plan.trace;
     let time = plan.seconds.map(TimeLimit::new);
     Seeds { test, trace, next: plan.first, last: plan.last, time, current: None }
@@ -237,14 +237,14 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// The seeds to run, as requested by the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Plan {
+struct SeedPlan {
     first: u64,
     last: Option<u64>,
     seconds: Option<u64>,
     trace: TraceLevel,
 }
 
-impl Plan {
+impl SeedPlan {
     fn from_env(default_count: u64) -> Self {
         let get = |name| number(name, env::var(name).ok().as_deref());
         let seconds = get("OSTRACA_SIM_SECONDS");
@@ -316,9 +316,9 @@ mod tests {
 
     #[test]
     fn environment_selects_the_seeds() {
-        let plan = |seed, seconds| Plan::of(10, seed, seconds, || 1_000);
+        let plan = |seed, seconds| SeedPlan::of(10, seed, seconds, || 1_000);
         let (brief, full) = (TraceLevel::Brief, TraceLevel::Full);
-        let expected = |first, last, seconds, trace| Plan { first, last, seconds, trace };
+        let expected = |first, last, seconds, trace| SeedPlan { first, last, seconds, trace };
         assert_eq!(plan(None, None), expected(0, Some(10), None, brief));
         assert_eq!(plan(Some(7), Some(60)), expected(7, Some(8), None, full));
         assert_eq!(plan(None, Some(60)), expected(1_000, None, Some(60), brief));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::clock::{NodeClock, SimTime};
 use super::fault::{Draw, Fault, Faults};
 use super::network::{LaneRule, Network};
-use super::queue::{Owner, Queue, QueueEvent, Slab};
+use super::queue::{EventQueue, Owner, QueueEvent, Slab};
 use super::schedule::{Line, Schedule, Trigger};
 use super::seeds::{Seed, Totals};
 use super::stream::{Stream, nanos};
@@ -115,7 +115,7 @@ pub(super) enum Action<P: Process> {
     /// Tries to bring a broken link up.
     LinkUp { link: super::Link, breaks: u32 },
     /// Injects a fault.
-    Strike { fault: Fault, source: Source },
+    Strike { fault: Fault, source: FaultSource },
     /// Ends a lasting fault, unless the run was healed since.
     End { heals: u32, fault: Fault },
     /// Restarts a crashed node, if its incarnation is still this one.
@@ -124,7 +124,7 @@ pub(super) enum Action<P: Process> {
 
 /// The origin of a fault: drawn from the seed, caused by a rule, or ordered by the harness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum FaultSource {
     Drawn { heals: u32 },
     Rule(Trigger),
     Hand,
@@ -148,7 +148,7 @@ pub struct Simulation<P: Process, O: Observer<P> = ()> {
     pub(super) faults: Faults,
     pub(super) nodes: Vec<Node<P>>,
     pub(super) network: Network,
-    pub(super) queue: Queue,
+    pub(super) queue: EventQueue,
     pub(super) messages: Slab<InFlight<P>>,
     pub(super) actions: Slab<Action<P>>,
     pub(super) in_flight: Vec<u64>, // by lane
@@ -190,7 +190,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             now: SimTime::default(),
             nodes: places(seed.value, nodes, epoch_millis, &faults),
             network,
-            queue: Queue::default(),
+            queue: EventQueue::default(),
             messages: Slab::new(PENDING_MAX),
             actions: Slab::new(PENDING_MAX),
             in_flight: vec![0; lane_count],
@@ -239,7 +239,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.planned = Some(targeted);
         let timed: Vec<Line> = timed;
         for line in timed {
-            let source = Source::Drawn { heals: 0 };
+            let source = FaultSource::Drawn { heals: 0 };
             self.schedule_action(line.at, Owner::Run, Action::Strike { fault: line.fault, source });
         }
     }
@@ -433,12 +433,12 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Records a fault in the schedule of its source.
-    pub(super) fn note(&mut self, source: Source, fault: &Fault) {
+    pub(super) fn note(&mut self, source: FaultSource, fault: &Fault) {
         self.totals.faults += 1;
         let (list, trigger) = match source {
-            Source::Drawn { .. } => (&mut self.recorded, None),
-            Source::Rule(trigger) => (&mut self.recorded, Some(trigger)),
-            Source::Hand => (&mut self.by_hand, None),
+            FaultSource::Drawn { .. } => (&mut self.recorded, None),
+            FaultSource::Rule(trigger) => (&mut self.recorded, Some(trigger)),
+            FaultSource::Hand => (&mut self.by_hand, None),
         };
         if list.lines.len() < LINES_MAX {
             list.lines.push(Line { at: self.now, trigger, fault: fault.clone() });

@@ -25,7 +25,7 @@ pub enum TraceLevel {
 
 /// The kind of an event of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum EventKind {
     Start,
     Message { from: NodeIndex, lane: u8 },
     Command,
@@ -37,7 +37,7 @@ pub(super) enum Kind {
     Fault,
 }
 
-impl Kind {
+impl EventKind {
     fn code(self) -> u64 {
         match self {
             Self::Start => 1,
@@ -55,7 +55,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for EventKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Start => f.write_str("starts"),
@@ -72,10 +72,10 @@ impl fmt::Display for Kind {
 }
 
 #[derive(Clone, Debug)]
-struct Row {
+struct TraceRow {
     at: SimTime,
     node: NodeIndex,
-    kind: Kind,
+    kind: EventKind,
     digest: u64,
     text: String, // ≤ TEXT_MAX characters; empty at level `Brief`
 }
@@ -85,7 +85,7 @@ struct Row {
 pub(super) struct Trace {
     level: TraceLevel,
     hash: u64,
-    rows: Vec<Row>, // ≤ KEPT; then a ring
+    rows: Vec<TraceRow>, // ≤ KEPT; then a ring
     next: usize,
     scratch: String,
 }
@@ -113,7 +113,7 @@ impl Trace {
         &mut self,
         at: SimTime,
         node: NodeIndex,
-        kind: Kind,
+        kind: EventKind,
         digest: u64,
         content: &dyn fmt::Debug,
     ) {
@@ -121,7 +121,7 @@ impl Trace {
         self.hash = mix(self.hash ^ kind.code() ^ ((node.get() as u64) << 40));
         self.hash = mix(self.hash ^ digest);
         if self.rows.len() < KEPT {
-            self.rows.push(Row { at, node, kind, digest, text: String::new() });
+            self.rows.push(TraceRow { at, node, kind, digest, text: String::new() });
         } else {
             let row = &mut self.rows[self.next];
             (row.at, row.node, row.kind, row.digest) = (at, node, kind, digest);
@@ -130,7 +130,7 @@ impl Trace {
             let text = &mut self.rows[self.next].text;
             text.clear();
             // An error means that the text was cut at TEXT_MAX, as intended.
-            let _ = write!(Bounded { text, left: TEXT_MAX }, "{content:?}");
+            let _ = write!(BoundedWriter { text, left: TEXT_MAX }, "{content:?}");
         }
         self.next = (self.next + 1) % KEPT;
     }
@@ -158,12 +158,12 @@ fn mix(value: u64) -> u64 {
 }
 
 /// A writer that fails once it has accepted `left` characters.
-struct Bounded<'a> {
+struct BoundedWriter<'a> {
     text: &'a mut String,
     left: usize,
 }
 
-impl fmt::Write for Bounded<'_> {
+impl fmt::Write for BoundedWriter<'_> {
     fn write_str(&mut self, part: &str) -> fmt::Result {
         for character in part.chars() {
             self.left = self.left.checked_sub(1).ok_or(fmt::Error)?;
@@ -227,7 +227,7 @@ mod tests {
     fn trace_of(level: TraceLevel, events: u64) -> Trace {
         let mut trace = Trace::new(level);
         for n in 0..events {
-            trace.record(SimTime::from_nanos(n), NodeIndex::new(1), Kind::Tick, n, &n);
+            trace.record(SimTime::from_nanos(n), NodeIndex::new(1), EventKind::Tick, n, &n);
         }
         trace
     }
@@ -243,7 +243,7 @@ mod tests {
     fn last_events_are_shown_oldest_first_with_bounded_text() {
         let mut trace = trace_of(TraceLevel::Full, 450);
         let long = "x".repeat(10_000);
-        trace.record(SimTime::default(), NodeIndex::new(0), Kind::Command, 0, &long);
+        trace.record(SimTime::default(), NodeIndex::new(0), EventKind::Command, 0, &long);
         let text = trace.to_string();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), KEPT);

@@ -389,7 +389,7 @@ impl ReplicatedData for TwoPhase {
 /// A change of a user type writes only this replica's part, which contains neither work that the
 /// function found done nor earlier deletions.
 #[test]
-fn user_type_is_read_without_what_was_deleted_before() {
+fn user_type_is_read_without_deleted_contributions() {
     type Own = User<TwoPhase>;
     let add = |n: u32, to| {
         change::<Own, _>("k", to, move |own| {
