@@ -103,7 +103,7 @@ pub(super) struct Durability {
     pending: BTreeMap<u64, Vec<After>>, // ≤ batches the store has not written
     gate: OutputGate,
     /// Syncs whose last write failed, and when it is tried again.
-    owed: VecDeque<(Instant, Owed)>, // ≤ syncs under way
+    owed: VecDeque<(Instant, Owed)>, // ≤ open syncs
     behind: BTreeSet<KeyName>, // changed durable keys that are not ordered yet; ≤ keys
     behind_due: Option<Instant>,
 }

@@ -113,7 +113,7 @@ pub(super) struct Told<'a> {
     pub(super) scope: &'a Scope,
     /// Entries that were refused.
     pub(super) refused: &'a BTreeSet<u32>,
-    /// The refused entries that must be held by the peer later, because it gets a repair.
+    /// The refused entries for which a repair is in flight. They stay missing at the peer.
     pub(super) lacking: &'a BTreeSet<u32>,
     /// Whether it counts in the sender's configuration.
     pub(super) counts: bool,

@@ -25,7 +25,7 @@ pub struct RequestId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubscriptionId(pub u64);
 
-/// The number of replicas that a read must hear, with its timeout.
+/// The number of replicas whose answers a read needs, with its timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadConsistency {
     /// Reads this replica only.
@@ -180,7 +180,7 @@ pub enum Request {
         /// The expected type of data. If the key holds another one, the read fails with
         /// `WrongType`.
         shape: Option<Shape>,
-        /// The replicas to hear, and the timeout.
+        /// The number of replicas to read from, and the timeout.
         consistency: ReadConsistency,
     },
     /// Changes the value of a key.
@@ -190,7 +190,7 @@ pub enum Request {
     Delete {
         /// The name of the key.
         key: KeyName,
-        /// The replicas that must hold the deletion, and the timeout.
+        /// The number of replicas that must hold the deletion, and the timeout.
         consistency: WriteConsistency,
     },
     /// Notifies of the current values and of every later change. A slow subscriber sees the latest

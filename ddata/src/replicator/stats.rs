@@ -27,7 +27,7 @@ pub struct Stats {
     pub lacks: u64,
     /// Repairs sent as deltas.
     pub repairs: u64,
-    /// Repairs sent as full states, because the removal records were gone.
+    /// Repairs sent as full states, because the removal records for a delta had been dropped.
     pub repairs_full: u64,
     /// Majority reads whose answers differed and were written back.
     pub read_repairs: u64,

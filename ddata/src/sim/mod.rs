@@ -16,7 +16,7 @@
 //!
 //! /// Counts the messages that it receives, and answers the first nine.
 //! struct Echo {
-//!     came: u32,
+//!     received: u32,
 //! }
 //! impl Process for Echo {
 //!     type Message = u32;
@@ -24,7 +24,7 @@
 //!     type Event = u32;
 //!     type Disk = ();
 //!     fn message(&mut self, _: Now, from: NodeIndex, n: u32, fx: &mut Effects<Self>) {
-//!         self.came += 1;
+//!         self.received += 1;
 //!         fx.emit(n);
 //!         if n < 10 {
 //!             fx.send(from, 0, n + 1);
@@ -40,10 +40,10 @@
 //! }
 //!
 //! let setup = Setup { faults: Faults::none(), ..Setup::new(7, 2) };
-//! let mut sim = Simulation::new(setup, (), |_boot| Echo { came: 0 });
+//! let mut sim = Simulation::new(setup, (), |_boot| Echo { received: 0 });
 //! sim.command(NodeIndex::new(0), NodeIndex::new(1));
 //! sim.run_until(Duration::from_secs(1), |sim| sim.is_quiet());
-//! assert_eq!(sim.process(NodeIndex::new(1)).map(|echo| echo.came), Some(5));
+//! assert_eq!(sim.process(NodeIndex::new(1)).map(|echo| echo.received), Some(5));
 //! ```
 
 mod clock;

@@ -302,7 +302,7 @@ impl Network {
         self.links[self.at(link)].broken
     }
 
-    /// All broken links.
+    /// All broken links, in order.
     pub(super) fn broken(&self) -> Vec<Link> {
         self.broken.iter().copied().collect()
     }

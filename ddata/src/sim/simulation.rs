@@ -412,7 +412,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.messages.len()
     }
 
-    /// As [`in_flight`](Self::in_flight), on one lane, so that a harness can ignore heartbeats.
+    /// Returns the number of messages in flight on one lane, so that a harness can ignore heartbeats.
     #[must_use]
     pub fn in_flight_on(&self, lane: usize) -> u64 {
         self.in_flight[lane]
@@ -426,7 +426,6 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             && self.nodes.iter().all(|node| node.inbox.is_empty())
     }
 
-    /// Schedules an action.
     pub(super) fn schedule_action(&mut self, at: SimTime, owner: Owner, action: Action<P>) {
         let slot = self.actions.put(action);
         self.queue.push(at, owner, QueueEvent::Action(slot));
