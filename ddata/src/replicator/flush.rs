@@ -22,7 +22,9 @@ impl Replicator {
             return;
         }
         if !self.epochs.is_member() && !self.epochs.is_excluded() {
-            return self.pushes.put_off(); // until this replica is a member
+            // Joiners push nothing (docs/protocol/replication.md#joiners-push-nothing): a node with
+            // an old data directory would spread deleted data before it has seen the deletions.
+            return self.pushes.put_off();
         }
         let fresh = self.pushes.take_fresh();
         if self.epochs.is_excluded() {
@@ -76,6 +78,8 @@ impl Replicator {
         told
     }
 
+    /// Opens a push and sends it to `peers`. The waiting requests learn where their entries are;
+    /// those that are complete without any peer are answered.
     fn open_push(
         &mut self,
         now: Now,

@@ -101,6 +101,8 @@ impl Line {
         took
     }
 
+    /// Notes the round trip of a sending, and that the peer answers. Returns `None` if the sending
+    /// is not known.
     fn measure(&mut self, push: u64, number: u64, now: Instant) -> Option<Duration> {
         self.unanswered = 0;
         let at = match (number, self.again.get(&push)) {

@@ -36,6 +36,7 @@ impl Default for RoundTrips {
 }
 
 impl RoundTrips {
+    /// Adds a round trip, which replaces the oldest of the last 64 and ends all doublings.
     pub(super) fn note(&mut self, took: Duration) {
         self.backed_off = 0;
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);

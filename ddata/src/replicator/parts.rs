@@ -108,6 +108,8 @@ impl Parts {
         Ok(None)
     }
 
+    /// Joins the pieces of a complete message and decodes it. Returns `None`, and counts it as
+    /// dropped, if the pieces overlap, the bytes do not decode, or the message is itself a piece.
     fn complete(&mut self, key: (ReplicaId, u64)) -> Option<Message> {
         let assembly = self.open.remove(&key)?;
         self.bytes -= assembly.cost();

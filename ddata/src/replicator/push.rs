@@ -223,6 +223,7 @@ impl Pushes {
         }
     }
 
+    /// Removes a push with all its timers and retransmission state.
     fn drop(&mut self, id: u64) {
         self.idle.remove(&id);
         if let Some(push) = self.open.remove(&id) {

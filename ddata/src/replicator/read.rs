@@ -54,6 +54,7 @@ impl Read {
         }
     }
 
+    /// Whether enough replicas have answered.
     pub(super) fn is_met(&self, electors: &Electors<'_>) -> bool {
         self.answers.len() >= self.need.answers()
             && self.need.is_met(electors.count(self.answers.keys()))

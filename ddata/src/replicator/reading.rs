@@ -29,6 +29,7 @@ use crate::types::shape::Shape;
 const ASK_ALL_UP_TO: usize = 50;
 
 impl Replicator {
+    /// Handles a read request: replies at once at `Local`, otherwise starts asking other replicas.
     pub(super) fn get(
         &mut self,
         now: Now,
@@ -147,10 +148,15 @@ impl Replicator {
         let vouched = mine.map(|mine| self.vouched(mine)).unwrap_or_default();
         let entry = mine.and_then(|mine| mine.repair(&theirs)).map(Box::new);
         let context = (vouched != theirs).then(|| ContextBytes::new(&vouched));
+        // Only eligible replicas count (docs/protocol/replication.md#only-eligible-replicas-count):
+        // the snapshot of a sealed replica does not contain what it would acknowledge later.
         let counts = same_epoch && self.eligible();
         self.send(from, Body::ReadAnswer { request, counts, context, entry }, out);
     }
 
+    /// Handles an answer to a read: merges its entry here and into the read, and counts the replica
+    /// if the answer counts in the epoch of the read. An answer whose entry cannot be merged, or
+    /// that vouches for more than was brought, does not count.
     #[expect(clippy::too_many_arguments, reason = "an answer's fields")]
     pub(super) fn on_read_answer(
         &mut self,
@@ -192,6 +198,7 @@ impl Replicator {
         self.check_read(now, id, out);
     }
 
+    /// Ends a read if it has enough answers now.
     pub(super) fn check_read(&mut self, now: Now, id: RequestId, out: &mut Out) {
         if !self.reads.get(id).is_some_and(|read| read.is_met(&self.electors())) {
             return;

@@ -36,6 +36,8 @@ pub(super) struct Wanted {
 }
 
 impl Replicator {
+    /// Handles a request, or queues it while durable data is loading. Each request except for
+    /// `Subscribe` and `Unsubscribe` gets exactly one reply, now or later.
     pub(super) fn request(&mut self, now: Now, id: RequestId, request: Request, out: &mut Out) {
         if self.unreadable {
             return match request {
@@ -88,6 +90,7 @@ impl Replicator {
         }
     }
 
+    /// Refuses a further open request above `max_pending_requests`.
     pub(super) fn has_room(&self) -> Result<(), RequestError> {
         let limit = self.config.max_pending_requests;
         if self.pending() >= limit { Err(RequestError::Overloaded { limit }) } else { Ok(()) }
@@ -192,6 +195,9 @@ impl Replicator {
         }
     }
 
+    /// Handles an update: checks key, type, guard, level and size, applies the caller's function,
+    /// and adds the delta to the batch. An update that changes nothing of an absent key creates no
+    /// key.
     fn update(
         &mut self,
         now: Now,
@@ -255,6 +261,7 @@ impl Replicator {
         Ok(())
     }
 
+    /// Handles a delete request. Deleting an absent key succeeds at once.
     fn delete(
         &mut self,
         now: Now,
@@ -301,7 +308,10 @@ impl Replicator {
         Some(Value::new(held.state.snapshot()))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what a change is and what becomes of it")]
+    /// Completes a local change: notifies subscribers, adds it to the batch and orders it to disk.
+    /// Then it replies at `Local` (after the disk, if durable), or opens a request that waits until
+    /// enough replicas hold the change.
+    #[expect(clippy::too_many_arguments, reason = "a change and its consequences")]
     fn changed(
         &mut self,
         now: Now,
@@ -389,6 +399,7 @@ impl Replicator {
         Ok(grows)
     }
 
+    /// Opens a subscription and notifies it of all present values.
     fn subscribe(&mut self, subscription: SubscriptionId, pattern: Pattern, out: &mut Out) {
         self.tell_now(out); // gathered changes go out first: the newcomer must not see them twice
         let current: Vec<(KeyName, Value)> = match &pattern {
@@ -408,12 +419,15 @@ impl Replicator {
         }
     }
 
+    /// Lists at most `limit` live keys with a prefix, after a given one, in the order of names.
     fn keys(&self, prefix: &str, after: Option<&KeyName>, limit: usize) -> Vec<KeyName> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let live = self.store.by_name(prefix, from).filter(|held| !held.state.is_bottom());
         live.take(limit).map(|held| held.key.clone()).collect()
     }
 
+    /// Handles a flush: pushes the batch, and waits until all open pushes are delivered and all
+    /// peers that were left behind have been found equal.
     fn flush_changes(
         &mut self,
         now: Now,

@@ -26,6 +26,7 @@ use crate::machine::Machine;
 const BUSY_FOR: Duration = Duration::from_secs(1);
 
 impl Replicator {
+    /// Handles the end of a batch or an expired deadline: does everything that is due now.
     pub(super) fn tick(&mut self, now: Now, out: &mut Out) {
         self.flush(now, out);
         if let Some((peer, bytes)) = self.unsent.take() {
@@ -86,6 +87,7 @@ impl Replicator {
         }
     }
 
+    /// Fails writes and flushes whose deadline has passed.
     fn tick_writes(&mut self, now: Now, out: &mut Out) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now.mono);
         if !is_due(self.writes.due()) && !is_due(self.flushes_due()) {
@@ -125,6 +127,7 @@ impl Replicator {
         Self::reply(id, Err(RequestError::Timeout(tally)), out);
     }
 
+    /// Resends pushes that count as lost, and ends flushes whose pushes are delivered.
     fn tick_pushes(&mut self, now: Now, out: &mut Out) {
         for resend in self.pushes.take_due(now.mono, &self.trips) {
             self.resend(resend, out);
@@ -132,6 +135,7 @@ impl Replicator {
         self.check_flushes(out);
     }
 
+    /// Repeats the unanswered questions of comparisons.
     fn tick_comparisons(&mut self, now: Now, out: &mut Out) {
         let trips = &self.trips;
         for (session, peer, at, query) in
@@ -169,6 +173,8 @@ impl Replicator {
 
     // ── expiry ──
 
+    /// One round of expiry: deletes the unused keys that this member owns, and reports to the
+    /// owners of other keys the uses that they do not know. Guarded keys never expire.
     fn expire(&mut self, now: Now, out: &mut Out) {
         self.expire_at = self.expiry_interval().map(|interval| now.mono + interval);
         let Some(epoch) = self.epochs.installed().filter(|_| self.epochs.is_member()) else {
@@ -298,6 +304,8 @@ impl Replicator {
         self.durability.order_gate();
     }
 
+    /// Handles the result of a write to the durable store: carries out the actions that waited for
+    /// it. If a vote is on disk at last, this replica counts itself again.
     pub(super) fn persisted(
         &mut self,
         now: Now,
@@ -324,6 +332,7 @@ impl Replicator {
         }
     }
 
+    /// Carries out an action whose records are on disk.
     fn stored(&mut self, now: Now, after: After, out: &mut Out) {
         match after {
             After::Synced(keys) => {
@@ -349,6 +358,8 @@ impl Replicator {
         }
     }
 
+    /// Carries out an action whose records could not be written: refusals, failed requests,
+    /// retries.
     fn not_stored(&mut self, now: Now, after: After, out: &mut Out) {
         match after {
             After::Synced(_) | After::Send(_) | After::Promised(..) => {}
@@ -411,6 +422,7 @@ impl Replicator {
         Ok(())
     }
 
+    /// Merges one loaded record. The error says why it cannot be used.
     fn restore_key(&mut self, now: Now, entry: &Entry, out: &mut Out) -> Result<(), String> {
         match self.store.take(entry, Self::change(now), self.me, self.canary) {
             Ok(Taken::Merged { latest, .. }) => {

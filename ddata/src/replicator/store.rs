@@ -410,6 +410,9 @@ impl Store {
         Ok(taken)
     }
 
+    /// Merges a decoded delta, or returns `Lack` by the causal delta rule
+    /// (docs/protocol/replication.md#causal-delta-rule) without changing anything or creating a
+    /// key.
     fn take_delta(
         &mut self,
         key: &KeyName,
@@ -448,6 +451,7 @@ impl Store {
         }
     }
 
+    /// Merges a decoded full state. A state that is known already, or empty, changes nothing.
     fn take_state(
         &mut self,
         key: &KeyName,

@@ -25,6 +25,7 @@ pub(super) struct Subscriptions {
 }
 
 impl Subscriptions {
+    /// Opens a subscription, which replaces one with the same id.
     pub(super) fn add(&mut self, id: SubscriptionId, pattern: Pattern) {
         self.remove(id);
         match &pattern {

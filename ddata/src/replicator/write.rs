@@ -84,6 +84,7 @@ impl Electors<'_> {
         answers
     }
 
+    /// At most [`MISSING_MAX`] members that have not answered.
     pub(super) fn missing(&self, answered: &BTreeSet<ReplicaId>) -> Vec<ReplicaId> {
         let all = self.members.iter().filter(|id| !answered.contains(id));
         all.take(MISSING_MAX).copied().collect()
@@ -131,6 +132,7 @@ impl Write {
         answered
     }
 
+    /// Whether enough replicas hold all entries, this one included if it is eligible.
     pub(super) fn is_met(&self, electors: &Electors<'_>) -> bool {
         if self.counted.len() + 1 < self.need.answers() {
             return false; // nearly every acknowledgement but the last: skip the count
@@ -140,6 +142,7 @@ impl Write {
         self.need.is_met(electors.count(self.counted.iter().chain(here.then_some(me))))
     }
 
+    /// The counts for the error of a timeout.
     pub(super) fn tally(&self, electors: &Electors<'_>) -> Tally {
         let answered = self.answered(electors);
         let missing = electors.missing(&answered);
@@ -250,6 +253,7 @@ impl Writes {
         self.deadlines.first().map(|(at, _)| at)
     }
 
+    /// Removes and returns the requests whose deadline has passed.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<(RequestId, Box<Write>)> {
         let mut due = Vec::new();
         while let Some((at, id)) = self.deadlines.first() {

@@ -200,6 +200,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
+    /// Crashes a node: drops its process and inbox, and keeps or loses its disk. If the crash is
+    /// told, the node's links break at once. A restart is scheduled if the fault has one.
     fn strike_crash(&mut self, index: NodeIndex, disk: DiskFate, down: Option<Duration>) {
         let node = &mut self.nodes[index.get()];
         if node.process.take().is_none() {
@@ -239,6 +241,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
+    /// Pauses a node. A longer pause that is already under way is kept.
     fn strike_pause(&mut self, index: NodeIndex, span: Duration) {
         let node = &mut self.nodes[index.get()];
         if node.process.is_some() {

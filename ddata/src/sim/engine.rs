@@ -56,6 +56,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         true
     }
 
+    /// Carries out an entry of the run itself.
     fn run_action(&mut self, what: QueueEvent) {
         match what {
             QueueEvent::DrawFault => self.draw_fault(),
@@ -76,6 +77,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
+    /// Draws the next faults and schedules them and the next draw. A healed run draws none.
     fn draw_fault(&mut self) {
         if self.healed {
             return;
@@ -105,6 +107,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
+    /// Delivers a message, or counts it as lost if its link is cut or has broken since, or if its
+    /// receiver is down or another incarnation and the lane does not cross restarts.
     fn open_message(&mut self, slot: u32) -> OpenedEntry<P> {
         let in_flight = self.messages.take(slot);
         self.in_flight[usize::from(in_flight.lane)] -= 1;
@@ -123,6 +127,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
+    /// Carries out an action that belongs to a node. It has no effect on another incarnation.
     fn open_action(&mut self, index: NodeIndex, slot: u32) -> OpenedEntry<P> {
         let node = &mut self.nodes[index.get()];
         match self.actions.take(slot) {
@@ -188,6 +193,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
+    /// Feeds a node at most [`BATCH_MAX`] inputs: the first one, its inbox, then everything due at
+    /// the same instant. Returns their number.
     fn batch(&mut self, index: NodeIndex, first: Option<Input<P>>) -> usize {
         let mut inputs = 0;
         if let Some(first) = first {
@@ -209,6 +216,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         inputs
     }
 
+    /// Records an input and calls the process with it.
     fn feed(&mut self, index: NodeIndex, input: Input<P>) {
         self.note_input(index, &input);
         let node = &mut self.nodes[index.get()];
@@ -275,6 +283,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.effects.orders = orders;
     }
 
+    /// Sends a message: schedules the arrival of each copy, holds it on a clogged link, or loses
+    /// it.
     fn send(&mut self, from: NodeIndex, to: NodeIndex, lane: usize, mut message: P::Message) {
         self.totals.sent += 1;
         if self.totals.sent.is_multiple_of(RECODE_EVERY) {
@@ -329,6 +339,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.queue.push(at, Owner::Node(to), QueueEvent::Deliver(slot));
     }
 
+    /// Starts a sync, which ends after a random time and not before earlier syncs of the same disk.
     fn sync(&mut self, index: NodeIndex, token: u64) {
         let node = &mut self.nodes[index.get()];
         let what = ((index.get() as u64) << 48) ^ token;
@@ -369,6 +380,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
+    /// Injects the faults of the rules that match an event. If a schedule is followed, its targeted
+    /// faults occur instead of drawn ones.
     fn apply_rules(&mut self, index: NodeIndex, event: &P::Event) {
         for number in 0..self.rules.len() {
             let rule = &mut self.rules[number];
@@ -521,6 +534,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
+    /// Brings a broken link up and tells both ends, if both are up, the link is not cut, and it has
+    /// not broken again since this attempt was scheduled.
     fn link_up(&mut self, link: Link, breaks: u32) {
         let up = |node: NodeIndex| self.nodes[node.get()].process.is_some();
         let possible = up(link.from) && up(link.to) && !self.network.is_cut(link);

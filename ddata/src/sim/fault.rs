@@ -370,6 +370,7 @@ impl Draw {
         Vec::new()
     }
 
+    /// Draws the details of a fault of this kind.
     fn of(&mut self, kind: FaultKind, faults: &Faults, run: RunState) -> Vec<(Duration, Fault)> {
         let span = self.chance.span(faults.span.0, faults.span.1);
         let lasting = Some(span);
@@ -418,6 +419,8 @@ impl Draw {
         vec![(Duration::ZERO, fault)]
     }
 
+    /// A crash, unless as many nodes are down as may be. It keeps the disk if no further disk may
+    /// be lost.
     fn crash(
         &mut self,
         kind: FaultKind,
@@ -502,6 +505,7 @@ impl Draw {
         Links { from, to }
     }
 
+    /// One partition that starts 2 to 9 times within `span`, each time for half of the interval.
     fn flapping(&mut self, span: Duration, nodes: usize) -> Vec<(Duration, Fault)> {
         let groups = self.by_size(nodes);
         let times = 2 + u32::try_from(self.chance.below(8)).unwrap_or(0);
@@ -513,6 +517,8 @@ impl Draw {
             .collect()
     }
 
+    /// Cuts between one node and each other one, started one after the other within half of `span`,
+    /// each of random length.
     fn swizzle(&mut self, node: NodeIndex, span: Duration, nodes: usize) -> Vec<(Duration, Fault)> {
         let steps = u32::try_from(nodes).unwrap_or(u32::MAX);
         let mut faults = Vec::new();

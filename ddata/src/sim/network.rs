@@ -252,6 +252,7 @@ impl Network {
         Stream::decision(self.family, now.as_nanos(), ((at as u64) << 24) ^ *count)
     }
 
+    /// Draws the arrival time of a message that is sent now.
     fn arrival(&mut self, now: SimTime, at: usize, lane: usize, chance: &mut Stream) -> SimTime {
         let state = &self.links[at];
         let times = self.qualities[usize::from(state.quality)];
@@ -268,6 +269,8 @@ impl Network {
         self.in_order(now.as_nanos().saturating_add(delay.clamp(1, DELAY_MAX)), at, lane)
     }
 
+    /// Rounds an arrival time up to the grain; on a lane in order also to the latest earlier
+    /// arrival.
     fn in_order(&mut self, arrival: u64, at: usize, lane: usize) -> SimTime {
         let mut arrival = arrival.div_ceil(self.grain).saturating_mul(self.grain);
         if self.lanes[lane].fifo {
