@@ -78,6 +78,7 @@ impl Comparison {
         &self.asked
     }
 
+    /// Whether too many resends of the open question were not answered. Syncs are never given up.
     pub(super) fn is_given_up(&self) -> bool {
         self.at == At::Live && self.tries >= LIVE_TRIES
     }
@@ -125,6 +126,7 @@ impl Comparison {
         self.next(held)
     }
 
+    /// Schedules a range of buckets, joined with the last one if they are adjacent.
     fn range(&mut self, first: u16, last: u16) {
         match self.ranges.back_mut() {
             Some((_, end)) if end.checked_add(1) == Some(first) => *end = last,
@@ -237,6 +239,7 @@ impl AntiEntropy {
         self.next
     }
 
+    /// The comparison whose open question has this number, if it was put to this peer and state.
     pub(super) fn get_mut(
         &mut self,
         session: u64,

@@ -33,6 +33,8 @@ pub(super) struct Fresh {
 }
 
 impl Fresh {
+    /// Joins a further change of the key, and adds the request that waits for it. A request that
+    /// waits for a delta, but has none, waits for everything held here.
     fn add(
         &mut self,
         delta: Option<&Delta>,

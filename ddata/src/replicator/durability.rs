@@ -109,6 +109,7 @@ pub(super) struct Durability {
 }
 
 impl Durability {
+    /// Registers an order and returns its number, which the store's result will name.
     pub(super) fn order(&mut self, after: Vec<After>) -> u64 {
         self.next += 1;
         self.pending.insert(self.next, after);
@@ -170,6 +171,7 @@ impl Durability {
         self.behind_due.get_or_insert(due);
     }
 
+    /// The earliest time of a retry or of a write-behind.
     pub(super) fn due(&self) -> Option<Instant> {
         let retry = if let OutputGate::Shut(at) = self.gate { Some(at) } else { None };
         let owed = self.owed.front().map(|(at, _)| *at);
@@ -192,6 +194,7 @@ impl Durability {
         self.behind_due.is_some_and(|at| at <= now)
     }
 
+    /// Takes all keys that are scheduled for write-behind.
     pub(super) fn take_behind(&mut self) -> BTreeSet<KeyName> {
         self.behind_due = None;
         std::mem::take(&mut self.behind)

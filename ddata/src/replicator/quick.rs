@@ -117,6 +117,7 @@ impl<'a> ByteCursor<'a> {
         Some(EpochId { generation, number: self.uint()? })
     }
 
+    /// Reads a list of entries within the memory budget of the general decoder.
     fn entries(&mut self) -> Option<Entries> {
         let mut budget = self.0.len() * MESSAGE_FACTOR + BUDGET_BYTES;
         let count = self.list().filter(|count| count * ENTRY_BYTES_MIN <= self.0.len())?;

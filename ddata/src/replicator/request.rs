@@ -263,7 +263,7 @@ pub enum Reply {
     ReplicaCount(usize),
     /// Every change made before the request has been delivered.
     Flushed,
-    /// The term is taken. A majority holds the group's values that are returned.
+    /// The term is taken. At least a quorum holds the group's values that are returned.
     Fenced {
         /// The term that was taken.
         term: Term,

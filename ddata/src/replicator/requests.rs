@@ -132,6 +132,7 @@ impl Replicator {
         })
     }
 
+    /// Refuses a key name that is empty or too long.
     fn check_key(key: &KeyName) -> Result<(), RequestError> {
         let bytes = key.as_str().len();
         if bytes == 0 {
@@ -152,6 +153,7 @@ impl Replicator {
         Ok(())
     }
 
+    /// Refuses a request for another type than the key holds.
     pub(super) fn check_shape(held: Option<&Held>, expected: &Shape) -> Result<(), RequestError> {
         match held.map(|held| held.state.shape()) {
             Some(found) if found != expected => {

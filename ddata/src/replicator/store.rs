@@ -39,7 +39,9 @@ pub(super) struct Held {
     pub(super) state: State,
     pub(super) shape: Arc<str>,
     pub(super) group: Option<Group>,
+    /// The latest use that this replica knows of, for expiry.
     pub(super) used: Instant,
+    /// The latest use that the owner of the key knows of.
     pub(super) reported: Instant,
     item: u64,     // its item in the sums
     settled: bool, // whether `item` is current; otherwise the key is in `settling`
@@ -50,6 +52,7 @@ pub(super) struct Held {
     pub(super) synced: CausalContext,
 }
 
+/// The place of a key in the order of the store: the hash of its name, then the name.
 pub(super) type StorePlace = (u64, KeyName);
 
 /// Keys and the sums over them: the live ones, or those of the moment of a seal.
@@ -299,6 +302,8 @@ impl Store {
         result
     }
 
+    /// Registers a new removal record. Above [`RECORDS_MAX`] the oldest record of any key is
+    /// dropped.
     fn remember(&mut self, place: &StorePlace) {
         self.records.push_back(place.clone());
         if self.records.len() > RECORDS_MAX
@@ -338,6 +343,7 @@ impl Store {
         }
     }
 
+    /// Changes the bookkeeping of a key, if it exists.
     pub(super) fn note(&mut self, key: &KeyName, f: impl FnOnce(&mut Held)) {
         if let Some(held) = self.live.keys.get_mut(&place(key)) {
             f(Arc::make_mut(held));
@@ -578,6 +584,7 @@ impl Held {
         Entry { index: 0, key, shape, guard: self.guard(), content }
     }
 
+    /// The repair for a peer with this context; `None` if the peer lacks nothing.
     pub(super) fn repair(&self, context: &CausalContext) -> Option<Entry> {
         match self.state.repair(context) {
             Repair::Nothing => None,
@@ -586,6 +593,7 @@ impl Held {
         }
     }
 
+    /// An entry that asks whether the receiver holds everything that this replica holds of the key.
     pub(super) fn probe(&self) -> Entry {
         self.entry(Content::Probe(ContextBytes::new(self.state.context())))
     }

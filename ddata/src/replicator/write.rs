@@ -55,8 +55,8 @@ pub(super) struct Write {
     /// The number of entries that a replica must hold to be counted.
     entries: usize,
     held: BTreeMap<ReplicaId, BTreeSet<(u64, u32)>>, // ≤ replicas × entries
-    counted: SmallVec<[ReplicaId; 2]>,               // ≤ replicas, each once
-    failed: BTreeSet<ReplicaId>,
+    counted: SmallVec<[ReplicaId; 2]>, // replicas that hold all entries; ≤ replicas, each once
+    failed: BTreeSet<ReplicaId>,       // replicas whose store failed
     fenced: BTreeMap<ReplicaId, Fenced>,
     /// The guarded group of the key, if a replica refused the request because of it.
     pub(super) guarded: Option<Group>,
@@ -75,6 +75,7 @@ pub(super) struct Electors<'a> {
 }
 
 impl Electors<'_> {
+    /// Counts members and voters among the replicas that have answered.
     pub(super) fn count<'a>(&self, answered: impl Iterator<Item = &'a ReplicaId>) -> Answers {
         let mut answers = Answers::default();
         for id in answered {
@@ -118,6 +119,7 @@ impl Write {
         }
     }
 
+    /// Records that a replica holds all entries.
     fn count(&mut self, from: ReplicaId) {
         if !self.counted.contains(&from) {
             self.counted.push(from);
@@ -289,12 +291,14 @@ impl Writes {
         }
     }
 
+    /// Records that the store of a replica failed.
     pub(super) fn store_failed(&mut self, id: RequestId, from: ReplicaId) {
         if let Some(write) = self.open.get_mut(&id) {
             write.failed.insert(from);
         }
     }
 
+    /// Records that a replica refused the write for a higher term.
     pub(super) fn fenced(&mut self, id: RequestId, from: ReplicaId, fenced: Fenced) {
         if let Some(write) = self.open.get_mut(&id) {
             write.fenced.insert(from, fenced);

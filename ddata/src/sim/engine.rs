@@ -33,8 +33,11 @@ const TOLD_MAX: Duration = Duration::from_secs(15);
 
 /// The meaning of a queue entry for its node at the time it is due.
 enum OpenedEntry<P: Process> {
+    /// The entry is out of date.
     Nothing,
+    /// The node may run: its deadline has passed, or its pause has ended.
     Due,
+    /// The node gets an input.
     Input(Input<P>),
 }
 
@@ -323,6 +326,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
+    /// Schedules the arrival of a message.
     fn post(&mut self, at: SimTime, in_flight: InFlight<P>) {
         self.in_flight[usize::from(in_flight.lane)] += 1;
         let to = in_flight.to;
@@ -458,6 +462,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
+    /// Lets the observer check its invariants. The first violation ends the run.
     pub(super) fn check(&mut self, touched: Option<NodeIndex>) {
         let view = View { now: self.now, touched, nodes: &self.nodes, network: &self.network };
         if let Err(violation) = self.observer.check(&view) {

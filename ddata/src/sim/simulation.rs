@@ -101,8 +101,8 @@ pub(super) struct InFlight<P: Process> {
     pub(super) from: NodeIndex,
     pub(super) to: NodeIndex,
     pub(super) lane: u8,
-    pub(super) breaks: u32,
-    pub(super) incarnation: u32,
+    pub(super) breaks: u32,      // of the link, when the message was sent
+    pub(super) incarnation: u32, // of the receiver, when the message was sent
     pub(super) message: P::Message,
 }
 
@@ -304,6 +304,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         Err(Box::new(self.failure(format!("not reached within {within:?} of simulated time"))))
     }
 
+    /// Moves simulated time on to `end`.
     fn pass_to(&mut self, end: SimTime) {
         self.totals.simulated += end - self.now;
         self.now = end;
@@ -412,7 +413,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.messages.len()
     }
 
-    /// Returns the number of messages in flight on one lane, so that a harness can ignore heartbeats.
+    /// Returns the number of messages in flight on one lane, so that a harness can ignore
+    /// heartbeats.
     #[must_use]
     pub fn in_flight_on(&self, lane: usize) -> u64 {
         self.in_flight[lane]
