@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use ostraca_ddata::bug::Canary;
 use ostraca_ddata::clock::Now;
 use ostraca_ddata::id::NodeId;
 
 use super::port::Notice;
+use super::recovering::reached;
 use super::{Core, Out};
 use crate::cluster::gossip::{ClusterId, Gossip, JoinRefused, Joined};
 use crate::cluster::member::{Member, Status};
@@ -113,21 +115,28 @@ pub(super) fn join(
     }
 }
 
-/// Lets in who was let in already, by a member that was removed before anybody else heard of it:
-/// the newcomer holds itself for inside and asks nobody any more. Only who waits to be taken up, or
-/// to be let go again, or was taken up by the installed configuration, can be such a one; who was
-/// removed here is not let in.
+/// Lets in a node that another member has let in already, and that asks nobody because it holds itself
+/// for inside. That member may have been removed before this node heard of it. So it is a node that
+/// waits to be taken up or to be let go, or one that the installed configuration lists.
+///
+/// While this node reaches no quorum of its configuration, a node that is Up is let in, too: it may be
+/// in a newer configuration, which this node takes from let-in nodes only, and it may be the only one
+/// that can tell of it. A node that was removed here is never let in.
 pub(super) fn adopt(core: &mut Core, gossip: &mut Gossip, from: NodeId, theirs: &Gossip) -> Done {
     let me = core.me.incarnation;
     let Some(member) = theirs.member(from.incarnation) else { return Done::Nothing };
+    let is_over = matches!(member.status, Status::Down | Status::Removed);
     let goes = gossip.member(me).is_none_or(|own| own.status.is_going());
-    let waits = !matches!(member.status, Status::Up | Status::Down | Status::Removed);
-    // Who goes votes on with it until it is out, and needs its vote for that.
-    let is_taken_up =
-        core.installed.as_ref().is_some_and(|epoch| epoch.is_member(from.incarnation));
+    let waits = !is_over && member.status != Status::Up;
     // Two whom nobody knows would take each other for a cluster.
     let lets_in = waits && !goes && !waits_itself(core, gossip);
-    if member.node != from || !(lets_in || is_taken_up) {
+    // Who goes votes on with it until it is out, and needs its vote for that.
+    let installed = core.installed.as_ref();
+    let is_taken_up = installed.is_some_and(|epoch| epoch.is_member(from.incarnation));
+    let is_cut_off = installed.is_some_and(|epoch| {
+        epoch.is_member(me) && !epoch.is_quorum(&reached(core, epoch, gossip), Canary::none())
+    });
+    if member.node != from || !(lets_in || is_taken_up || is_cut_off && !is_over) {
         return Done::Nothing;
     }
     match gossip.let_in(me, Member::clone(member)) {
