@@ -68,6 +68,8 @@ pub enum Bug {
     /// A change that relies on effects that its author found present is acknowledged by replicas
     /// that hold only its delta, so an acknowledged write may be incomplete.
     DeltaStandsForAll,
+    /// A configuration is installed whoever sends it, and whatever cluster it belongs to.
+    ConfigurationFromAnybody,
 }
 
 /// The planted fault of a run: none, unless the feature `canaries` is on and the run chose one. `B`

@@ -200,6 +200,12 @@ fn log_alarm(alarm: &Alarm) {
         Alarm::WrongType { from, key } => {
             tracing::warn!(%from, %key, "ddata.wrong_type: two programs use one key");
         }
+        Alarm::Declined { from, epoch, why } => {
+            tracing::warn!(
+                %from, %epoch, %why,
+                "ddata.configuration_declined: if all members that this node knows are gone, restart it"
+            );
+        }
         Alarm::Store(error) => {
             tracing::error!(%error, "ddata.store: unwritten changes are not acknowledged");
         }

@@ -9,7 +9,7 @@ use super::anti_entropy::{Comparison, Step};
 use super::durability::{After, Owed};
 use super::epoch::{Change, Epoch, EpochId, EpochInput, EpochOutput, Outcome};
 use super::fence::is_promise;
-use super::port::{Class, Output, Peer};
+use super::port::{Alarm, Class, Output, Peer};
 use super::request::{RequestError, RequestId};
 use super::store::{self, Snapshot, Taken};
 use super::sums::bucket_of;
@@ -81,6 +81,9 @@ impl Replicator {
             EpochOutput::Excluded(epoch) => out.push(Output::Excluded(epoch)),
             EpochOutput::StopServing => out.push(Output::StopServing),
             EpochOutput::Pending(epoch) => out.push(Output::Pending(epoch)),
+            EpochOutput::Declined { from, epoch, why } => {
+                self.alarm(now, Alarm::Declined { from, epoch, why }, out);
+            }
         }
         None
     }
@@ -170,17 +173,19 @@ impl Replicator {
     }
 
     pub(super) fn members(&mut self, now: Now, peers: Vec<Peer>, out: &mut Out) {
-        let known = std::mem::take(&mut self.membership);
+        let before = std::mem::take(&mut self.membership);
         self.membership = peers.into_iter().map(|peer| (peer.id, peer)).collect();
+        let known = self.membership.values().map(|peer| (peer.id, peer.reachable)).collect();
+        self.drive(now, EpochInput::Known(known), out);
         let back =
-            |peer: &&Peer| peer.reachable && known.get(&peer.id).is_some_and(|p| !p.reachable);
+            |peer: &&Peer| peer.reachable && before.get(&peer.id).is_some_and(|p| !p.reachable);
         let back: Vec<ReplicaId> = self.membership.values().filter(back).map(|p| p.id).collect();
         for id in &back {
             self.contacted.remove(id); // the next round goes to who was away
         }
-        let before = self.peers.clone();
+        let former_peers = self.peers.clone();
         self.know_peers(out);
-        let new: Vec<ReplicaId> = self.peers.difference(&before).copied().collect();
+        let new: Vec<ReplicaId> = self.peers.difference(&former_peers).copied().collect();
         if self.epochs.is_member() && !(new.is_empty() && back.is_empty()) {
             let soon = now.mono + self.config.busy_gossip_interval;
             self.gossip_at = Some(self.gossip_at.map_or(soon, |at| at.min(soon)));

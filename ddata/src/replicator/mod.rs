@@ -345,6 +345,7 @@ impl Replicator {
             Alarm::Store(_) => 4,
             Alarm::ClockAhead { .. } => 5,
             Alarm::TooLarge { .. } => 6,
+            Alarm::Declined { .. } => 7,
         };
         if self.alarm_is_due(now, kind) {
             self.alarms.insert(kind, now.mono);

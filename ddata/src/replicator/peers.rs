@@ -118,19 +118,22 @@ impl Replicator {
     /// Whether a message of this sender is processed.
     ///
     /// - Data: from members of this or the former configuration, and nodes that membership knows.
-    /// - Configurations, and pieces of large messages before this node is a member: from any admitted
-    ///   peer, because a joiner knows no members yet.
-    /// - Requests for sealed and synced states: from any admitted peer.
+    /// - The configuration machine checks the sender of each of its messages itself.
+    /// - A sealed snapshot is read by members of the sealed configuration and of those proposed to
+    ///   follow it, too; any other peer could copy all data of the cluster with it.
+    /// - Pieces of a large message: from any peer of which one of these would be processed.
+    /// - Answers to a comparison name a session, which belongs to one peer.
     fn admits(&self, from: ReplicaId, body: &Body) -> bool {
+        let is_known = || {
+            self.peers.contains(&from)
+                || self.former.contains(&from)
+                || (self.epochs.installed().is_none() && self.membership.is_empty())
+        };
         match body {
             Body::Epoch(_) | Body::Compared { .. } => true,
-            Body::Part { .. } if !self.epochs.is_member() => true,
-            Body::Compare { at, .. } if *at != At::Live => true,
-            _ => {
-                self.peers.contains(&from)
-                    || self.former.contains(&from)
-                    || (self.epochs.installed().is_none() && self.membership.is_empty())
-            }
+            Body::Part { .. } => is_known() || self.epochs.may_inform(from),
+            Body::Compare { at: At::Sealed(_), .. } => is_known() || self.epochs.may_sync(from),
+            _ => is_known(),
         }
     }
 

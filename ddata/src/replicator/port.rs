@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::epoch::{Change, Consenting, Epoch, EpochId, Outcome, Remaining};
+use super::epoch::{Change, Consenting, Declined, Epoch, EpochId, Outcome, Remaining};
 use super::request::{Notice, Reply, Request, RequestError, RequestId, SubscriptionId};
 use super::wire::Message;
 use crate::durable::{Record, StoreError};
@@ -149,6 +149,15 @@ pub enum Alarm {
         bytes: usize,
         /// The setting.
         limit: usize,
+    },
+    /// A peer sent a newer configuration that was not taken.
+    Declined {
+        /// The sender.
+        from: ReplicaId,
+        /// What it sent.
+        epoch: EpochId,
+        /// What stands against it.
+        why: Declined,
     },
     /// The durable store failed; what was not written is not acknowledged.
     Store(StoreError),

@@ -9,6 +9,9 @@ use ostraca_ddata::replicator::epoch::{Epoch, EpochId};
 use crate::parent::{Cell, Term};
 use crate::world::Node;
 
+/// The incarnation of a hostile client: admitted by the transport, let in by nobody.
+pub(crate) const HOSTILE: u64 = 99;
+
 /// A broken promise, named as in spec/reference/epochs.md §2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Violation {
@@ -20,6 +23,8 @@ pub(crate) enum Violation {
     D1,
     /// A recovered coordinator lacks a decision acked or spoken of under a term up to its own.
     D2,
+    /// A configuration that no quorum decided is installed, or a ballot of its maker is promised.
+    Forged,
     /// A member that had left, or was barred, in an earlier configuration.
     Returned,
     /// A replica acked though it lacks what was acked in an earlier epoch. Harmless alone
@@ -45,6 +50,9 @@ impl Checker {
         if first != epoch {
             self.violated(Violation::A);
         }
+        if epoch.is_member(ReplicaId::new(HOSTILE)) {
+            self.violated(Violation::Forged);
+        }
         let has_left = |id| {
             let earlier = self.configurations.range(..epoch.id()).map(|(_, earlier)| earlier);
             earlier.into_iter().any(|earlier| earlier.left().contains(id))
@@ -62,7 +70,7 @@ impl Checker {
         left.iter().filter(|id| !was_member(id)).count() as u64
     }
 
-    fn violated(&mut self, violation: Violation) {
+    pub(crate) fn violated(&mut self, violation: Violation) {
         self.found.get_or_insert(violation);
     }
 

@@ -26,6 +26,9 @@ use crate::parent::Pull;
 /// Messages that one case can tell apart, at most.
 const MESSAGES_MAX: usize = 256;
 
+/// The number of every ballot that an attacker begins: above all others of a search.
+pub(crate) const FORGED_BALLOT: u64 = 1_000;
+
 /// One node with its token.
 #[derive(Clone)]
 struct Local {
@@ -55,20 +58,24 @@ enum Event {
 }
 
 /// A node, what it proposes, and how often it loses its patience with a seal.
-type Plan = (u64, Vec<Change>, u8);
+pub(crate) type Plan = (u64, Vec<Change>, u8);
 
 /// What an event leads to: the node's new state, and messages.
 type Step = (u16, Vec<u8>);
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct State {
+pub(crate) struct State {
     locals: [u16; 4],
     sent: [u64; MESSAGES_MAX / 64],
     /// Who has acked in epoch 1, 2, 3: bits.
     acks: [u8; 3],
 }
 
-struct Case {
+pub(crate) struct Case {
+    /// Nodes that membership does not list, because they were removed.
+    pub(crate) removed: Vec<u64>,
+    /// What an attacker may deliver at any time to a receiver that has come to this epoch number.
+    forged: Vec<(u8, u64)>,
     locals: Vec<Local>,
     known: BTreeMap<String, u16>, // by node and essence
     messages: Vec<(u64, u64, EpochMessage)>,
@@ -77,8 +84,18 @@ struct Case {
 }
 
 impl Case {
-    fn new() -> Self {
+    /// Lets `attacker` send these to a node, whenever it has come to epoch `number`.
+    pub(crate) fn forge(&mut self, attacker: u64, to: u64, number: u64, messages: &[EpochMessage]) {
+        for message in messages {
+            let message = self.message(attacker, to, message.clone());
+            self.forged.push((message, number));
+        }
+    }
+
+    pub(crate) fn new() -> Self {
         Self {
+            removed: Vec::new(),
+            forged: Vec::new(),
             locals: Vec::new(),
             known: BTreeMap::new(),
             messages: Vec::new(),
@@ -88,12 +105,16 @@ impl Case {
     }
 
     /// Nodes 1..=members in epoch 1, the others (up to 4) joining.
-    fn start(&mut self, members: u64, plan: &[Plan], canary: Canary) -> State {
+    pub(crate) fn start(&mut self, members: u64, plan: &[Plan], canary: Canary) -> State {
         let first = EpochId { generation: 1, number: 1 };
         let ids = (1..=members).map(ReplicaId::new).collect();
         let epoch = Arc::new(Epoch::founding(first, ids, EpochSettings::default()).unwrap());
         let locals = [1, 2, 3, 4].map(|id| {
-            let epochs = Epochs::new(ReplicaId::new(id), EpochConfig::default(), 0, canary);
+            let mut epochs = Epochs::new(ReplicaId::new(id), EpochConfig::default(), 0, canary);
+            let let_in = (1..=4).filter(|id| !self.removed.contains(id));
+            let known = let_in.map(|id| (ReplicaId::new(id), true)).collect();
+            let now = Now { mono: Instant::default(), wall: WallTime::default() };
+            epochs.handle(now, EpochInput::Known(known), &mut Outbox::new());
             let planned = plan.iter().find(|(node, ..)| *node == id);
             let (wishes, patience) = planned
                 .map_or_else(Default::default, |(_, wishes, patience)| (wishes.clone(), *patience));
@@ -207,6 +228,12 @@ impl Case {
                 events.push(Event::Deliver(index as u8));
             }
         }
+        for (index, number) in &self.forged {
+            let (_, to, _) = self.messages[usize::from(*index)];
+            if to == id && self.number(state, id) as u64 >= *number {
+                events.push(Event::Deliver(*index));
+            }
+        }
         if !local.wishes.is_empty() {
             events.push(Event::Propose);
         }
@@ -242,8 +269,24 @@ impl Case {
         state.acks[self.number(state, id) - 1] & (1 << id) != 0
     }
 
+    /// Whether an attacker's configuration is installed, or its ballot is promised.
+    fn is_forged(&self, epochs: &Epochs) -> bool {
+        let promise = epochs.state().promise;
+        let made = |message: &EpochMessage| match message {
+            EpochMessage::Install { epoch } | EpochMessage::Sync { base: epoch, .. } => {
+                epochs.installed() == Some(epoch)
+            }
+            _ => false,
+        };
+        let mut forged = self.forged.iter().map(|(index, _)| &self.messages[usize::from(*index)].2);
+        promise.is_some_and(|promise| promise.number == FORGED_BALLOT) || forged.any(made)
+    }
+
     fn violation(&self, state: &State) -> Option<Violation> {
         let locals = state.locals.map(|at| &self.locals[usize::from(at)]);
+        if locals.iter().any(|local| self.is_forged(&local.epochs)) {
+            return Some(Violation::Forged);
+        }
         let mut configurations: BTreeMap<EpochId, &Arc<Epoch>> = BTreeMap::new();
         for epoch in locals.iter().filter_map(|local| local.epochs.installed()) {
             if *configurations.entry(epoch.id()).or_insert(epoch) != epoch {
@@ -271,20 +314,26 @@ impl Case {
 /// What a search came to.
 #[derive(Debug)]
 #[expect(dead_code, reason = "printed")]
-struct Found {
+pub(crate) struct Found {
     states: usize,
     depth: usize,
     nodes: usize,
     messages: usize,
     /// Whether some state has a majority that serves in epoch 2.
-    changed: bool,
-    violation: Option<(Violation, usize)>,
+    pub(crate) changed: bool,
+    /// The first violation, and the steps of the shortest trace to it.
+    pub(crate) violation: Option<(Violation, usize)>,
 }
 
 /// Breadth first, so that the first violation has the shortest trace.
 fn search(members: u64, plan: &[Plan], canary: Canary, most: usize) -> Found {
     let mut case = Case::new();
     let start = case.start(members, plan, canary);
+    explore(case, start, most)
+}
+
+/// Breadth first from `start`, over about `most` states.
+pub(crate) fn explore(mut case: Case, start: State, most: usize) -> Found {
     let mut seen = BTreeSet::from([start]);
     let mut frontier = vec![start];
     let (mut depth, mut changed) = (0, false);
@@ -342,7 +391,7 @@ fn leave(id: u64) -> Change {
     Change { leave: vec![ReplicaId::new(id)], ..Change::default() }
 }
 
-fn swap(joins: u64, leaves: u64) -> Change {
+pub(crate) fn swap(joins: u64, leaves: u64) -> Change {
     Change { leave: vec![ReplicaId::new(leaves)], ..join(joins) }
 }
 

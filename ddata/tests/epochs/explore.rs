@@ -11,7 +11,9 @@ use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochInput, Outcome, WhyRe
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::check::Violation;
+use crate::check::{HOSTILE, Violation};
+use crate::exhaustive::FORGED_BALLOT;
+use crate::forged::attack;
 use crate::world::{Packet, World};
 
 /// One seed's weather.
@@ -67,6 +69,8 @@ impl Swarm {
 pub(crate) struct Run {
     world: World,
     rng: SmallRng,
+    /// Of the attacker, so that the same seed goes the same way without it.
+    hostile: SmallRng,
     swarm: Swarm,
     tokens: u32,
     decisions: u32,
@@ -79,13 +83,15 @@ impl Run {
         let mut rng = SmallRng::seed_from_u64(seed);
         let swarm = Swarm::new(&mut rng);
         let world = World::new(swarm.members, swarm.joiners, seed, canary);
-        Self { world, rng, swarm, tokens: 0, decisions: 8, crashes: 0, slow: 0 }
+        let hostile = SmallRng::seed_from_u64(!seed);
+        Self { world, rng, hostile, swarm, tokens: 0, decisions: 8, crashes: 0, slow: 0 }
     }
 
     /// Chaos; stops at the first violation.
     pub(crate) fn chaos(&mut self) -> Option<Violation> {
         for _ in 0..self.swarm.steps {
             self.step();
+            self.attack();
             self.world.check.reads(&self.world.nodes);
             if self.world.check.found.is_some() {
                 break;
@@ -120,6 +126,27 @@ impl Run {
             self.operation(id);
         } else {
             self.deliver();
+        }
+    }
+
+    /// A hostile client sends something made-up to somebody, now and then.
+    fn attack(&mut self) {
+        if !self.hostile.random_ratio(1, 20) {
+            return;
+        }
+        let to = self.hostile.random_range(1..=self.swarm.members + self.swarm.joiners);
+        let node = &self.world.nodes[&to];
+        if !node.alive {
+            return;
+        }
+        let newest = self.world.check.configurations.values().next_back();
+        let Some(real) = node.epochs.installed().or(newest).cloned() else { return };
+        let mut messages = attack(HOSTILE, to, &real);
+        let message = messages.swap_remove(self.hostile.random_range(0..messages.len()));
+        self.world.input(to, EpochInput::Message { from: ReplicaId::new(HOSTILE), message });
+        let promise = self.world.nodes[&to].epochs.state().promise;
+        if promise.is_some_and(|promise| promise.number == FORGED_BALLOT) {
+            self.world.check.violated(Violation::Forged);
         }
     }
 
@@ -331,6 +358,7 @@ impl Reached {
         self.count("barred", run.world.check.barred());
         for node in run.world.nodes.values() {
             let stats = node.epochs.stats();
+            self.count("declined", stats.declined);
             self.count("abandoned", stats.abandoned);
             self.count("refused", stats.refused);
             self.count("excluded", u64::from(node.epochs.is_excluded()));
@@ -371,6 +399,7 @@ fn nothing_acked_is_lost_and_everything_serves_again() {
     }
     let expected = [
         "healed",
+        "declined",
         "abandoned",
         "refused",
         "excluded",
@@ -390,8 +419,9 @@ fn nothing_acked_is_lost_and_everything_serves_again() {
 /// Caught by the suite's own seeds; `scenarios.rs` has those that chance finds too rarely.
 #[test]
 fn canaries_fall_within_two_thousand_seeds() {
-    use Violation::{A, Bc, D1, D2, Unsynced};
-    let canaries: [(Bug, &[Violation]); 10] = [
+    use Violation::{A, Bc, D1, D2, Forged, Unsynced};
+    let canaries: [(Bug, &[Violation]); 11] = [
+        (Bug::ConfigurationFromAnybody, &[Forged]),
         (Bug::AckBeforeSync, &[Unsynced]),
         (Bug::NotSealed, &[Bc]),
         (Bug::IgnoreAccepted, &[A]),

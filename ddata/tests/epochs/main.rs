@@ -13,6 +13,7 @@
 mod check;
 mod exhaustive;
 mod explore;
+mod forged;
 mod parent;
 mod scenarios;
 mod world;

@@ -1,11 +1,14 @@
 //! The traces that chance finds too rarely, each derived from the rule that it needs broken
 //! (spec/reference/epochs.md §3), and each safe without the bug.
 
+use std::time::Duration;
+
 use ostraca_ddata::bug::{Bug, Canary};
 use ostraca_ddata::id::ReplicaId;
-use ostraca_ddata::replicator::epoch::{Change, EpochMessage as M};
+use ostraca_ddata::replicator::epoch::{Change, EpochInput, EpochMessage as M};
 
-use crate::check::Violation;
+use crate::check::{HOSTILE, Violation};
+use crate::forged::attack;
 use crate::world::{Body, Packet, World};
 
 fn joining<const N: usize>(ids: [u64; N]) -> Change {
@@ -25,6 +28,13 @@ impl World {
     /// Delivers what these nodes say to each other and satisfies `what`.
     fn flow_among(&mut self, nodes: &[u64], what: impl Fn(&Packet) -> bool) {
         self.flow(|p| nodes.contains(&p.from) && nodes.contains(&p.to) && what(p));
+    }
+
+    /// Ten seconds for everybody: every interval between two messages to one peer is over.
+    fn pass_time(&mut self) {
+        for node in self.nodes.values_mut() {
+            node.now = node.now + Duration::from_secs(10);
+        }
     }
 
     fn lose_everything(&mut self) {
@@ -47,6 +57,76 @@ impl World {
     fn newest(&self, id: u64) -> u64 {
         self.nodes[&id].epochs.id().map_or(0, |id| id.number)
     }
+}
+
+/// 2 is out of reach while 1, which decides alone as the tiebreaker of two, takes up 3; then 3 speaks
+/// first. Nobody but 3 has a reason to send 2 anything.
+#[test]
+fn hint_of_a_newcomer_brings_the_newest_configuration() {
+    let mut world = World::new(2, 1, 1, Canary::none());
+    world.propose(1, joining([3]));
+    world.flow_among(&[1, 3], is_config);
+    world.lose_everything();
+    assert_eq!([1, 2, 3].map(|id| world.newest(id)), [2, 1, 2]);
+    world.pass_time(); // past every pace
+    world.push(3, 2);
+    world.flow_among(&[2, 3], |_| true);
+    assert_eq!((world.newest(2), world.nodes[&2].epochs.stats().declined), (1, 0));
+    world.flow(|_| true);
+    assert_eq!(world.newest(2), 2, "1 has answered it");
+}
+
+/// The same, and 2 reaches 1 no more: its failure detector says so, or takes 3's word for 1.
+#[test]
+fn member_that_lost_all_others_learns_from_a_newcomer() {
+    for is_detected in [true, false] {
+        let mut world = World::new(2, 1, 1, Canary::none());
+        world.propose(1, joining([3]));
+        world.flow_among(&[1, 3], is_config);
+        world.lose_everything();
+        if is_detected {
+            world.cut_off(2, &[1]);
+        }
+        world.pass_time();
+        world.push(3, 2);
+        world.flow_among(&[2, 3], |_| true);
+        world.lose_everything();
+        if !is_detected {
+            assert_eq!(world.newest(2), 1);
+            world.tick(2); // nobody has answered its probe
+            world.flow_among(&[2, 3], |_| true);
+        }
+        assert_eq!((world.newest(2), world.nodes[&2].epochs.is_member()), (2, true));
+    }
+    // A hostile client is not believed even so.
+    let mut world = World::new(2, 1, 1, Canary::none());
+    world.cut_off(2, &[1]);
+    let first = world.nodes[&2].epochs.installed().unwrap().clone();
+    for message in attack(HOSTILE, 2, &first) {
+        world.input(2, EpochInput::Message { from: ReplicaId::new(HOSTILE), message });
+    }
+    assert_eq!((world.newest(2), world.nodes[&2].epochs.stats().declined), (1, 3));
+}
+
+/// 1 and 2 hand the cluster over to 3, 4 and 5, and die before 3 hears of anything.
+#[test]
+fn cut_off_member_learns_from_nodes_let_in_since() {
+    let mut world = World::new(3, 2, 1, Canary::none());
+    let leave = vec![ReplicaId::new(1), ReplicaId::new(2)];
+    world.propose(1, Change { leave, ..joining([4, 5]) });
+    world.flow_among(&[1, 2, 4, 5], is_config);
+    world.lose_everything();
+    assert_eq!([1, 2, 3, 4].map(|id| world.newest(id)), [2, 2, 1, 2]);
+    world.push(4, 3);
+    world.push(3, 4);
+    world.flow_among(&[3, 4], |_| true);
+    assert_eq!(world.newest(3), 1, "it reaches a quorum of what it knows");
+    world.crash(1);
+    world.crash(2);
+    world.pass_time();
+    world.push(3, 4);
+    world.flow_among(&[3, 4], |_| true);
+    assert_eq!((world.newest(3), world.nodes[&3].epochs.is_member()), (2, true));
 }
 
 fn is_config(packet: &Packet) -> bool {

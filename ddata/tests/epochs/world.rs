@@ -13,7 +13,7 @@ use ostraca_ddata::replicator::epoch::{
     EpochSettings, Epochs, Outcome,
 };
 
-use crate::check::Checker;
+use crate::check::{Checker, HOSTILE};
 use crate::parent::{Answer, Ask, Cell, Coordinator, Data, Goal, Parent, Pull, Request, Term};
 
 #[derive(Clone, Debug)]
@@ -81,7 +81,26 @@ impl World {
         for id in 1..=members {
             world.input(id, EpochInput::Found(epoch.clone()));
         }
+        world.introduce();
         world
+    }
+
+    /// Membership has let in every node, and reaches those that live.
+    fn introduce(&mut self) {
+        let known = |(id, node): (&u64, &Node)| (ReplicaId::new(*id), node.alive);
+        let known: BTreeMap<_, _> = self.nodes.iter().map(known).collect();
+        for id in self.nodes.keys().copied().collect::<Vec<_>>() {
+            self.input(id, EpochInput::Known(known.clone()));
+        }
+    }
+
+    /// The failure detector of `id` reaches none of these any more.
+    pub(crate) fn cut_off(&mut self, id: u64, from: &[u64]) {
+        let known = |(other, node): (&u64, &Node)| {
+            (ReplicaId::new(*other), node.alive && !from.contains(other))
+        };
+        let known = self.nodes.iter().map(known).collect();
+        self.input(id, EpochInput::Known(known));
     }
 
     fn node(&self, id: u64) -> Node {
@@ -134,7 +153,7 @@ impl World {
             }
             EpochOutput::Outcome(outcome) => node.outcomes.push(outcome),
             EpochOutput::StopServing => node.stopped = true,
-            EpochOutput::Pending(_) => {}
+            EpochOutput::Pending(_) | EpochOutput::Declined { .. } => {}
             EpochOutput::Excluded(_) => {
                 node.parent.requests.clear();
                 node.parent.coordinator = None;
@@ -165,6 +184,9 @@ impl World {
     }
 
     fn post(&mut self, from: u64, to: u64, body: Body) {
+        if to == HOSTILE {
+            return;
+        }
         let epoch = self.nodes[&from].epochs.id();
         self.net.push(Packet { from, to, epoch, body });
     }
@@ -186,6 +208,7 @@ impl World {
 
     pub(crate) fn crash(&mut self, id: u64) {
         self.nodes.get_mut(&id).unwrap().alive = false;
+        self.introduce();
     }
 
     /// A restart with everything that was durable: the data, and what the machine asked for.
@@ -197,6 +220,7 @@ impl World {
         node.epochs = fresh;
         let disk = node.disk.clone();
         self.input(id, EpochInput::Restore(disk));
+        self.introduce();
     }
 
     /// Delivers one packet.

@@ -100,15 +100,22 @@ impl Bare {
     }
 
     pub fn with(members: usize, config: Config) -> Self {
-        let mut bare = Self::joining(config);
+        let mut bare = Self::loaded(config);
         if members > 0 {
             bare.found(first_epoch(members));
         }
         bare
     }
 
-    /// In no configuration; durable data is loaded, and empty.
+    /// Let in by membership, in no configuration; durable data is loaded, and empty.
     pub fn joining(config: Config) -> Self {
+        let mut bare = Self::loaded(config);
+        bare.members(3, &[], &[]);
+        bare
+    }
+
+    /// Known to nobody; durable data is loaded, and empty.
+    fn loaded(config: Config) -> Self {
         let durable = !config.durable_keys.is_empty();
         let mut bare = Self::unloaded(config);
         if durable {

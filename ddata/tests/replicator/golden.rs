@@ -165,9 +165,16 @@ fn steps() -> Vec<(&'static str, EpochMessage)> {
         ("accept", M::Accept { epoch, ballot, proposal: proposal.clone() }),
         ("accepted", M::Accepted { epoch, ballot }),
         ("install", M::Install { epoch: proposal }),
+        ("install-of-a-cluster", M::Install { epoch: of_a_cluster() }),
         ("ask", M::Ask { installed: Some(epoch) }),
         ("ask-joining", M::Ask { installed: None }),
     ]
+}
+
+/// A configuration with everything that all nodes of one cluster share.
+fn of_a_cluster() -> Arc<Epoch> {
+    let settings = EpochSettings { cluster: 0x0123_4567_89ab_cdef, ..EpochSettings::default() };
+    Arc::new(Epoch::founding(first().id(), vec![peer(0), peer(1)], settings).unwrap())
 }
 
 fn messages() -> Vec<(String, Message)> {

@@ -22,6 +22,7 @@ mod failures;
 mod foreign;
 mod golden;
 mod guarded;
+mod hostile;
 mod input;
 mod loads;
 mod node;

@@ -1,7 +1,7 @@
 //! Canaries: every deliberate bug is caught by a suite within 2,000 seeds, and the very run that
-//! catches it is clean without the bug. Three are safe alone (spec/reference/epochs.md §3) or
-//! hardly ever do harm, and are caught in [`crate::directed`]: `AckBeforeSync`,
-//! `FenceWhileSealed`, `MixedEpochs`.
+//! catches it is clean without the bug. Four are safe alone or hardly ever do harm where no peer is
+//! hostile, and are caught in [`crate::directed`]: `AckBeforeSync`, `FenceWhileSealed`, `MixedEpochs`,
+//! `ConfigurationFromAnybody`.
 //!
 //! `OSTRACA_CANARIES=1` and `--nocapture` print by which seed, and what was seen.
 
@@ -90,7 +90,7 @@ canaries! {
     sync_from_fewer: SyncFromFewer by contested;
     snapshot_before_last_ack: SnapshotBeforeLastAck by contested;
     term_without_coordinator: TermWithoutCoordinator by contested;
-    cells_not_synced: CellsNotSynced by contested;
+    cells_not_synced: CellsNotSynced by replaced;
     promises_not_synced: PromisesNotSynced by contested;
     delta_with_whole_context: DeltaWithWholeContext by steady;
     no_rule_r: NoRuleR by steady;

@@ -14,7 +14,7 @@ use ostraca_ddata::replicator::config::Config;
 use ostraca_ddata::replicator::epoch::{
     Ballot, Change, Epoch, EpochId, EpochMessage, EpochSettings,
 };
-use ostraca_ddata::replicator::port::{Input, Output};
+use ostraca_ddata::replicator::port::{Input, Output, Peer};
 use ostraca_ddata::replicator::request::{Guard, Request, RequestId, Update, WriteConsistency};
 use ostraca_ddata::replicator::wire::{Answer, At, Body, Message, Scope};
 use ostraca_ddata::replicator::{Replicator, Setup};
@@ -59,6 +59,8 @@ fn from(sender: u64, epoch: &Epoch, body: Body) -> Input {
 /// Whether a member that has installed a configuration, and not synced for it, acks a push.
 fn acks_unsynced(canary: Canary) -> bool {
     let mut joiner = machine(4, canary);
+    let peer = |number| Peer { id: id(number), stopping: false, reachable: true };
+    feed(&mut joiner, Input::Members([1, 2, 3, 4].map(peer).to_vec()));
     let change = Change { join: vec![id(4)], ..Change::default() };
     let second = Arc::new(first().next(&change).expect("a valid change"));
     let install = EpochMessage::Install { epoch: second.clone() };
@@ -77,6 +79,27 @@ fn acks_unsynced(canary: Canary) -> bool {
 fn a_member_that_is_not_synced_counts_for_nothing() {
     assert!(!acks_unsynced(Canary::none()));
     assert!(acks_unsynced(Canary::with(Bug::AckBeforeSync)));
+}
+
+/// Whether a member installs what a peer sends that is in no configuration.
+fn installs_of_a_stranger(canary: Canary) -> bool {
+    let mut member = machine(1, canary);
+    feed(&mut member, Input::Found(first()));
+    let stranger = id(9);
+    let number = EpochId { generation: 2, number: 1 };
+    let forged = Epoch::founding(number, vec![stranger], EpochSettings::default());
+    let forged = Arc::new(forged.expect("one member"));
+    let install = EpochMessage::Install { epoch: forged.clone() };
+    feed(&mut member, from(stranger.get(), &forged, Body::Epoch(install)));
+    let is_declined = member.epochs().stats().declined == 1;
+    assert!(is_declined != member.epochs().is_excluded());
+    member.epochs().installed() == Some(&forged)
+}
+
+#[test]
+fn configuration_of_a_stranger_is_not_installed() {
+    assert!(!installs_of_a_stranger(Canary::none()));
+    assert!(installs_of_a_stranger(Canary::with(Bug::ConfigurationFromAnybody)));
 }
 
 /// Whether a replica that answered a Seal promises a term.

@@ -136,6 +136,17 @@ pub fn contested(seed: Seed) -> Plan {
     Plan { members, spares: 2, churn, zeal: Some(zeal), habits, span, strikes: 0.1, ..plan }
 }
 
+/// As [`contested`], with members that are replaced all the time and hardly any anti-entropy, so that
+/// a new member holds earlier values only because the snapshot that it synced from had them.
+pub fn replaced(seed: Seed) -> Plan {
+    let plan = contested(seed);
+    let interval = 30 * SECOND;
+    let config =
+        Config { gossip_interval: interval, busy_gossip_interval: interval, ..plan.config };
+    let churn = Churn { crash: 0.0, start: 0.5, leave: 0.5, ..plan.churn };
+    Plan { config, churn, ..plan }
+}
+
 /// As [`changing`], with a disk that is slow, fails, and forgets.
 pub fn durable(seed: Seed) -> Plan {
     let mut draw = Stream::split(seed.value, "durable", 0);

@@ -69,7 +69,8 @@ fn cluster_of(ballot: FoundingBallot) -> Foundation {
     let id = ClusterId(ballot.number * 1_000 + ballot.proposer.get());
     let gossip = Arc::new(Gossip::found(id, member(founder)).expect("within bounds"));
     let epoch = EpochId { generation: 1, number: 1 };
-    let epoch = Epoch::founding(epoch, vec![founder.incarnation], EpochSettings::default());
+    let settings = EpochSettings { cluster: id.0, ..EpochSettings::default() };
+    let epoch = Epoch::founding(epoch, vec![founder.incarnation], settings);
     Foundation { gossip, epoch: Arc::new(epoch.expect("one member")) }
 }
 

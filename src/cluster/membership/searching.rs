@@ -592,6 +592,7 @@ fn is_sound(foundation: &Foundation) -> bool {
     let members: BTreeSet<_> = gossip.members().map(|member| member.incarnation()).collect();
     epoch.members().iter().copied().collect::<BTreeSet<_>>() == members
         && epoch.id().number == 1
+        && epoch.cluster() == gossip.cluster().0
         && gossip.members().all(|member| member.counts())
 }
 
@@ -632,12 +633,12 @@ fn foundation(core: &mut Core, now: Now, mut promisers: Vec<Member>) -> Option<F
     promisers.iter_mut().zip(1..).for_each(|(member, stamp)| member.since = stamp);
     let members: Vec<_> = promisers.iter().map(Member::incarnation).collect();
     let lease = lease_settings(core);
-    let settings = EpochSettings { lease, ..EpochSettings::default() };
+    let cluster = ClusterId(core.rng.random());
+    let settings = EpochSettings { lease, cluster: cluster.0, ..EpochSettings::default() };
     // No voting seed has a cluster in its data directory, so only the clock distinguishes this
     // generation from earlier ones.
     let id = EpochId { generation: now.wall.as_millis().max(1), number: 1 };
     let epoch = Epoch::founding(id, members.clone(), settings).ok()?;
-    let cluster = ClusterId(core.rng.random());
     let mut promisers = promisers.into_iter();
     let oldest = promisers.next()?;
     let by = oldest.incarnation();

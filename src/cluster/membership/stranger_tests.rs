@@ -27,7 +27,8 @@ fn member(number: u8) -> Member {
 fn foundation(cluster: ClusterId, founders: &[u8]) -> Foundation {
     let members = founders.iter().map(|number| node(*number).incarnation).collect();
     let id = EpochId { generation: 1, number: 1 };
-    let epoch = Epoch::founding(id, members, EpochSettings::default()).expect("founders");
+    let settings = EpochSettings { cluster: cluster.0, ..EpochSettings::default() };
+    let epoch = Epoch::founding(id, members, settings).expect("founders");
     let mut gossip = Gossip::found(cluster, member(founders[0])).expect("within bounds");
     for number in &founders[1..] {
         gossip.let_in(node(founders[0]).incarnation, member(*number)).expect("within bounds");

@@ -59,7 +59,13 @@ pub(crate) struct Weather {
 impl Weather {
     fn epochs(&self, me: ReplicaId, seed: u64) -> Epochs {
         let config = EpochConfig { abandoned_after: self.patience, ..EpochConfig::default() };
-        Epochs::new(me, config, seed, NoBug::none())
+        let mut epochs = Epochs::new(me, config, seed, NoBug::none());
+        // Membership, which is not in this model, lets everybody in and reaches nobody: a
+        // configuration is then taken from any of them.
+        let lives = (0..PLACES_MAX).flat_map(|place| (0..=60).map(move |life| id_of(place, life)));
+        let known = EpochInput::Known(lives.map(|id| (id, false)).collect());
+        epochs.handle(Now::default(), known, &mut Outbox::new());
+        epochs
     }
 }
 
@@ -80,6 +86,9 @@ impl Shared {
         id_of(place, self.places[place].0)
     }
 }
+
+/// Places of a world, at most.
+const PLACES_MAX: usize = 16;
 
 pub(crate) fn id_of(place: usize, life: u64) -> ReplicaId {
     ReplicaId::new((place as u64 + 1) * LIVES + life)
@@ -354,6 +363,7 @@ impl Node {
             EpochOutput::Synced(_)
             | EpochOutput::StopPulls
             | EpochOutput::Outcome(_)
+            | EpochOutput::Declined { .. }
             | EpochOutput::Pending(_) => {}
         }
     }

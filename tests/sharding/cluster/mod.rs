@@ -198,7 +198,7 @@ impl World {
         let dead: Vec<_> = epoch.members().iter().copied().filter(|id| !runs(id)).collect();
         let all = running.iter().map(|(_, id)| *id).chain(dead.iter().copied());
         let peers: Vec<Peer> =
-            all.map(|id| Peer { id, stopping: false, reachable: true }).collect();
+            all.map(|id| Peer { id, stopping: false, reachable: runs(&id) }).collect();
         for (node, _) in &running {
             self.sim.command(*node, Command::Members(peers.clone()));
         }

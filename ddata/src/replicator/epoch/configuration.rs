@@ -29,9 +29,19 @@ pub const LEFT_MAX: usize = 16_384;
 /// Voters of a configuration with more members than its voter limit.
 pub const FEW_VOTERS: usize = 9;
 
-/// Numbers of ballots and configurations above this are nonsense: nobody begins so many, and the
-/// next one must always exist.
+/// Numbers and generations of configurations above this are nonsense: no cluster begins so many,
+/// and the next one must always exist.
 pub(super) const NUMBER_MAX: u64 = u64::MAX / 2;
+
+/// How far a peer's number (of a configuration or a ballot) may lie above the one held here.
+///
+/// A larger jump is refused: without this bound one corrupt or hostile value could use up all
+/// numbers, and no honest node could ever propose a higher one.
+pub(super) const JUMP_MAX: u64 = 1 << 32;
+
+/// How far a peer's generation may lie above both the one held here and this node's clock: 2^42 ms,
+/// 139 years. Generations are times of day, so a node whose clock starts at 1970 must still follow.
+pub(super) const GENERATION_AHEAD_MAX: u64 = 1 << 42;
 
 /// Which configuration: the cluster's generation, then the number in it.
 ///
@@ -123,11 +133,13 @@ pub struct EpochSettings {
     pub voter_limit: u32,
     /// Random; keys the sums of anti-entropy. 0: made of the members, whose ids are random.
     pub digest_seed: u64,
+    /// The cluster's random id. 0: a cluster that was given its members and has none.
+    pub cluster: u64,
 }
 
 impl Default for EpochSettings {
     fn default() -> Self {
-        Self { lease: LeaseSettings::default(), voter_limit: 100, digest_seed: 0 }
+        Self { lease: LeaseSettings::default(), voter_limit: 100, digest_seed: 0, cluster: 0 }
     }
 }
 
@@ -152,6 +164,8 @@ pub struct Epoch {
     voter_limit: u32,
     #[serde(rename = "d")]
     digest_seed: u64,
+    #[serde(rename = "c", skip_serializing_if = "is_none")]
+    cluster: u64, // the same in every configuration of a cluster
     #[serde(rename = "r")]
     retired: Vec<ReplicaId>, // retirement table, in order of retirement; empty for now
     #[serde(rename = "f")]
@@ -190,6 +204,8 @@ struct Raw {
     voter_limit: u32,
     #[serde(rename = "d")]
     digest_seed: u64,
+    #[serde(rename = "c", default)]
+    cluster: u64,
     #[serde(rename = "r", default, deserialize_with = "checked_list")]
     retired: Vec<ReplicaId>,
     #[serde(rename = "f", default)]
@@ -323,6 +339,9 @@ pub enum Unfit {
     /// How a generation began holds for all of it.
     #[error("it says otherwise of how its generation began")]
     Forced,
+    /// Configurations of one cluster never follow those of another.
+    #[error("it belongs to cluster {0}, which is another one")]
+    Cluster(u64),
 }
 
 /// Why there is no forced configuration.
@@ -355,7 +374,7 @@ impl Epoch {
         members: Vec<ReplicaId>,
         settings: EpochSettings,
     ) -> Result<Self, InvalidEpoch> {
-        let EpochSettings { lease, voter_limit, digest_seed } = settings;
+        let EpochSettings { lease, voter_limit, digest_seed, cluster } = settings;
         let voters = voters_of(&members, voter_limit);
         let digest_seed = if digest_seed == 0 { seed_of(id, &members) } else { digest_seed };
         Raw {
@@ -366,6 +385,7 @@ impl Epoch {
             lease,
             voter_limit,
             digest_seed,
+            cluster,
             retired: Vec::new(),
             forget_below: None,
             left: Vec::new(),
@@ -396,7 +416,7 @@ impl Epoch {
         let members: Vec<_> = self.members.iter().copied().filter(stays).collect();
         let generation = self.id.generation.saturating_add(1).max(wall);
         let number = self.id.number.saturating_add(1).saturating_add(forced_by(position, by));
-        if generation == self.id.generation || number > NUMBER_MAX {
+        if generation == self.id.generation || number.max(generation) > NUMBER_MAX {
             return Err(NotForced::NoNumber);
         }
         let voters = voters_of(&members, self.voter_limit);
@@ -534,6 +554,9 @@ impl Epoch {
         if next.forced != self.forced {
             return Err(Unfit::Forced);
         }
+        if next.cluster != self.cluster {
+            return Err(Unfit::Cluster(next.cluster));
+        }
         Ok(())
     }
 
@@ -577,6 +600,12 @@ impl Epoch {
     #[must_use]
     pub const fn digest_seed(&self) -> u64 {
         self.digest_seed
+    }
+
+    /// The random id of the cluster; 0 for a cluster that was given its members.
+    #[must_use]
+    pub const fn cluster(&self) -> u64 {
+        self.cluster
     }
 
     /// The retirement table, in order of retirement (spec/safety.md §7). Empty for now.
@@ -669,8 +698,9 @@ impl TryFrom<Raw> for Epoch {
 
     fn try_from(raw: Raw) -> Result<Self, InvalidEpoch> {
         let Raw { id, members, voters, tiebreaker, lease, .. } = raw;
-        let Raw { voter_limit, digest_seed, retired, forget_below, left, forced, .. } = raw;
-        if id.number > NUMBER_MAX {
+        let Raw { voter_limit, digest_seed, cluster, retired, .. } = raw;
+        let Raw { forget_below, left, forced, .. } = raw;
+        if id.number.max(id.generation) > NUMBER_MAX {
             return Err(InvalidEpoch::Number(id));
         }
         let none = Vec::new();
@@ -709,12 +739,18 @@ impl TryFrom<Raw> for Epoch {
             lease,
             voter_limit,
             digest_seed,
+            cluster,
             retired,
             forget_below,
             left,
             forced,
         })
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+const fn is_none(cluster: &u64) -> bool {
+    *cluster == 0
 }
 
 /// A decoded or newly proposed configuration, shared by all messages that carry it.

@@ -17,16 +17,22 @@ pub(super) enum Deadline {
     Source,
     /// A voter of the next configuration has heard nothing of its decision.
     Ask,
+    /// A configuration of a doubted sender has had its time to be confirmed by a member.
+    Doubt,
+    /// The voters have had their time to answer a probe, or its outcome is too old.
+    Hint,
 }
 
 /// Every kind, in the order in which those that are due at once are taken.
-const KINDS: [Deadline; 6] = [
+const KINDS: [Deadline; 8] = [
     Deadline::Patience,
     Deadline::Resend,
     Deadline::Leases,
     Deadline::Probe,
     Deadline::Source,
     Deadline::Ask,
+    Deadline::Doubt,
+    Deadline::Hint,
 ];
 
 #[derive(Clone, Debug, Default)]

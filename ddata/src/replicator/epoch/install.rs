@@ -44,7 +44,7 @@ impl Epochs {
         let before = self.current();
         let Ok(forced) = before.forced(self.me, kept, now.wall.as_millis()) else { return };
         self.stats.forced += 1;
-        self.state.install(Shared::new(forced));
+        self.install(Shared::new(forced));
         self.state.synced = true;
         self.installed_anew(now, None, out);
         let install = EpochMessage::Install { epoch: self.current() };
@@ -76,7 +76,20 @@ impl Epochs {
         }
     }
 
-    /// A decided configuration, from wherever.
+    /// Replaces what is installed; the caller has checked it and tells the parent.
+    fn install(&mut self, epoch: Shared) {
+        if let Some(before) = self.state.installed.clone() {
+            if epoch.is_forced_after(&before) {
+                self.unforced = Some(before.clone());
+            }
+            // After a skip the one before it is not known, and an older one proves nothing.
+            self.former = Some(before).filter(|before| before.id().next() == epoch.id());
+        }
+        self.proposed = None;
+        self.state.install(epoch);
+    }
+
+    /// A decided configuration: of a peer, or (`None`) decided by this node's own attempt.
     pub(super) fn learn(
         &mut self,
         now: Now,
@@ -93,14 +106,15 @@ impl Epochs {
                     self.peer_epoch(now, from, Some(epoch.id()), out);
                 }
             }
-            Some((std::cmp::Ordering::Less, mine)) => {
-                let before = mine.clone();
-                self.state.install(epoch);
-                self.pass_on(&before, from, out);
-                self.installed_anew(now, from, out);
-            }
-            None => {
-                self.state.install(epoch);
+            Some((std::cmp::Ordering::Less, _)) | None => {
+                if from.is_some_and(|from| !self.takes(now, from, &epoch, out)) {
+                    return;
+                }
+                let before = self.state.installed.clone();
+                self.install(epoch);
+                if let Some(before) = before {
+                    self.pass_on(&before, from, out);
+                }
                 self.installed_anew(now, from, out);
             }
         }
@@ -135,7 +149,9 @@ impl Epochs {
             return;
         }
         if id > mine {
-            if self.asks.may(now.mono, from) {
+            if !self.believes(from) {
+                self.follow_hint(now, from, out);
+            } else if self.asks.may(now.mono, from) {
                 self.send(from, EpochMessage::Ask { installed: mine }, out);
             }
         } else if self.installs.may(now.mono, from) {
@@ -153,6 +169,8 @@ impl Epochs {
         self.consents = Consents::default();
         self.installs.reset();
         self.asks.reset();
+        self.settle_doubt();
+        self.end_probe();
         for kind in [Deadline::Patience, Deadline::Resend, Deadline::Leases, Deadline::Probe] {
             self.deadlines.clear(kind);
         }

@@ -105,7 +105,8 @@ pub enum EpochMessage {
         #[serde(rename = "e")]
         epoch: EpochId,
     },
-    /// Proposer → somebody believed dead: are you?
+    /// Proposer → a member believed dead: are you? Also sent to every voter, in the name of a ballot of
+    /// number 0, by a member that heard of a newer configuration from a node that it does not trust.
     #[serde(rename = "i")]
     Ping {
         /// The installed configuration.

@@ -31,6 +31,7 @@ mod message;
 mod pace;
 mod port;
 mod propose;
+mod senders;
 mod sync;
 mod vote;
 
@@ -53,11 +54,13 @@ pub use self::message::{AcceptedProposal, EpochMessage, Refusal, Remaining};
 pub use self::port::{
     Consenting, EpochConfig, EpochInput, EpochOutput, EpochStats, Outcome, WhyRefused,
 };
+pub use self::senders::Declined;
 
 use self::attempt::{Attempt, Phase};
 use self::configuration::Shared;
 use self::deadline::{Deadline, Deadlines};
 use self::pace::Pace;
+use self::senders::{Doubted, Known, Probe};
 use self::sync::Syncing;
 use self::vote::Consents;
 use crate::bug::{Bug, Canary};
@@ -92,6 +95,16 @@ pub struct Epochs {
     rng: SmallRng,
     state: AcceptorState,
     standing: Standing,
+    /// The configuration that the installed one directly follows, if it was installed here.
+    former: Option<Shared>,
+    /// What was installed here before this generation began by force.
+    unforced: Option<Shared>,
+    known: Known,
+    /// What members of the installed configuration last proposed to follow it.
+    proposed: Option<Shared>,
+    /// Refused because of its sender, and not reported yet.
+    doubted: Option<Doubted>,
+    probe: Option<Probe>,
     /// `StopServing` was said in this epoch.
     stopped: bool,
     attempt: Option<Attempt>,
@@ -126,6 +139,12 @@ impl Epochs {
             rng: SmallRng::seed_from_u64(seed),
             state: AcceptorState::default(),
             standing: Standing::Joining,
+            former: None,
+            unforced: None,
+            known: Known::new(),
+            proposed: None,
+            doubted: None,
+            probe: None,
             stopped: false,
             attempt: None,
             attempts: 0,
@@ -194,6 +213,20 @@ impl Epochs {
         self.standing == Standing::Excluded
     }
 
+    /// Whether `id` may read the snapshot that this replica froze: it is a member of the installed
+    /// configuration or of one that a member has proposed to follow it.
+    #[must_use]
+    pub fn may_sync(&self, id: ReplicaId) -> bool {
+        let is_in = |epoch: Option<&Shared>| epoch.is_some_and(|it| it.is_member(id));
+        is_in(self.state.installed.as_ref()) || is_in(self.proposed.as_ref())
+    }
+
+    /// Whether a configuration that `id` sends may be installed here ([`senders`]).
+    #[must_use]
+    pub fn may_inform(&self, id: ReplicaId) -> bool {
+        self.believes(id)
+    }
+
     /// Whether `answered` holds a quorum of the installed configuration by the tie rule, which
     /// fences and leases use. Client operations use [`super::quorum::Level`].
     #[must_use]
@@ -219,7 +252,8 @@ impl Epochs {
     #[must_use]
     pub fn essence(&self) -> String {
         let who = (self.standing, self.stopped, self.attempts, self.source);
-        format!("{:?}", (&self.state, who, &self.attempt, &self.consents, &self.syncing))
+        let senders = (&self.former, &self.unforced, &self.proposed, &self.known, &self.probe);
+        format!("{:?}", (&self.state, who, &self.attempt, &self.consents, &self.syncing, senders))
     }
 
     fn tick(&mut self, now: Now, out: &mut Out) {
@@ -231,6 +265,8 @@ impl Epochs {
                 Deadline::Probe => self.probe_is_over(now, out),
                 Deadline::Source => self.next_source(now, out),
                 Deadline::Ask => self.ask_somebody(now, out),
+                Deadline::Doubt => self.report_doubt(out),
+                Deadline::Hint => self.probe_ends(now, out),
             }
         }
     }
@@ -243,7 +279,15 @@ impl Epochs {
             M::Sync { base, ballot, proposal, sealed } => {
                 self.on_sync(now, from, sync::Order { base, ballot, proposal, sealed }, out);
             }
-            M::Ping { epoch, ballot } => self.send(from, M::Pong { epoch, ballot }, out),
+            M::Ping { epoch, ballot } => {
+                self.peer_epoch(now, from, Some(epoch), out);
+                self.send(from, M::Pong { epoch, ballot }, out);
+            }
+            M::Pong { epoch, ballot } if ballot == self.probe_name() => {
+                if self.id() == Some(epoch) {
+                    self.probe_answered(from);
+                }
+            }
             M::Withhold { epoch, ballot, removed } => {
                 if let Some(current) = self.voting(now, from, epoch, ballot, out) {
                     self.on_withhold(&current, from, ballot, removed, out);
@@ -383,6 +427,7 @@ impl Machine for Epochs {
             EpochInput::Force { replaced, kept } => self.force(now, replaced, &kept, out),
             EpochInput::Restore(state) => self.restore(now, state, out),
             EpochInput::PeerEpoch { from, id } => self.peer_epoch(now, from, id, out),
+            EpochInput::Known(known) => self.known(known),
         }
         while let Some(message) = self.loopback.pop_front() {
             self.receive(now, self.me, message, out);

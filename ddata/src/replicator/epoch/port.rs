@@ -1,7 +1,7 @@
 //! The configuration machine's surroundings: its settings, what it is told, what it orders, what
 //! it counts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::acceptor::AcceptorState;
 use super::configuration::{Change, ChangeError, Epoch, EpochId};
 use super::message::{EpochMessage, Remaining};
+use super::senders::Declined;
 use crate::id::ReplicaId;
 
 /// Timers of the configuration machine. The defaults suit networks up to about 100 ms round trip.
@@ -27,8 +28,9 @@ pub struct EpochConfig {
     /// Longest time between two resends.
     #[serde(with = "humantime_serde")]
     pub resend_most: Duration,
-    /// How long somebody believed dead has for its answer before the first Accept. The seal waits
-    /// with it, if the sync takes less.
+    /// How long a member believed dead has for its answer before the first Accept. The seal waits
+    /// with it, if the sync takes less. Also how long the voters have to answer a member that heard of a
+    /// newer configuration from a node in none that it knows.
     #[serde(with = "humantime_serde")]
     pub probe_wait: Duration,
     /// How long one source of a state pull has before another is tried.
@@ -118,6 +120,9 @@ pub enum EpochInput {
         /// Its installed configuration.
         id: Option<EpochId>,
     },
+    /// The nodes that membership has let in and not removed since, and whether it reaches each:
+    /// from some of them, a configuration is taken.
+    Known(BTreeMap<ReplicaId, bool>),
 }
 
 /// Why the lease machine is asked.
@@ -186,6 +191,16 @@ pub enum EpochOutput {
     /// This may be decided already, or still be, whatever this node hears: it was accepted here, or
     /// is synced for. Over with the next `Installed`; may be said again.
     Pending(Arc<Epoch>),
+    /// A newer configuration was not taken. May be repeated as often as a peer sends one; where only
+    /// the sender is doubted, it comes once no member has confirmed the configuration within 10 s.
+    Declined {
+        /// The sender.
+        from: ReplicaId,
+        /// What it sent.
+        epoch: EpochId,
+        /// What stands against it.
+        why: Declined,
+    },
 }
 
 /// What became of a [`EpochInput::Propose`].
@@ -259,4 +274,7 @@ pub struct EpochStats {
     pub consents_dropped: u64,
     /// Configurations forced here, by an operator's word.
     pub forced: u64,
+    /// Newer configurations that were not taken: of senders that may bring none, of another
+    /// cluster, or too far ahead.
+    pub declined: u64,
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::attempt::{Attempt, Goal, Origin, Phase, Step};
-use super::configuration::{Ballot, Change, NUMBER_MAX, Shared};
+use super::configuration::{Ballot, Change, Shared};
 use super::message::{AcceptedProposal, EpochMessage, Refusal, Remaining};
 use super::{Deadline, EpochOutput, Epochs, Out, Outcome, WhyRefused};
 use crate::bug::Bug;
@@ -112,7 +112,7 @@ impl Epochs {
         out: &mut Out,
     ) {
         let admits = |(_, proposal): &AcceptedProposal| self.current().admits(proposal).is_ok();
-        let absurd = accepted.as_ref().is_some_and(|(ballot, _)| ballot.number > NUMBER_MAX);
+        let absurd = accepted.as_ref().is_some_and(|(ballot, _)| !self.is_near(*ballot));
         if absurd || !accepted.as_ref().is_none_or(admits) {
             self.stats.unfit += 1;
             return;
@@ -134,13 +134,15 @@ impl Epochs {
     }
 
     pub(super) fn on_refused(&mut self, now: Now, from: ReplicaId, why: Refusal, out: &mut Out) {
+        let is_near = |promise| self.is_near(promise);
+        let absurd = matches!(why, Refusal::Promised(promise) if !is_near(promise));
         let Some(attempt) = &mut self.attempt else { return };
+        if absurd || !attempt.base.is_voter(from) {
+            self.stats.nonsense += 1;
+            return;
+        }
         match why {
             Refusal::Promised(promise) => {
-                if promise.number > NUMBER_MAX {
-                    self.stats.nonsense += 1;
-                    return;
-                }
                 attempt.overtaken |= promise > attempt.ballot;
                 self.state.hear(promise);
             }

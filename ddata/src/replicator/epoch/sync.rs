@@ -58,6 +58,7 @@ impl Epochs {
         if self.state.installed.as_ref() != Some(&base) || self.standing == Standing::Excluded {
             return;
         }
+        self.proposed = Some(proposal.clone());
         if self.state.promise.is_none_or(|promise| ballot >= promise) {
             out.push(EpochOutput::Pending(proposal.clone()));
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::acceptor::Promised;
-use super::configuration::{Ballot, EpochId, NUMBER_MAX, Shared};
+use super::configuration::{Ballot, EpochId, Shared};
 use super::message::{EpochMessage, Refusal, Remaining};
 use super::{Consenting, EpochOutput, Epochs, Out};
 use crate::bug::Bug;
@@ -78,7 +78,7 @@ impl Epochs {
 
     pub(super) fn is_ballot_of(&self, ballot: Ballot, from: ReplicaId) -> bool {
         let known = ballot.node == from || self.canary.has(Bug::BallotWithoutNode);
-        known && ballot.number <= NUMBER_MAX
+        known && self.is_near(ballot)
     }
 
     pub(super) fn on_withhold(
@@ -103,6 +103,7 @@ impl Epochs {
         if !self.fits(current, &asked) || self.refuses(&asked, out) {
             return;
         }
+        self.proposed = Some(asked.proposal.clone());
         self.restart_patience(now);
         let removes_nobody = current.removed_by(&asked.proposal).is_empty();
         if removes_nobody || self.state.weigh(asked.ballot) == Promised::Again {
@@ -154,6 +155,7 @@ impl Epochs {
         match self.state.accept(ballot, proposal.clone(), self.canary) {
             Promised::Not(promise) => self.refuse(asked, Refusal::Promised(promise), out),
             promised => {
+                self.proposed = Some(proposal.clone());
                 self.restart_patience(now);
                 if !again {
                     out.push(EpochOutput::Pending(proposal.clone()));

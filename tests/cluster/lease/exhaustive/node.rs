@@ -137,9 +137,14 @@ impl Node {
         let boot = Now { mono: Instant::default(), wall: WallTime::default() };
         let config = LeaseConfig { heartbeat_interval: MS, ..LeaseConfig::default() };
         let leased = case.holder.map(ReplicaId::new);
+        let mut epochs = Epochs::new(me, EpochConfig::default(), 0, case.epoch_canary());
+        // Membership, which is not in this model, lets everybody in and reaches nobody: a
+        // configuration is then taken from any of them.
+        let known = (1..=case.nodes).map(|id| (ReplicaId::new(id), false)).collect();
+        epochs.handle(boot, EpochInput::Known(known), &mut Outbox::new());
         Self {
             me,
-            epochs: Epochs::new(me, EpochConfig::default(), 0, case.epoch_canary()),
+            epochs,
             all: (1..=case.nodes).map(ReplicaId::new).collect(),
             token_moves: case.token,
             now: Instant::default(),
@@ -537,7 +542,10 @@ impl Node {
             }
             EpochOutput::StopServing => self.hold(HolderInput::StopServing, fx),
             EpochOutput::Excluded(_) => self.hold(HolderInput::Excluded, fx),
-            EpochOutput::Outcome(_) | EpochOutput::Persist(_) | EpochOutput::Pending(_) => {}
+            EpochOutput::Outcome(_)
+            | EpochOutput::Persist(_)
+            | EpochOutput::Pending(_)
+            | EpochOutput::Declined { .. } => {}
         }
     }
 

@@ -264,8 +264,10 @@ fn what_is_forced_replaces_what_the_operator_was_shown_and_nothing_newer() {
 fn who_hears_that_it_was_given_up_tells_all_whom_it_knows() {
     let base = first([1, 2, 3, 4]);
     let forced = Arc::new(base.forced(id(4), &ids([3]).into_iter().collect(), 9_000).unwrap());
-    let later = after(&after(&base, &leave([4])), &join([8]));
-    let mut given_up = Bench::member(2, &later);
+    let later = after(&base, &leave([4]).and(&join([8])));
+    let mut given_up = Bench::member(2, &base);
+    given_up.hear(1, install(&later));
+    given_up.say(EpochInput::StateMerged { epoch: later.id(), from: id(1) });
     let out = given_up.hear(4, install(&forced));
     let told = [1, 3, 8].map(|to| send(to, install(&forced)));
     assert_eq!(out[..3], told);

@@ -4,6 +4,7 @@
 mod configuration;
 mod installing;
 mod proposing;
+mod senders;
 mod syncing;
 mod voting;
 
@@ -61,12 +62,15 @@ impl Bench {
     }
 
     fn with(me: u64, canary: Canary) -> Self {
-        Self {
+        let mut bench = Self {
             machine: Epochs::new(id(me), EpochConfig::default(), 7, canary),
             now: Now { mono: Instant::from_nanos(1), wall: WallTime::default() },
             disk: AcceptorState::default(),
             pending: None,
-        }
+        };
+        let known = (1..=8).map(|n| (id(n), true)).collect();
+        assert_eq!(bench.say(EpochInput::Known(known)), []);
+        bench
     }
 
     /// A member of `epoch`, synced and unsealed.

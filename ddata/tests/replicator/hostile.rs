@@ -1,0 +1,84 @@
+//! A hostile client, and a hostile node that no member let in, send what only members may send.
+
+use std::sync::Arc;
+
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::epoch::{
+    Ballot, Change, Epoch, EpochId, EpochMessage, EpochSettings, InvalidEpoch,
+};
+use ostraca_ddata::replicator::request::{Reply, WriteConsistency};
+use ostraca_ddata::replicator::wire::{At, Body, Message, Query};
+use ostraca_ddata::types::edit::Edit;
+use ostraca_ddata::types::ORSet;
+
+use crate::bare::{Bare, epoch_id, insert, peer};
+use crate::cluster::{Plan, READ_MAJORITY, WRITE_MAJORITY, first_epoch, got, secs};
+use crate::node::{Command, replica};
+
+/// A client's incarnation: it is admitted, and nothing else.
+const CLIENT: ReplicaId = ReplicaId::new(0xbad);
+
+fn takeover(by: ReplicaId, generation: u64, number: u64) -> Arc<Epoch> {
+    let id = EpochId { generation, number };
+    Arc::new(Epoch::founding(id, vec![by], EpochSettings::default()).expect("one member"))
+}
+
+#[test]
+fn forged_configurations_leave_the_cluster_running() {
+    let highest = EpochId { generation: u64::MAX, number: 1 };
+    let none = Epoch::founding(highest, vec![CLIENT], EpochSettings::default());
+    assert_eq!(none.unwrap_err(), InvalidEpoch::Number(highest));
+    let mut cluster = Plan { nodes: 4, started: 4, ..Plan::of(3) }.start();
+    cluster.run(secs(1));
+    for by in [CLIENT, replica(3, 1)] {
+        for epoch in [takeover(by, u64::MAX / 2, 1), takeover(by, 1, 2), takeover(by, 1, 1 << 40)] {
+            let id = Some(epoch.id());
+            let body = Body::Epoch(EpochMessage::Install { epoch });
+            for node in 0..3 {
+                let message = Message { epoch: id, body: body.clone() };
+                cluster.command(node, Command::Inject(by, message));
+            }
+            cluster.run(secs(1));
+        }
+    }
+    assert_eq!(cluster.log().installed.len(), 3, "nothing but the first configuration");
+    let add = |set: &mut Edit<'_, ORSet<String>>| set.insert("tea");
+    let write = cluster.update::<ORSet<String>, _>(0, "w", WRITE_MAJORITY, add);
+    assert!(matches!(cluster.answer(write), Ok(Reply::Updated { .. })));
+    let read = cluster.get(2, "w", READ_MAJORITY);
+    assert!(got::<ORSet<String>>(cluster.answer(read)).unwrap().contains("tea"));
+    // Once it is let in, the same node joins as any other.
+    cluster.introduce();
+    cluster.propose(1, Change { join: vec![replica(3, 1)], ..Change::default() });
+    cluster.run(secs(5));
+    assert_eq!(cluster.log().installed.iter().filter(|(_, e)| e.id().number == 2).count(), 4);
+}
+
+#[test]
+fn strangers_read_neither_sealed_nor_synced_states() {
+    let mut bare = Bare::with(3, Config::default());
+    bare.ask(insert("k", "tea", WriteConsistency::Local));
+    let joins = Change { join: vec![peer(5)], ..Change::default() };
+    let proposal = Arc::new(first_epoch(3).next(&joins).unwrap());
+    let (epoch, ballot) = (epoch_id(), Ballot { number: 1, node: peer(1) });
+    let read = |bare: &mut Bare, from: ReplicaId, at: At| {
+        bare.sent();
+        let query = Query::Root { sum: 1, seed: 1 };
+        bare.hear_in(from, Some(epoch), Body::Compare { session: 1, at, query });
+        let is_answer =
+            |(to, body): &(ReplicaId, Body)| *to == from && matches!(body, Body::Compared { .. });
+        bare.sent().iter().any(is_answer)
+    };
+    assert!(!read(&mut bare, peer(5), At::Sealed(epoch)), "nobody has proposed it yet");
+    bare.hear(1, Body::Epoch(EpochMessage::Seal { epoch, ballot, proposal }));
+    assert!(bare.replicator.epochs().sealed());
+    for at in [At::Sealed(epoch), At::Synced(epoch), At::Live] {
+        assert!(!read(&mut bare, CLIENT, at), "{at:?}");
+    }
+    assert!(bare.replicator.stats().strangers >= 3);
+    assert!(
+        read(&mut bare, peer(1), At::Sealed(epoch)) && read(&mut bare, peer(1), At::Synced(epoch))
+    );
+    assert!(read(&mut bare, peer(5), At::Sealed(epoch)), "it is to join");
+}
