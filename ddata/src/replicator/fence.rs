@@ -19,6 +19,17 @@ use crate::types::delta::State;
 /// Groups that one replica gives promises for.
 pub(super) const GROUPS_MAX: usize = 10_000;
 
+/// How far a peer's term may lie above the highest one that an owner can have come to: 2^48, more than a
+/// clock in milliseconds shows, since an owner may take its terms from one.
+///
+/// Without this bound one corrupt or hostile term near the highest could be promised by all, and no
+/// later owner could ever take a higher one.
+pub(super) const TERM_JUMP_MAX: u64 = 1 << 48;
+
+/// Terms for each millisecond of the configuration's generation: after a forced installation owners
+/// begin above all terms of the generation before, and take this many from its number.
+const TERMS_PER_GENERATION: u64 = 1 << 20;
+
 /// Promises: the lowest term that may still write, per group. They only rise.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Promises {
@@ -57,6 +68,14 @@ impl Promises {
     /// Whether the key belongs to a group that somebody has fenced.
     pub(super) fn covers(&self, key: &KeyName) -> bool {
         self.terms.keys().any(|group| group.contains(key))
+    }
+
+    /// Whether a peer's term can follow what is promised here, in a configuration of this generation
+    /// ([`TERM_JUMP_MAX`]).
+    pub(super) fn is_near(&self, group: &Group, term: Term, generation: u64) -> bool {
+        let begins = generation.saturating_add(1).saturating_mul(TERMS_PER_GENERATION);
+        let held = self.get(group).number.max(begins);
+        term.number <= held.saturating_add(TERM_JUMP_MAX)
     }
 
     /// Whether a promise for this group can be kept.

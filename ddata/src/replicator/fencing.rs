@@ -191,11 +191,12 @@ impl Replicator {
         if !same_epoch || !answers {
             return; // it asks again, and has heard of the newer configuration by then
         }
-        if !self.epochs.installed().is_some_and(|epoch| epoch.is_member(from)) {
+        let installed = self.epochs.installed().filter(|epoch| epoch.is_member(from));
+        let Some(generation) = installed.map(|epoch| epoch.id().generation) else {
             self.stats.strangers += 1; // it may have been one, or may become one: it asks again
             return;
-        }
-        if !is_promise(group, term) {
+        };
+        if !is_promise(group, term) || !self.promises.is_near(group, term, generation) {
             return self.undecodable(now, from, "a group's name or a term", out);
         }
         match self.promises.promise(group, term, self.canary) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::key::Group;
 use ostraca_ddata::replicator::config::Config;
 use ostraca_ddata::replicator::epoch::{
     Ballot, Change, Epoch, EpochId, EpochMessage, EpochSettings, InvalidEpoch,
@@ -10,7 +11,7 @@ use ostraca_ddata::replicator::epoch::{
 use ostraca_ddata::replicator::request::{Reply, WriteConsistency};
 use ostraca_ddata::replicator::wire::{At, Body, Message, Query};
 use ostraca_ddata::types::edit::Edit;
-use ostraca_ddata::types::ORSet;
+use ostraca_ddata::types::{ORSet, Term};
 
 use crate::bare::{Bare, epoch_id, insert, peer};
 use crate::cluster::{Plan, READ_MAJORITY, WRITE_MAJORITY, first_epoch, got, secs};
@@ -81,4 +82,24 @@ fn strangers_read_neither_sealed_nor_synced_states() {
         read(&mut bare, peer(1), At::Sealed(epoch)) && read(&mut bare, peer(1), At::Synced(epoch))
     );
     assert!(read(&mut bare, peer(5), At::Sealed(epoch)), "it is to join");
+}
+
+#[test]
+fn term_that_jumps_is_not_promised() {
+    let mut bare = Bare::of(3);
+    let group = Group::new("g-");
+    let ask = |number: u64| {
+        let term = Term { number, owner: peer(1) };
+        Body::Fence { request: 1, group: group.clone(), term, held: vec![] }
+    };
+    // Generation 1: terms of a forced installation begin below 2^21.
+    let highest = (1 << 48) + (1 << 21);
+    for number in [u64::MAX / 2, highest + 1] {
+        bare.hear(1, ask(number));
+        assert_eq!(bare.replicator.promises(), [], "{number}");
+    }
+    bare.hear(1, ask(highest));
+    bare.hear(1, ask(highest + 1));
+    let promised = Term { number: highest + 1, owner: peer(1) };
+    assert_eq!(bare.replicator.promises(), [(group.clone(), promised)], "later owners go on");
 }
