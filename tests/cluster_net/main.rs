@@ -9,6 +9,7 @@ mod ending;
 mod first_minutes;
 mod fixture;
 mod forming;
+mod hostile;
 mod losing;
 mod restarts;
 mod rotation;
