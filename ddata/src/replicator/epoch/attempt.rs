@@ -1,13 +1,13 @@
 //! One ballot of this node's: what was asked, who has answered, what follows.
 //!
-//! Pure counting: answers go in, a [`Step`] comes out; [`propose`](super::propose) turns steps
+//! Pure counting: answers go in, a [`AttemptStep`] comes out; [`propose`](super::propose) turns steps
 //! into messages. Source: Lamport, *Paxos Made Simple* (2001), phases 1a and 2a; sealing and
 //! syncing between them as in spec/reference/epochs.md §1.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::configuration::{Ballot, Change, Epoch, Shared};
+use super::configuration::{Ballot, Change, Epoch, SharedEpoch};
 use super::message::{AcceptedProposal, EpochMessage, Remaining};
 use crate::bug::{Bug, Canary};
 use crate::clock::Instant;
@@ -39,7 +39,7 @@ pub(super) enum Origin {
 
 /// What a new answer leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum AttemptStep {
     /// More answers are needed.
     Wait,
     /// No lease of anybody to be removed runs any more.
@@ -51,22 +51,22 @@ pub(super) enum Step {
     /// A quorum of the chosen configuration has synced.
     Accept,
     /// Decided.
-    Decided(Shared),
+    Decided(SharedEpoch),
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Attempt {
     pub(super) ballot: Ballot,
     pub(super) origin: Origin,
-    pub(super) base: Shared,
+    pub(super) base: SharedEpoch,
     pub(super) change: Change,
     /// Removals that the parent wanted and that this batch leaves out; ≤ members.
     pub(super) deferred: BTreeSet<ReplicaId>,
     /// What `change` makes of `base`.
-    pub(super) wish: Shared,
+    pub(super) own_proposal: SharedEpoch,
     pub(super) phase: Phase,
     /// What this ballot proposes: fixed once a quorum is sealed, never changed after.
-    pub(super) chosen: Option<Shared>,
+    pub(super) chosen: Option<SharedEpoch>,
     /// What this ballot proposes was accepted in an earlier one, and may be decided.
     pub(super) adopted: bool,
     /// Somebody has promised a higher ballot; the answers still count.
@@ -82,7 +82,7 @@ pub(super) struct Attempt {
     withheld: BTreeMap<ReplicaId, BTreeMap<ReplicaId, Duration>>, // ≤ voters of base × removed
     leased: BTreeMap<ReplicaId, BTreeMap<ReplicaId, Duration>>,   // ≤ voters of base × removed
     sealed: BTreeMap<ReplicaId, Option<AcceptedProposal>>,        // ≤ voters of base
-    confirmed: BTreeSet<ReplicaId>, // ≤ voters of base, wish and chosen
+    confirmed: BTreeSet<ReplicaId>, // ≤ voters of base, own_proposal and chosen
     accepted: BTreeSet<ReplicaId>,  // ≤ voters of base
     canary: Canary,
 }
@@ -90,21 +90,21 @@ pub(super) struct Attempt {
 impl Attempt {
     pub(super) fn new(
         ballot: Ballot,
-        base: Shared,
-        wish: Shared,
+        base: SharedEpoch,
+        own_proposal: SharedEpoch,
         goal: Goal,
         resend: Duration,
         canary: Canary,
     ) -> Self {
         let Goal { origin, change, deferred, confirmed } = goal;
-        let removes = !base.removed_by(&wish).is_empty();
+        let removes = !base.removed_by(&own_proposal).is_empty();
         Self {
             ballot,
             origin,
             base,
             change,
             deferred,
-            wish,
+            own_proposal,
             phase: if removes { Phase::Withholding } else { Phase::Sealing },
             chosen: None,
             adopted: false,
@@ -134,19 +134,19 @@ impl Attempt {
         self.phase == Phase::Syncing && !self.adopted
     }
 
-    pub(super) fn withheld(&mut self, from: ReplicaId, remaining: Vec<Remaining>) -> Step {
+    pub(super) fn withheld(&mut self, from: ReplicaId, remaining: Vec<Remaining>) -> AttemptStep {
         if self.phase > Phase::Waiting || !self.base.is_voter(from) {
-            return Step::Wait;
+            return AttemptStep::Wait;
         }
-        self.withheld.insert(from, self.of_the_removed(remaining));
+        self.withheld.insert(from, self.removed_leases(remaining));
         if !self.has_withheld() {
-            return Step::Wait;
+            return AttemptStep::Wait;
         }
-        match Self::running(&self.withheld) {
-            Some((members, longest)) => Step::Leased(members, longest),
+        match Self::running_leases(&self.withheld) {
+            Some((members, longest)) => AttemptStep::Leased(members, longest),
             // Once sealed it would never sync, and end as an abandoned seal.
-            None if !self.would_go_on(&self.wish) => Step::Wait,
-            None => Step::Seal,
+            None if !self.would_go_on(&self.own_proposal) => AttemptStep::Wait,
+            None => AttemptStep::Seal,
         }
     }
 
@@ -161,16 +161,17 @@ impl Attempt {
         self.phase = Phase::Withholding;
     }
 
-    pub(super) fn leased(&mut self, from: ReplicaId, remaining: Vec<Remaining>) -> Step {
+    pub(super) fn leased(&mut self, from: ReplicaId, remaining: Vec<Remaining>) -> AttemptStep {
         if self.phase != Phase::Sealing || !self.base.is_voter(from) {
-            return Step::Wait;
+            return AttemptStep::Wait;
         }
-        self.leased.insert(from, self.of_the_removed(remaining));
+        self.leased.insert(from, self.removed_leases(remaining));
         let others = self.base.voters().iter().copied().filter(|id| !self.leased.contains_key(id));
         if self.base.is_quorum(&others.collect(), self.canary) {
-            return Step::Wait;
+            return AttemptStep::Wait;
         }
-        self.still_leased().map_or(Step::Wait, |(members, longest)| Step::Leased(members, longest))
+        self.still_leased()
+            .map_or(AttemptStep::Wait, |(members, longest)| AttemptStep::Leased(members, longest))
     }
 
     /// Whose removal is left to a later batch while the leases of `leased` run: theirs; but all
@@ -213,7 +214,7 @@ impl Attempt {
 
     /// Members to be removed whose leases ran when their grantors were asked, and the longest.
     pub(super) fn still_held(&self) -> Option<(BTreeSet<ReplicaId>, Duration)> {
-        Self::running(&self.withheld)
+        Self::running_leases(&self.withheld)
     }
 
     /// Members whose removal is wanted, in this batch or later.
@@ -241,30 +242,34 @@ impl Attempt {
 
     /// Members to be removed whose leases made a voter refuse the Seal.
     pub(super) fn still_leased(&self) -> Option<(BTreeSet<ReplicaId>, Duration)> {
-        Self::running(&self.leased)
+        Self::running_leases(&self.leased)
     }
 
-    pub(super) fn sealed(&mut self, from: ReplicaId, accepted: Option<AcceptedProposal>) -> Step {
+    pub(super) fn sealed(
+        &mut self,
+        from: ReplicaId,
+        accepted: Option<AcceptedProposal>,
+    ) -> AttemptStep {
         if self.phase < Phase::Sealing || !self.base.is_voter(from) {
-            return Step::Wait;
+            return AttemptStep::Wait;
         }
         self.leased.remove(&from);
         self.sealed.entry(from).or_insert(accepted);
         if self.phase != Phase::Sealing || !self.base.is_quorum(&self.sealed_set(), self.canary) {
-            return Step::Wait;
+            return AttemptStep::Wait;
         }
         let accepted = self.accepted_before();
         self.adopted = accepted.is_some();
-        let chosen = accepted.unwrap_or_else(|| self.wish.clone());
+        let chosen = accepted.unwrap_or_else(|| self.own_proposal.clone());
         self.confirmed.retain(|id| chosen.is_voter(*id));
         self.chosen = Some(chosen);
         self.phase = Phase::Syncing;
-        Step::Sync
+        AttemptStep::Sync
     }
 
     /// The accepted proposal of the highest ballot among the answers. Asked once per ballot: a
     /// second choice would be a second proposal of one ballot.
-    fn accepted_before(&self) -> Option<Shared> {
+    fn accepted_before(&self) -> Option<SharedEpoch> {
         let accepted = self.sealed.values().flatten();
         let best = if self.canary.has(Bug::AdoptLowestBallot) {
             accepted.min_by_key(|(ballot, _)| *ballot)
@@ -275,8 +280,8 @@ impl Attempt {
     }
 
     /// A voter confirms that it is synced for the epoch to come. `None`: no news.
-    pub(super) fn confirmed(&mut self, from: ReplicaId) -> Option<Step> {
-        let chosen = self.chosen.as_ref().unwrap_or(&self.wish);
+    pub(super) fn confirmed(&mut self, from: ReplicaId) -> Option<AttemptStep> {
+        let chosen = self.chosen.as_ref().unwrap_or(&self.own_proposal);
         if !(chosen.is_voter(from) || self.chosen.is_none() && self.base.is_voter(from))
             || !self.confirmed.insert(from)
         {
@@ -287,29 +292,29 @@ impl Attempt {
     }
 
     /// Whether it is time for Accept; moves on if it is.
-    pub(super) fn may_accept(&mut self) -> Step {
+    pub(super) fn may_accept(&mut self) -> AttemptStep {
         let Some(chosen) = self.chosen.as_ref().filter(|_| self.phase == Phase::Syncing) else {
-            return Step::Wait;
+            return AttemptStep::Wait;
         };
         let synced = chosen.is_quorum(&self.confirmed, self.canary)
             || self.canary.has(Bug::AcceptBeforeSync);
         if !synced || !self.probe_over {
-            return Step::Wait;
+            return AttemptStep::Wait;
         }
         self.phase = Phase::Accepting;
-        Step::Accept
+        AttemptStep::Accept
     }
 
-    pub(super) fn accepted(&mut self, from: ReplicaId) -> Step {
+    pub(super) fn accepted(&mut self, from: ReplicaId) -> AttemptStep {
         if self.phase != Phase::Accepting || !self.base.is_voter(from) {
-            return Step::Wait;
+            return AttemptStep::Wait;
         }
         self.accepted.insert(from);
         match &self.chosen {
             Some(chosen) if self.base.is_quorum(&self.accepted, self.canary) => {
-                Step::Decided(chosen.clone())
+                AttemptStep::Decided(chosen.clone())
             }
-            _ => Step::Wait,
+            _ => AttemptStep::Wait,
         }
     }
 
@@ -336,7 +341,7 @@ impl Attempt {
         let (epoch, ballot) = (self.base.id(), self.ballot);
         match (self.phase, &self.chosen) {
             (Phase::Withholding | Phase::Waiting, _) => {
-                let removed = self.base.removed_by(&self.wish);
+                let removed = self.base.removed_by(&self.own_proposal);
                 Some(EpochMessage::Withhold { epoch, ballot, removed })
             }
             (Phase::Sealing, _) => Some(self.seal()),
@@ -355,7 +360,7 @@ impl Attempt {
 
     pub(super) fn seal(&self) -> EpochMessage {
         let (epoch, ballot) = (self.base.id(), self.ballot);
-        EpochMessage::Seal { epoch, ballot, proposal: self.wish.clone() }
+        EpochMessage::Seal { epoch, ballot, proposal: self.own_proposal.clone() }
     }
 
     /// Voters that should be told of the Seal (again): all that have not answered, and everybody
@@ -373,8 +378,8 @@ impl Attempt {
 
     /// What was asked for: a peer may list anybody, any number of times, and no lease runs for
     /// longer than it was granted for.
-    fn of_the_removed(&self, remaining: Vec<Remaining>) -> BTreeMap<ReplicaId, Duration> {
-        let removed = self.base.removed_by(&self.wish);
+    fn removed_leases(&self, remaining: Vec<Remaining>) -> BTreeMap<ReplicaId, Duration> {
+        let removed = self.base.removed_by(&self.own_proposal);
         let running = remaining.into_iter().filter(|(_, left)| !left.is_zero());
         let longest = self.base.lease().duration;
         let running = running.map(|(id, left)| (id, left.min(longest)));
@@ -382,7 +387,7 @@ impl Attempt {
     }
 
     /// Of the members to be removed, those with a running lease in these answers, and the longest.
-    fn running(
+    fn running_leases(
         answers: &BTreeMap<ReplicaId, BTreeMap<ReplicaId, Duration>>,
     ) -> Option<(BTreeSet<ReplicaId>, Duration)> {
         let longest = answers.values().flat_map(|leases| leases.values()).max()?;
@@ -397,7 +402,7 @@ pub(super) struct Goal {
     pub(super) origin: Origin,
     pub(super) change: Change,
     pub(super) deferred: BTreeSet<ReplicaId>, // ≤ members
-    /// Who has confirmed its sync in earlier ballots: stays good; ≤ voters of base and wish.
+    /// Who has confirmed its sync in earlier ballots: stays good; ≤ voters of base and own_proposal.
     pub(super) confirmed: BTreeSet<ReplicaId>,
 }
 

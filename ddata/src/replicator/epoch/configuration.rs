@@ -754,7 +754,7 @@ const fn is_none(cluster: &u64) -> bool {
 }
 
 /// A decoded or newly proposed configuration, shared by all messages that carry it.
-pub(super) type Shared = Arc<Epoch>;
+pub(super) type SharedEpoch = Arc<Epoch>;
 
 fn distinct(ids: &[ReplicaId]) -> Result<BTreeSet<ReplicaId>, InvalidEpoch> {
     let mut seen = BTreeSet::new();

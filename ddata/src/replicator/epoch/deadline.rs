@@ -12,7 +12,7 @@ pub(super) enum Deadline {
     /// The leases of those to be removed are over.
     Leases,
     /// Who is believed dead has had its time to answer.
-    Probe,
+    RemovalProbe,
     /// The source of a state pull has had its time.
     Source,
     /// A voter of the next configuration has heard nothing of its decision.
@@ -20,7 +20,7 @@ pub(super) enum Deadline {
     /// A configuration of a doubted sender has had its time to be confirmed by a member.
     Doubt,
     /// The voters have had their time to answer a probe, or its outcome is too old.
-    Hint,
+    HintProbe,
 }
 
 /// Every kind, in the order in which those that are due at once are taken.
@@ -28,11 +28,11 @@ const KINDS: [Deadline; 8] = [
     Deadline::Patience,
     Deadline::Resend,
     Deadline::Leases,
-    Deadline::Probe,
+    Deadline::RemovalProbe,
     Deadline::Source,
     Deadline::Ask,
     Deadline::Doubt,
-    Deadline::Hint,
+    Deadline::HintProbe,
 ];
 
 #[derive(Clone, Debug, Default)]

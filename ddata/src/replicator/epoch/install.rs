@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::attempt::Origin;
-use super::configuration::Shared;
+use super::configuration::SharedEpoch;
 use super::{AcceptorState, Consents};
-use super::{Deadline, Epoch, EpochId, EpochMessage, EpochOutput, Epochs, Out, Outcome, Standing};
+use super::{Deadline, Epoch, EpochId, EpochMessage, EpochOutput, Epochs, Out, Outcome, Role};
 use crate::clock::Now;
 use crate::id::ReplicaId;
 
 impl Epochs {
-    pub(super) fn found(&mut self, now: Now, epoch: Shared, out: &mut Out) {
+    pub(super) fn found(&mut self, now: Now, epoch: SharedEpoch, out: &mut Out) {
         assert!(self.may_found(&epoch), "a cluster is founded once, by a node that knows of none");
         self.state.install(epoch);
         self.state.synced = true;
@@ -44,7 +44,7 @@ impl Epochs {
         let before = self.current();
         let Ok(forced) = before.forced(self.me, kept, now.wall.as_millis()) else { return };
         self.stats.forced += 1;
-        self.install(Shared::new(forced));
+        self.install(SharedEpoch::new(forced));
         self.state.synced = true;
         self.installed_anew(now, None, out);
         let install = EpochMessage::Install { epoch: self.current() };
@@ -59,7 +59,7 @@ impl Epochs {
         assert!(self.state == AcceptorState::default(), "restoring comes first");
         let Some(epoch) = state.installed.clone() else { return };
         self.state = state;
-        self.standing = self.standing_in(&epoch);
+        self.role = self.role_in(&epoch);
         out.push(EpochOutput::Installed(epoch));
         if !self.is_member() {
             return;
@@ -77,7 +77,7 @@ impl Epochs {
     }
 
     /// Replaces what is installed; the caller has checked it and tells the parent.
-    fn install(&mut self, epoch: Shared) {
+    fn install(&mut self, epoch: SharedEpoch) {
         if let Some(before) = self.state.installed.clone() {
             if epoch.is_forced_after(&before) {
                 self.unforced = Some(before.clone());
@@ -94,7 +94,7 @@ impl Epochs {
         &mut self,
         now: Now,
         from: Option<ReplicaId>,
-        epoch: Shared,
+        epoch: SharedEpoch,
         out: &mut Out,
     ) {
         match self.state.installed.as_ref().map(|mine| (mine.id().cmp(&epoch.id()), mine)) {
@@ -124,10 +124,7 @@ impl Epochs {
     /// or refuse whoever forced it, or be kept and not have heard of it: nobody but this node can tell them.
     fn pass_on(&mut self, before: &Epoch, from: Option<ReplicaId>, out: &mut Out) {
         let epoch = self.current();
-        if self.standing == Standing::Member
-            && !epoch.is_member(self.me)
-            && epoch.is_forced_after(before)
-        {
+        if self.role == Role::Member && !epoch.is_member(self.me) && epoch.is_forced_after(before) {
             let install = EpochMessage::Install { epoch };
             let me = self.me;
             let knows = |id: &ReplicaId| *id == me || Some(*id) == from;
@@ -162,16 +159,17 @@ impl Epochs {
     /// Ends everything that belonged to the epoch before.
     fn installed_anew(&mut self, now: Now, from: Option<ReplicaId>, out: &mut Out) {
         let epoch = self.current();
-        let was = self.standing;
-        self.standing = self.standing_in(&epoch);
+        let was = self.role;
+        self.role = self.role_in(&epoch);
         self.stopped = false;
         (self.attempts, self.given_back) = (0, 0);
         self.consents = Consents::default();
         self.installs.reset();
         self.asks.reset();
         self.settle_doubt();
-        self.end_probe();
-        for kind in [Deadline::Patience, Deadline::Resend, Deadline::Leases, Deadline::Probe] {
+        self.cancel_hint_probe();
+        for kind in [Deadline::Patience, Deadline::Resend, Deadline::Leases, Deadline::RemovalProbe]
+        {
             self.deadlines.clear(kind);
         }
         self.stats.installed += 1;
@@ -179,7 +177,7 @@ impl Epochs {
         out.push(EpochOutput::Installed(epoch.clone()));
         self.report(&epoch, out);
         self.keep_syncing_only_for(epoch.id(), out);
-        if self.is_excluded() && was != Standing::Excluded {
+        if self.is_excluded() && was != Role::Excluded {
             out.push(EpochOutput::Excluded(epoch.id()));
         } else if self.is_member() && self.state.synced {
             out.push(EpochOutput::Synced(epoch.id()));
@@ -190,11 +188,11 @@ impl Epochs {
     }
 
     /// Tells the parent what became of its proposal.
-    fn report(&mut self, epoch: &Shared, out: &mut Out) {
+    fn report(&mut self, epoch: &SharedEpoch, out: &mut Out) {
         let Some(attempt) = self.attempt.take().filter(|a| a.origin == Origin::Asked) else {
             return;
         };
-        out.push(EpochOutput::Outcome(if attempt.wish == *epoch {
+        out.push(EpochOutput::Outcome(if attempt.own_proposal == *epoch {
             let deferred = attempt.deferred.into_iter().collect();
             Outcome::Decided { epoch: epoch.id(), deferred }
         } else {
@@ -204,13 +202,13 @@ impl Epochs {
 
     /// A member that is in no newer configuration, or was in one that this node slept through, is
     /// out for good: a removed incarnation never returns, whatever a later configuration says.
-    fn standing_in(&self, epoch: &Shared) -> Standing {
+    fn role_in(&self, epoch: &SharedEpoch) -> Role {
         let has_me = epoch.is_member(self.me);
-        match self.standing {
-            Standing::Excluded => Standing::Excluded,
-            _ if has_me => Standing::Member,
-            Standing::Joining if !epoch.left().contains(&self.me) => Standing::Joining,
-            Standing::Joining | Standing::Member => Standing::Excluded,
+        match self.role {
+            Role::Excluded => Role::Excluded,
+            _ if has_me => Role::Member,
+            Role::Joining if !epoch.left().contains(&self.me) => Role::Joining,
+            Role::Joining | Role::Member => Role::Excluded,
         }
     }
 

@@ -57,10 +57,10 @@ pub use self::port::{
 pub use self::senders::Declined;
 
 use self::attempt::{Attempt, Phase};
-use self::configuration::Shared;
+use self::configuration::SharedEpoch;
 use self::deadline::{Deadline, Deadlines};
 use self::pace::Pace;
-use self::senders::{Doubted, Known, Probe};
+use self::senders::{Doubted, HintProbe, LetInNodes};
 use self::sync::Syncing;
 use self::vote::Consents;
 use crate::bug::{Bug, Canary};
@@ -77,7 +77,7 @@ const PATIENCE_DOUBLINGS_UNSEALED: u32 = 3;
 
 /// Whether this incarnation counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum Role {
     /// In no configuration yet.
     Joining,
     /// In the newest one that it knows.
@@ -94,17 +94,17 @@ pub struct Epochs {
     canary: Canary,
     rng: SmallRng,
     state: AcceptorState,
-    standing: Standing,
+    role: Role,
     /// The configuration that the installed one directly follows, if it was installed here.
-    former: Option<Shared>,
+    former: Option<SharedEpoch>,
     /// What was installed here before this generation began by force.
-    unforced: Option<Shared>,
-    known: Known,
+    unforced: Option<SharedEpoch>,
+    known: LetInNodes,
     /// What members of the installed configuration last proposed to follow it.
-    proposed: Option<Shared>,
+    proposed: Option<SharedEpoch>,
     /// Refused because of its sender, and not reported yet.
     doubted: Option<Doubted>,
-    probe: Option<Probe>,
+    hint_probe: Option<HintProbe>,
     /// `StopServing` was said in this epoch.
     stopped: bool,
     attempt: Option<Attempt>,
@@ -138,13 +138,13 @@ impl Epochs {
             canary,
             rng: SmallRng::seed_from_u64(seed),
             state: AcceptorState::default(),
-            standing: Standing::Joining,
+            role: Role::Joining,
             former: None,
             unforced: None,
-            known: Known::new(),
+            known: LetInNodes::new(),
             proposed: None,
             doubted: None,
-            probe: None,
+            hint_probe: None,
             stopped: false,
             attempt: None,
             attempts: 0,
@@ -198,7 +198,7 @@ impl Epochs {
     /// Whether the installed configuration has this node, and it was never without it.
     #[must_use]
     pub fn is_member(&self) -> bool {
-        self.standing == Standing::Member
+        self.role == Role::Member
     }
 
     /// Whether this node's answers count in quorums.
@@ -210,14 +210,14 @@ impl Epochs {
     /// Whether this incarnation was removed. It never comes back: restart the node.
     #[must_use]
     pub fn is_excluded(&self) -> bool {
-        self.standing == Standing::Excluded
+        self.role == Role::Excluded
     }
 
     /// Whether `id` may read the snapshot that this replica froze: it is a member of the installed
     /// configuration or of one that a member has proposed to follow it.
     #[must_use]
     pub fn may_sync(&self, id: ReplicaId) -> bool {
-        let is_in = |epoch: Option<&Shared>| epoch.is_some_and(|it| it.is_member(id));
+        let is_in = |epoch: Option<&SharedEpoch>| epoch.is_some_and(|it| it.is_member(id));
         is_in(self.state.installed.as_ref()) || is_in(self.proposed.as_ref())
     }
 
@@ -251,8 +251,8 @@ impl Epochs {
     #[cfg(feature = "canaries")]
     #[must_use]
     pub fn essence(&self) -> String {
-        let who = (self.standing, self.stopped, self.attempts, self.source);
-        let senders = (&self.former, &self.unforced, &self.proposed, &self.known, &self.probe);
+        let who = (self.role, self.stopped, self.attempts, self.source);
+        let senders = (&self.former, &self.unforced, &self.proposed, &self.known, &self.hint_probe);
         format!("{:?}", (&self.state, who, &self.attempt, &self.consents, &self.syncing, senders))
     }
 
@@ -261,12 +261,12 @@ impl Epochs {
             match due {
                 Deadline::Patience => self.lose_patience(now, out),
                 Deadline::Resend => self.resend(now, out),
-                Deadline::Leases => self.leases_are_over(now, out),
-                Deadline::Probe => self.probe_is_over(now, out),
+                Deadline::Leases => self.leases_expired(now, out),
+                Deadline::RemovalProbe => self.removal_probe_ended(now, out),
                 Deadline::Source => self.next_source(now, out),
                 Deadline::Ask => self.ask_somebody(now, out),
                 Deadline::Doubt => self.report_doubt(out),
-                Deadline::Hint => self.probe_ends(now, out),
+                Deadline::HintProbe => self.hint_probe_ended(now, out),
             }
         }
     }
@@ -277,15 +277,15 @@ impl Epochs {
             M::Install { epoch } => self.learn(now, Some(from), epoch, out),
             M::Ask { installed } => self.peer_epoch(now, from, installed, out),
             M::Sync { base, ballot, proposal, sealed } => {
-                self.on_sync(now, from, sync::Order { base, ballot, proposal, sealed }, out);
+                self.on_sync(now, from, sync::SyncRequest { base, ballot, proposal, sealed }, out);
             }
             M::Ping { epoch, ballot } => {
                 self.peer_epoch(now, from, Some(epoch), out);
                 self.send(from, M::Pong { epoch, ballot }, out);
             }
-            M::Pong { epoch, ballot } if ballot == self.probe_name() => {
+            M::Pong { epoch, ballot } if ballot == self.hint_ballot() => {
                 if self.id() == Some(epoch) {
-                    self.probe_answered(from);
+                    self.hint_probe_answered(from);
                 }
             }
             M::Withhold { epoch, ballot, removed } => {
@@ -295,12 +295,17 @@ impl Epochs {
             }
             M::Seal { epoch, ballot, proposal } => {
                 if let Some(current) = self.voting(now, from, epoch, ballot, out) {
-                    self.on_seal(now, &current, vote::Asked { from, ballot, proposal }, out);
+                    self.on_seal(now, &current, vote::VoteRequest { from, ballot, proposal }, out);
                 }
             }
             M::Accept { epoch, ballot, proposal } => {
                 if let Some(current) = self.voting(now, from, epoch, ballot, out) {
-                    self.on_accept(now, &current, &vote::Asked { from, ballot, proposal }, out);
+                    self.on_accept(
+                        now,
+                        &current,
+                        &vote::VoteRequest { from, ballot, proposal },
+                        out,
+                    );
                 }
             }
             M::Synced { epoch } if self.same_epoch(now, from, epoch, out) => {
@@ -403,7 +408,7 @@ impl Epochs {
         self.rng.random_range(0..len)
     }
 
-    fn current(&self) -> Shared {
+    fn current(&self) -> SharedEpoch {
         let installed = self.state.installed.as_ref();
         installed.expect("only with a configuration installed is anything voted on").clone()
     }

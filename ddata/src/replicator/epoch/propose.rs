@@ -1,10 +1,10 @@
-//! The proposer's side: one attempt at a time, from the wish to the decision (rules E2 and E4).
+//! The proposer's side: one attempt at a time, from the change to the decision (rules E2 and E4).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::attempt::{Attempt, Goal, Origin, Phase, Step};
-use super::configuration::{Ballot, Change, Shared};
+use super::attempt::{Attempt, AttemptStep, Goal, Origin, Phase};
+use super::configuration::{Ballot, Change, SharedEpoch};
 use super::message::{AcceptedProposal, EpochMessage, Refusal, Remaining};
 use super::{Deadline, EpochOutput, Epochs, Out, Outcome, WhyRefused};
 use crate::bug::Bug;
@@ -12,7 +12,7 @@ use crate::clock::Now;
 use crate::id::ReplicaId;
 
 impl Epochs {
-    /// A wish of the parent. Before its own first Seal a second one joins the first's batch.
+    /// A change that the parent wants. Before its own first Seal a second one joins the first's batch.
     pub(super) fn propose(&mut self, now: Now, change: Change, out: &mut Out) {
         if !self.is_member() {
             return refuse(WhyRefused::NotAMember, out);
@@ -37,8 +37,8 @@ impl Epochs {
     /// Begins a ballot above all that this node has heard of.
     fn begin(&mut self, now: Now, goal: Goal, out: &mut Out) {
         let base = self.current();
-        let wish = match base.next(&goal.change) {
-            Ok(wish) => Shared::new(wish),
+        let own_proposal = match base.next(&goal.change) {
+            Ok(own_proposal) => SharedEpoch::new(own_proposal),
             Err(why) => {
                 self.restart_patience(now); // a seal may be under way
                 return refuse(WhyRefused::Change(why), out);
@@ -52,9 +52,9 @@ impl Epochs {
         self.stats.attempts += 1;
         self.stats.abandoned += u64::from(goal.origin == Origin::Abandoned);
         let first = self.config.resend_first;
-        self.attempt = Some(Attempt::new(ballot, base, wish, goal, first, self.canary));
+        self.attempt = Some(Attempt::new(ballot, base, own_proposal, goal, first, self.canary));
         self.deadlines.clear(Deadline::Leases);
-        self.deadlines.clear(Deadline::Probe);
+        self.deadlines.clear(Deadline::RemovalProbe);
         self.restart_patience(now);
         self.enter(now, out);
     }
@@ -160,21 +160,21 @@ impl Epochs {
         }
     }
 
-    fn follow(&mut self, now: Now, step: Option<Step>, out: &mut Out) {
+    fn follow(&mut self, now: Now, step: Option<AttemptStep>, out: &mut Out) {
         match step {
-            None | Some(Step::Wait) => {}
-            Some(Step::Seal) => self.go_on_to(now, Phase::Sealing, out),
-            Some(Step::Leased(members, longest)) => {
+            None | Some(AttemptStep::Wait) => {}
+            Some(AttemptStep::Seal) => self.go_on_to(now, Phase::Sealing, out),
+            Some(AttemptStep::Leased(members, longest)) => {
                 self.leases_run(now, &members, longest, Patience::Left, out);
             }
-            Some(Step::Sync) => {
-                self.probe(now);
+            Some(AttemptStep::Sync) => {
+                self.probe_lost_members(now);
                 self.enter(now, out);
                 let step = self.attempt.as_mut().map(Attempt::may_accept);
                 self.follow(now, step, out);
             }
-            Some(Step::Accept) => self.enter(now, out),
-            Some(Step::Decided(chosen)) => self.decided(now, &chosen, out),
+            Some(AttemptStep::Accept) => self.enter(now, out),
+            Some(AttemptStep::Decided(chosen)) => self.decided(now, &chosen, out),
         }
     }
 
@@ -217,7 +217,7 @@ impl Epochs {
         }
     }
 
-    pub(super) fn leases_are_over(&mut self, now: Now, out: &mut Out) {
+    pub(super) fn leases_expired(&mut self, now: Now, out: &mut Out) {
         if let Some(attempt) = self.attempt.as_mut().filter(|a| a.phase == Phase::Waiting) {
             attempt.withhold_again();
             self.restart_patience(now);
@@ -227,24 +227,24 @@ impl Epochs {
 
     /// Asks who is believed dead once more, before a proposal that nobody can withdraw. What was
     /// adopted may be decided already: nobody is asked.
-    fn probe(&mut self, now: Now) {
+    fn probe_lost_members(&mut self, now: Now) {
         let Some(attempt) = self.attempt.as_mut().filter(|a| a.chose_own()) else { return };
         let lost = attempt.change.lost.iter().copied();
         attempt.probing = lost.filter(|id| attempt.base.is_member(*id)).collect();
         if !attempt.probing.is_empty() {
             attempt.probe_over = false;
-            self.deadlines.set(Deadline::Probe, now.mono + self.config.probe_wait);
+            self.deadlines.set(Deadline::RemovalProbe, now.mono + self.config.probe_wait);
         }
     }
 
-    pub(super) fn probe_is_over(&mut self, now: Now, out: &mut Out) {
+    pub(super) fn removal_probe_ended(&mut self, now: Now, out: &mut Out) {
         let Some(attempt) = &mut self.attempt else { return };
         attempt.probe_over = true;
         let step = attempt.may_accept();
         self.follow(now, Some(step), out);
     }
 
-    fn decided(&mut self, now: Now, chosen: &Shared, out: &mut Out) {
+    fn decided(&mut self, now: Now, chosen: &SharedEpoch, out: &mut Out) {
         self.stats.decided += 1;
         let base = self.current();
         let everybody: BTreeSet<_> = base.members().iter().chain(chosen.members()).collect();
@@ -316,7 +316,7 @@ impl Epochs {
         self.give_back(out);
     }
 
-    /// The parent may know better by now who is gone, and is to wish anew. Whoever was named for
+    /// The parent may know better by now who is gone, and proposes anew. Whoever was named for
     /// removal is granted leases again, if it is not named any more.
     fn give_back(&mut self, out: &mut Out) {
         self.given_back = self.given_back.saturating_add(1);

@@ -41,8 +41,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::configuration::{EpochId, GENERATION_AHEAD_MAX, JUMP_MAX, Shared};
-use super::{Ballot, Deadline, Epoch, EpochMessage, EpochOutput, Epochs, Out, Standing};
+use super::configuration::{EpochId, GENERATION_AHEAD_MAX, JUMP_MAX, SharedEpoch};
+use super::{Ballot, Deadline, Epoch, EpochMessage, EpochOutput, Epochs, Out, Role};
 use crate::bug::Bug;
 use crate::clock::Now;
 use crate::id::ReplicaId;
@@ -78,7 +78,7 @@ pub(super) const ALONE_FOR: Duration = Duration::from_secs(1);
 
 /// A probe of the installed configuration's voters, because a let-in node has a newer one.
 #[derive(Clone, Debug)]
-pub(super) struct Probe {
+pub(super) struct HintProbe {
     /// The node that gave the last hint.
     hinted_by: ReplicaId,
     answered: BTreeSet<ReplicaId>, // ≤ voters
@@ -94,10 +94,10 @@ pub(super) struct Doubted {
 }
 
 /// Nodes that membership has let in, and whether it reaches them.
-pub(super) type Known = BTreeMap<ReplicaId, bool>; // ≤ members of the gossip
+pub(super) type LetInNodes = BTreeMap<ReplicaId, bool>; // ≤ members of the gossip
 
 impl Epochs {
-    pub(super) fn known(&mut self, known: Known) {
+    pub(super) fn known(&mut self, known: LetInNodes) {
         self.known = known;
     }
 
@@ -105,14 +105,13 @@ impl Epochs {
     pub(super) fn believes(&self, from: ReplicaId) -> bool {
         let is_let_in = || self.known.contains_key(&from);
         let Some(installed) = &self.state.installed else { return is_let_in() };
-        let is_in = |epoch: Option<&Shared>| epoch.is_some_and(|it| it.is_member(from));
+        let is_in = |epoch: Option<&SharedEpoch>| epoch.is_some_and(|it| it.is_member(from));
         let is_vouched_for = installed.is_member(from)
             || is_in(self.former.as_ref())
             || is_in(self.unforced.as_ref())
             || is_in(self.proposed.as_ref());
-        let is_alone = || self.probe.as_ref().is_some_and(|probe| probe.is_alone);
-        let has_no_say =
-            || self.standing == Standing::Joining || is_alone() || self.is_cut_off(installed);
+        let is_alone = || self.hint_probe.as_ref().is_some_and(|probe| probe.is_alone);
+        let has_no_say = || self.role == Role::Joining || is_alone() || self.is_cut_off(installed);
         is_vouched_for || (is_let_in() && has_no_say())
     }
 
@@ -174,47 +173,49 @@ impl Epochs {
         if !self.known.contains_key(&from) {
             return;
         }
-        if let Some(probe) = &mut self.probe {
+        if let Some(probe) = &mut self.hint_probe {
             probe.hinted_by = from;
             return;
         }
         let answered = BTreeSet::from([self.me]);
-        self.probe = Some(Probe { hinted_by: from, answered, is_alone: false });
-        self.deadlines.set(Deadline::Hint, now.mono + self.config.probe_wait);
-        let ping = EpochMessage::Ping { epoch: current.id(), ballot: self.probe_name() };
+        self.hint_probe = Some(HintProbe { hinted_by: from, answered, is_alone: false });
+        self.deadlines.set(Deadline::HintProbe, now.mono + self.config.probe_wait);
+        let ping = EpochMessage::Ping { epoch: current.id(), ballot: self.hint_ballot() };
         let others = current.voters().iter().copied().filter(|id| *id != self.me);
         self.send_all(others.collect::<Vec<_>>(), &ping, out);
     }
 
     /// Names a probe where an attempt's pings name its ballot, whose number is never 0.
-    pub(super) const fn probe_name(&self) -> Ballot {
+    pub(super) const fn hint_ballot(&self) -> Ballot {
         Ballot { number: 0, node: self.me }
     }
 
     /// A voter is there.
-    pub(super) fn probe_answered(&mut self, from: ReplicaId) {
-        let (Some(probe), Some(current)) = (&mut self.probe, &self.state.installed) else { return };
+    pub(super) fn hint_probe_answered(&mut self, from: ReplicaId) {
+        let (Some(probe), Some(current)) = (&mut self.hint_probe, &self.state.installed) else {
+            return;
+        };
         probe.answered.insert(from);
         probe.is_alone &= !current.is_quorum(&probe.answered, self.canary);
     }
 
     /// The voters have had their time to answer a probe; or this node has been alone for long enough.
-    pub(super) fn probe_ends(&mut self, now: Now, out: &mut Out) {
-        let Some(probe) = self.probe.take().filter(|probe| !probe.is_alone) else { return };
+    pub(super) fn hint_probe_ended(&mut self, now: Now, out: &mut Out) {
+        let Some(probe) = self.hint_probe.take().filter(|probe| !probe.is_alone) else { return };
         let current = self.current();
         if current.is_quorum(&probe.answered, self.canary) {
             return;
         }
         let (to, installed) = (probe.hinted_by, Some(current.id()));
-        self.probe = Some(Probe { is_alone: true, ..probe });
-        self.deadlines.set(Deadline::Hint, now.mono + ALONE_FOR);
+        self.hint_probe = Some(HintProbe { is_alone: true, ..probe });
+        self.deadlines.set(Deadline::HintProbe, now.mono + ALONE_FOR);
         self.send(to, EpochMessage::Ask { installed }, out);
     }
 
     /// Another configuration is installed: its voters are others.
-    pub(super) fn end_probe(&mut self) {
-        self.probe = None;
-        self.deadlines.clear(Deadline::Hint);
+    pub(super) fn cancel_hint_probe(&mut self) {
+        self.hint_probe = None;
+        self.deadlines.clear(Deadline::HintProbe);
     }
 
     fn declined(&self, now: Now, from: ReplicaId, epoch: &Epoch) -> Option<Declined> {

@@ -5,24 +5,24 @@
 
 use std::collections::BTreeSet;
 
-use super::configuration::{Ballot, EpochId, Shared};
-use super::{Deadline, EpochMessage, EpochOutput, Epochs, Out, Standing};
+use super::configuration::{Ballot, EpochId, SharedEpoch};
+use super::{Deadline, EpochMessage, EpochOutput, Epochs, Out, Role};
 use crate::bug::Bug;
 use crate::clock::Now;
 use crate::id::ReplicaId;
 
 /// A [`EpochMessage::Sync`].
-pub(super) struct Order {
-    pub(super) base: Shared,
+pub(super) struct SyncRequest {
+    pub(super) base: SharedEpoch,
     pub(super) ballot: Ballot,
-    pub(super) proposal: Shared,
+    pub(super) proposal: SharedEpoch,
     pub(super) sealed: Vec<ReplicaId>,
 }
 
 /// The snapshots of one sealed configuration that this node merges.
 #[derive(Clone, Debug)]
 pub(super) struct Syncing {
-    base: Shared,
+    base: SharedEpoch,
     merged: BTreeSet<ReplicaId>,  // ≤ voters of base
     ordered: BTreeSet<ReplicaId>, // ≤ voters of base
     tell: BTreeSet<ReplicaId>,    // proposers to confirm to; ≤ members of base
@@ -30,7 +30,7 @@ pub(super) struct Syncing {
 }
 
 impl Syncing {
-    fn new(base: Shared) -> Self {
+    fn new(base: SharedEpoch) -> Self {
         Self {
             base,
             merged: BTreeSet::new(),
@@ -42,8 +42,8 @@ impl Syncing {
 }
 
 impl Epochs {
-    pub(super) fn on_sync(&mut self, now: Now, from: ReplicaId, order: Order, out: &mut Out) {
-        let Order { base, ballot, proposal, sealed } = order;
+    pub(super) fn on_sync(&mut self, now: Now, from: ReplicaId, order: SyncRequest, out: &mut Out) {
+        let SyncRequest { base, ballot, proposal, sealed } = order;
         let fits = base.is_member(from) && self.is_ballot_of(ballot, from);
         let voters: BTreeSet<_> = sealed.iter().copied().filter(|id| base.is_voter(*id)).collect();
         if !fits || !base.is_quorum(&voters, self.canary) || !proposal.is_voter(self.me) {
@@ -55,7 +55,7 @@ impl Epochs {
             return;
         }
         self.learn(now, Some(from), base.clone(), out);
-        if self.state.installed.as_ref() != Some(&base) || self.standing == Standing::Excluded {
+        if self.state.installed.as_ref() != Some(&base) || self.role == Role::Excluded {
             return;
         }
         self.proposed = Some(proposal.clone());
@@ -168,7 +168,7 @@ impl Epochs {
         }
     }
 
-    fn syncing_for(&mut self, base: &Shared) -> &mut Syncing {
+    fn syncing_for(&mut self, base: &SharedEpoch) -> &mut Syncing {
         self.syncing.take_if(|syncing| syncing.base.id() != base.id());
         self.syncing.get_or_insert_with(|| Syncing::new(base.clone()))
     }

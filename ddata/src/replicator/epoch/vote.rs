@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::acceptor::Promised;
-use super::configuration::{Ballot, EpochId, Shared};
+use super::configuration::{Ballot, EpochId, SharedEpoch};
 use super::message::{EpochMessage, Refusal, Remaining};
 use super::{Consenting, EpochOutput, Epochs, Out};
 use crate::bug::Bug;
@@ -16,28 +16,28 @@ const CONSENTS_MAX: usize = 64;
 
 /// A Seal or an Accept.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct VoteRequest {
     pub(super) from: ReplicaId,
     pub(super) ballot: Ballot,
-    pub(super) proposal: Shared,
+    pub(super) proposal: SharedEpoch,
 }
 
 /// What the lease machine was asked, and for whom.
 #[derive(Clone, Debug)]
-enum Waiting {
-    Withhold(Withholding),
-    Seal(Asked),
+enum ConsentQuery {
+    Withhold(WithholdRequest),
+    Seal(VoteRequest),
 }
 
 /// A Withhold.
 #[derive(Clone, Debug)]
-struct Withholding {
+struct WithholdRequest {
     from: ReplicaId,
     ballot: Ballot,
     removed: Vec<ReplicaId>, // ≤ members
 }
 
-impl Waiting {
+impl ConsentQuery {
     const fn key(&self) -> (ReplicaId, Consenting) {
         match self {
             Self::Withhold(asked) => (asked.from, Consenting::Withhold),
@@ -49,9 +49,9 @@ impl Waiting {
 /// Questions under way, of the installed epoch. One per peer and kind: a newer one replaces it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Consents {
-    waiting: BTreeMap<u64, Waiting>, // ≤ CONSENTS_MAX
+    waiting: BTreeMap<u64, ConsentQuery>, // ≤ CONSENTS_MAX
     /// The last Withhold of each peer, if it was answered with leases that still run.
-    leased: BTreeMap<ReplicaId, Withholding>, // ≤ members
+    leased: BTreeMap<ReplicaId, WithholdRequest>, // ≤ members
 }
 
 impl Epochs {
@@ -64,7 +64,7 @@ impl Epochs {
         epoch: EpochId,
         ballot: Ballot,
         out: &mut Out,
-    ) -> Option<Shared> {
+    ) -> Option<SharedEpoch> {
         if !self.same_epoch(now, from, epoch, out) {
             return None;
         }
@@ -83,7 +83,7 @@ impl Epochs {
 
     pub(super) fn on_withhold(
         &mut self,
-        current: &Shared,
+        current: &SharedEpoch,
         from: ReplicaId,
         ballot: Ballot,
         removed: Vec<ReplicaId>,
@@ -95,11 +95,20 @@ impl Epochs {
         if removed.is_empty() {
             self.stats.nonsense += 1;
         } else {
-            self.ask_consent(Waiting::Withhold(Withholding { from, ballot, removed }), out);
+            self.ask_consent(
+                ConsentQuery::Withhold(WithholdRequest { from, ballot, removed }),
+                out,
+            );
         }
     }
 
-    pub(super) fn on_seal(&mut self, now: Now, current: &Shared, asked: Asked, out: &mut Out) {
+    pub(super) fn on_seal(
+        &mut self,
+        now: Now,
+        current: &SharedEpoch,
+        asked: VoteRequest,
+        out: &mut Out,
+    ) {
         if !self.fits(current, &asked) || self.refuses(&asked, out) {
             return;
         }
@@ -109,24 +118,24 @@ impl Epochs {
         if removes_nobody || self.state.weigh(asked.ballot) == Promised::Again {
             self.seal(now, &asked, out);
         } else {
-            self.ask_consent(Waiting::Seal(asked), out);
+            self.ask_consent(ConsentQuery::Seal(asked), out);
         }
     }
 
-    fn fits(&mut self, current: &Shared, asked: &Asked) -> bool {
+    fn fits(&mut self, current: &SharedEpoch, asked: &VoteRequest) -> bool {
         let fits = current.admits(&asked.proposal).is_ok();
         self.stats.unfit += u64::from(!fits);
         fits
     }
 
     /// Whether a higher promise stands; then the proposer is told.
-    fn refuses(&mut self, asked: &Asked, out: &mut Out) -> bool {
+    fn refuses(&mut self, asked: &VoteRequest, out: &mut Out) -> bool {
         let Promised::Not(promise) = self.state.weigh(asked.ballot) else { return false };
         self.refuse(asked, Refusal::Promised(promise), out);
         true
     }
 
-    fn refuse(&mut self, asked: &Asked, why: Refusal, out: &mut Out) {
+    fn refuse(&mut self, asked: &VoteRequest, why: Refusal, out: &mut Out) {
         self.stats.refused += 1;
         let (epoch, ballot) = (self.current().id(), asked.ballot);
         self.send(asked.from, EpochMessage::Refused { epoch, ballot, why }, out);
@@ -134,7 +143,7 @@ impl Epochs {
 
     /// E1: promise, freeze at the first time with the last ack in the snapshot, name what was
     /// accepted.
-    fn seal(&mut self, now: Now, asked: &Asked, out: &mut Out) {
+    fn seal(&mut self, now: Now, asked: &VoteRequest, out: &mut Out) {
         let epoch = self.current().id();
         let promised = self.state.weigh(asked.ballot);
         if promised != Promised::Again {
@@ -146,11 +155,17 @@ impl Epochs {
         self.send(asked.from, answer, out);
     }
 
-    pub(super) fn on_accept(&mut self, now: Now, current: &Shared, asked: &Asked, out: &mut Out) {
+    pub(super) fn on_accept(
+        &mut self,
+        now: Now,
+        current: &SharedEpoch,
+        asked: &VoteRequest,
+        out: &mut Out,
+    ) {
         if !self.fits(current, asked) {
             return;
         }
-        let Asked { from, ballot, proposal } = asked.clone();
+        let VoteRequest { from, ballot, proposal } = asked.clone();
         let again = self.state.accepted.as_ref().is_some_and(|(last, _)| *last == ballot);
         match self.state.accept(ballot, proposal.clone(), self.canary) {
             Promised::Not(promise) => self.refuse(asked, Refusal::Promised(promise), out),
@@ -168,7 +183,13 @@ impl Epochs {
     }
 
     /// What a promise means beside the number: the seal, the own lease (L3), durability.
-    fn after_promise(&mut self, now: Now, promised: Promised, proposal: &Shared, out: &mut Out) {
+    fn after_promise(
+        &mut self,
+        now: Now,
+        promised: Promised,
+        proposal: &SharedEpoch,
+        out: &mut Out,
+    ) {
         if promised == Promised::First {
             out.push(EpochOutput::Freeze(self.current().id()));
             self.restart_patience(now);
@@ -184,11 +205,11 @@ impl Epochs {
         }
     }
 
-    fn ask_consent(&mut self, waiting: Waiting, out: &mut Out) {
+    fn ask_consent(&mut self, waiting: ConsentQuery, out: &mut Out) {
         let (key, why) = (waiting.key(), waiting.key().1);
         let removed = match &waiting {
-            Waiting::Withhold(asked) => asked.removed.clone(),
-            Waiting::Seal(asked) => self.current().removed_by(&asked.proposal),
+            ConsentQuery::Withhold(asked) => asked.removed.clone(),
+            ConsentQuery::Seal(asked) => self.current().removed_by(&asked.proposal),
         };
         let before = self.consents.waiting.len();
         self.consents.waiting.retain(|_, other| other.key() != key);
@@ -205,10 +226,10 @@ impl Epochs {
     /// Whoever was told that this one's lease runs is told how it is now, as if it had asked again: a
     /// node that leaves in order releases its lease while others propose to go on without it.
     pub(super) fn released(&mut self, id: ReplicaId, out: &mut Out) {
-        let names = |asked: &Withholding| asked.removed.contains(&id);
+        let names = |asked: &WithholdRequest| asked.removed.contains(&id);
         let told = self.consents.leased.values().filter(|asked| names(asked)).cloned();
         for asked in told.collect::<Vec<_>>() {
-            self.ask_consent(Waiting::Withhold(asked), out);
+            self.ask_consent(ConsentQuery::Withhold(asked), out);
         }
     }
 
@@ -222,8 +243,8 @@ impl Epochs {
         remaining.retain(|(_, left)| !left.is_zero());
         match self.consents.waiting.remove(&query) {
             None => {} // given up, or of an epoch that is over
-            Some(Waiting::Withhold(asked)) => {
-                let Withholding { from, ballot, .. } = asked;
+            Some(ConsentQuery::Withhold(asked)) => {
+                let WithholdRequest { from, ballot, .. } = asked;
                 if remaining.is_empty() {
                     self.consents.leased.remove(&from);
                 } else {
@@ -232,12 +253,12 @@ impl Epochs {
                 let epoch = self.current().id();
                 self.send(from, EpochMessage::Withheld { epoch, ballot, remaining }, out);
             }
-            Some(Waiting::Seal(asked)) if !remaining.is_empty() => {
+            Some(ConsentQuery::Seal(asked)) if !remaining.is_empty() => {
                 self.refuse(&asked, Refusal::Leased(remaining), out);
             }
             // Others may have asked meanwhile.
-            Some(Waiting::Seal(asked)) if self.refuses(&asked, out) => {}
-            Some(Waiting::Seal(asked)) => self.seal(now, &asked, out),
+            Some(ConsentQuery::Seal(asked)) if self.refuses(&asked, out) => {}
+            Some(ConsentQuery::Seal(asked)) => self.seal(now, &asked, out),
         }
     }
 }
