@@ -1,8 +1,9 @@
-//! What a voter has promised and accepted, and must remember: the acceptor of one epoch's
-//! decision, and its disk form.
+//! Paxos acceptor of one configuration: the promise and the accepted proposal, and their form on
+//! disk.
 //!
-//! Pure: knows ballots, never a timer, a peer or a lease. Source: Lamport, *Paxos Made Simple*
-//! (2001), phases 1b and 2b, with the sealed state as the promise's second meaning.
+//! Pure state without timers, peers or leases. Source: Lamport, *Paxos Made Simple* (2001), phases
+//! 1b and 2b. A promise also seals the replica
+//! (docs/protocol/configurations.md#seal-ends-acknowledgement).
 
 use std::sync::Arc;
 
@@ -12,43 +13,44 @@ use super::configuration::{Ballot, Epoch, EpochId};
 use super::message::AcceptedProposal;
 use crate::bug::{Bug, Canary};
 
-/// What must be durable before an answer that depends on it leaves the node.
+/// State that must be durable before an answer that depends on it leaves the node
+/// (docs/protocol/configurations.md#durable-votes).
 ///
-/// Promise and proposal belong to the installed epoch and start empty in the next. `synced` and
-/// `ready` hold only as long as the merged data does: whoever restarts without its data clears
-/// them (and its promise with them: it is a new incarnation).
+/// Promise and proposal belong to the installed configuration and are empty in the next one.
+/// `synced` and `ready` hold only as long as the merged data does: a process that restarts without
+/// its data must clear them. It must clear its promise too, because it is a new incarnation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AcceptorState {
     /// The installed configuration.
     #[serde(rename = "i")]
     pub installed: Option<Arc<Epoch>>,
-    /// The highest ballot number used or heard of in this epoch.
+    /// The highest ballot number used or heard of in this configuration.
     #[serde(rename = "n")]
     pub number: u64,
-    /// The promise; `Some` means sealed.
+    /// The highest promised ballot. `Some` means that the replica is sealed.
     #[serde(rename = "p")]
     pub promise: Option<Ballot>,
-    /// The proposal accepted last.
+    /// The proposal accepted last, with its ballot.
     #[serde(rename = "a")]
     pub accepted: Option<AcceptedProposal>,
-    /// Synced for the installed configuration.
+    /// The state here holds everything acknowledged before the installed configuration.
     #[serde(rename = "s")]
     pub synced: bool,
-    /// Synced for the one after it, whatever it will be.
+    /// The same for the configuration after the installed one, whichever it will be.
     #[serde(rename = "r")]
     pub ready: bool,
 }
 
-/// What came of asking for a promise.
+/// How a ballot compares with the promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Promised {
-    /// The first in this epoch: the replica is sealed from now on.
+    /// No ballot was promised in this configuration: promising it seals the replica.
     First,
-    /// A higher one than before.
+    /// It is above the promise.
     Raised,
-    /// This very ballot was promised before.
+    /// It is the promised ballot.
     Again,
-    /// A higher one stands.
+    /// It is below the promise, which is named.
     Not(Ballot),
 }
 
@@ -58,12 +60,12 @@ impl AcceptorState {
         self.installed.as_ref().map(|epoch| epoch.id())
     }
 
-    /// Whether this replica acks requests of the installed epoch no more.
+    /// Whether this replica has stopped acknowledging requests of the installed configuration.
     pub(super) const fn is_sealed(&self) -> bool {
         self.promise.is_some()
     }
 
-    /// What promising `ballot` would come to; changes nothing.
+    /// Compares `ballot` with the promise; changes nothing.
     pub(super) fn weigh(&self, ballot: Ballot) -> Promised {
         match self.promise {
             None => Promised::First,
@@ -73,14 +75,14 @@ impl AcceptorState {
         }
     }
 
-    /// Promises `ballot`, which `weigh` has not refused.
+    /// Promises `ballot`. `weigh` must not have returned [`Promised::Not`].
     pub(super) fn promise(&mut self, ballot: Ballot) {
         assert!(!matches!(self.weigh(ballot), Promised::Not(_)), "a promise never falls");
         self.promise = Some(ballot);
         self.hear(ballot);
     }
 
-    /// Accepts `proposal` in `ballot` and promises it, or names the promise against it.
+    /// Accepts `proposal` and promises `ballot`, unless a higher ballot is promised.
     pub(super) fn accept(
         &mut self,
         ballot: Ballot,
@@ -97,12 +99,14 @@ impl AcceptorState {
         if matches!(promised, Promised::Not(_)) { Promised::Again } else { promised }
     }
 
-    /// Remembers the number of a ballot that somebody used.
+    /// Raises `number` to the number of a ballot of any node.
     pub(super) fn hear(&mut self, ballot: Ballot) {
         self.number = self.number.max(ballot.number);
     }
 
-    /// Starts the next epoch: nothing promised, nothing accepted.
+    /// Installs a configuration with an empty voting state. It is synced only if this replica was
+    /// ready and the configuration directly follows: snapshots of one configuration cover nothing
+    /// later.
     pub(super) fn install(&mut self, epoch: Arc<Epoch>) {
         let follows = self.id().is_some_and(|id| id.next() == epoch.id());
         *self = Self {

@@ -1,8 +1,8 @@
-//! One ballot of this node's: what was asked, who has answered, what follows.
+//! One ballot of this node: the question of each phase, the answers, and the step that follows.
 //!
-//! Pure counting: answers go in, a [`AttemptStep`] comes out; [`propose`](super::propose) turns steps
-//! into messages. Source: Lamport, *Paxos Made Simple* (2001), phases 1a and 2a; sealing and
-//! syncing between them as in spec/reference/epochs.md §1.
+//! Pure counting: answers go in, an [`AttemptStep`] comes out; [`propose`](super::propose) turns
+//! steps into messages. Source: Lamport, *Paxos Made Simple* (2001), phases 1a and 2a; sealing and
+//! syncing between them are described in docs/protocol/configurations.md#the-proposer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,44 +13,44 @@ use crate::bug::{Bug, Canary};
 use crate::clock::Instant;
 use crate::id::ReplicaId;
 
-/// How far the ballot is.
+/// Phase of a ballot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
-    /// Asking how long the leases of those to be removed still run.
+    /// Asks voters how long their lease promises to the removed members run.
     Withholding,
-    /// Until those leases are over; an answer that lets the others go on is still welcome.
+    /// Waits until these leases have expired. A late answer may still allow a smaller batch.
     Waiting,
-    /// Collecting promises.
+    /// Collects promises.
     Sealing,
-    /// A quorum is sealed; the voters of what is to come sync.
+    /// A quorum of `base` is sealed; the voters of the chosen proposal sync.
     Syncing,
-    /// A quorum of them has synced; collecting acceptances.
+    /// A quorum of the chosen proposal is synced; collects acceptances.
     Accepting,
 }
 
-/// Who wants it.
+/// The reason for an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// The parent, who gets an outcome.
+    /// The parent proposed a change and expects an [`Outcome`](super::Outcome).
     Asked,
-    /// Nobody: a seal seemed abandoned.
+    /// A seal seemed abandoned.
     Abandoned,
 }
 
-/// What a new answer leads to.
+/// What follows from an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AttemptStep {
-    /// More answers are needed.
+    /// Wait for more answers.
     Wait,
-    /// No lease of anybody to be removed runs any more.
+    /// No lease of a removed member runs: send `Seal`.
     Seal,
-    /// These leases still run, for so long at most.
+    /// Leases of these members run, the longest for this time.
     Leased(BTreeSet<ReplicaId>, Duration),
-    /// A quorum is sealed, the proposal is chosen.
+    /// A quorum is sealed and the proposal is chosen: send `Sync`.
     Sync,
-    /// A quorum of the chosen configuration has synced.
+    /// A quorum of the chosen proposal is synced: send `Accept`.
     Accept,
-    /// Decided.
+    /// A quorum of `base` has accepted.
     Decided(SharedEpoch),
 }
 
@@ -60,29 +60,30 @@ pub(super) struct Attempt {
     pub(super) origin: Origin,
     pub(super) base: SharedEpoch,
     pub(super) change: Change,
-    /// Removals that the parent wanted and that this batch leaves out; ≤ members.
+    /// Removals that the parent proposed and that this batch leaves out; ≤ members.
     pub(super) deferred: BTreeSet<ReplicaId>,
-    /// What `change` makes of `base`.
+    /// `base` with `change` applied.
     pub(super) own_proposal: SharedEpoch,
     pub(super) phase: Phase,
-    /// What this ballot proposes: fixed once a quorum is sealed, never changed after.
+    /// The proposal of this ballot: chosen when a quorum is sealed, then fixed
+    /// (docs/protocol/configurations.md#one-proposal-per-ballot).
     pub(super) chosen: Option<SharedEpoch>,
-    /// What this ballot proposes was accepted in an earlier one, and may be decided.
+    /// `chosen` was accepted in an earlier ballot, so that it may be decided already.
     pub(super) adopted: bool,
-    /// Somebody has promised a higher ballot; the answers still count.
+    /// A voter has promised a higher ballot. The answers to this one still count.
     pub(super) overtaken: bool,
-    /// Somebody confirmed since the voters were last told that this attempt lives.
+    /// A voter confirmed its sync since the last `Seal` was sent to all voters.
     pub(super) progressed: bool,
-    /// Believed dead and not heard of; ≤ members.
+    /// Members removed as lost that have not answered the probe; ≤ members.
     pub(super) probing: BTreeSet<ReplicaId>,
     pub(super) probe_over: bool,
     pub(super) resend: Duration,
-    /// Since when it has been asking how long leases run.
+    /// When the withholding phase began.
     pub(super) withholding_since: Option<Instant>,
     withheld: BTreeMap<ReplicaId, BTreeMap<ReplicaId, Duration>>, // ≤ voters of base × removed
     leased: BTreeMap<ReplicaId, BTreeMap<ReplicaId, Duration>>,   // ≤ voters of base × removed
     sealed: BTreeMap<ReplicaId, Option<AcceptedProposal>>,        // ≤ voters of base
-    confirmed: BTreeSet<ReplicaId>, // ≤ voters of base, own_proposal and chosen
+    confirmed: BTreeSet<ReplicaId>, // ≤ voters of base, own proposal and chosen
     accepted: BTreeSet<ReplicaId>,  // ≤ voters of base
     canary: Canary,
 }
@@ -123,7 +124,7 @@ impl Attempt {
         }
     }
 
-    /// What the next ballot goes on with.
+    /// The part of this attempt that the next ballot keeps.
     pub(super) fn into_goal(self) -> Goal {
         let Self { origin, change, deferred, confirmed, .. } = self;
         Goal { origin, change, deferred, confirmed }
@@ -144,18 +145,19 @@ impl Attempt {
         }
         match Self::running_leases(&self.withheld) {
             Some((members, longest)) => AttemptStep::Leased(members, longest),
-            // Once sealed it would never sync, and end as an abandoned seal.
+            // A batch whose voters are no live quorum never syncs: it would end as an abandoned
+            // seal.
             None if !self.would_go_on(&self.own_proposal) => AttemptStep::Wait,
             None => AttemptStep::Seal,
         }
     }
 
-    /// Whether a quorum has said how long the leases of those to be removed run.
+    /// Whether a quorum of `base` has reported how long the leases run.
     pub(super) fn has_withheld(&self) -> bool {
         self.base.is_quorum(&self.withheld.keys().copied().collect(), self.canary)
     }
 
-    /// Goes on without those whose leases still run, or asks them all again later.
+    /// Starts the withholding phase again: every voter is asked anew.
     pub(super) fn withhold_again(&mut self) {
         self.withheld.clear();
         self.phase = Phase::Withholding;
@@ -174,18 +176,19 @@ impl Attempt {
             .map_or(AttemptStep::Wait, |(members, longest)| AttemptStep::Leased(members, longest))
     }
 
-    /// Whose removal is left to a later batch while the leases of `leased` run: theirs; but all
-    /// removals, if of those that stay otherwise too few are known to live.
+    /// The removals to defer while the leases of `leased` run: these, or all removals if the
+    /// remaining batch would have too few voters known to live.
     ///
-    /// (Such a batch never syncs. The abandoned seal would end with the same members, every lease
-    /// would count anew from there, the next batch would be the same, and so on for ever.)
+    /// Such a batch never syncs. Its abandoned seal would end with the same members, all lease
+    /// waits would start anew, the next batch would be the same, and so on for ever
+    /// (docs/protocol/configurations.md#removals-that-wait).
     pub(super) fn to_keep(&self, leased: &BTreeSet<ReplicaId>) -> BTreeSet<ReplicaId> {
         let rest = self.base.next(&self.change.clone().keeping(leased));
         if rest.is_ok_and(|rest| self.would_go_on(&rest)) { leased.clone() } else { self.going() }
     }
 
-    /// Removals without which the others would go on, as few as there must be: of members that have
-    /// answered, the youngest first. `None`: leaving out these does not help.
+    /// The fewest removals to defer so that the rest of the batch can be synced: of members that
+    /// have answered, the youngest first. `None` if that does not help.
     pub(super) fn fewest_to_keep(&self) -> Option<BTreeSet<ReplicaId>> {
         let removed: BTreeSet<ReplicaId> = self.change.removed().collect();
         let mut kept = BTreeSet::new();
@@ -201,18 +204,18 @@ impl Attempt {
         None
     }
 
-    /// Whether the batch without the removal of `kept` has other members than there are.
+    /// Whether the batch without the removal of `kept` changes the members.
     pub(super) fn would_change(&self, kept: &BTreeSet<ReplicaId>) -> bool {
         let rest = self.base.next(&self.change.clone().keeping(kept));
         !rest.is_ok_and(|rest| rest.members() == self.base.members())
     }
 
-    /// Whether a voter has not answered yet.
+    /// Whether a voter has not answered in this ballot.
     pub(super) fn lacks_answers(&self) -> bool {
         !self.base.voters().iter().all(|id| self.has_answered(*id))
     }
 
-    /// Members to be removed whose leases ran when their grantors were asked, and the longest.
+    /// The removed members whose leases ran when the voters were asked, and the longest time.
     pub(super) fn still_held(&self) -> Option<(BTreeSet<ReplicaId>, Duration)> {
         Self::running_leases(&self.withheld)
     }
@@ -223,9 +226,10 @@ impl Attempt {
         going.filter(|id| self.base.is_member(*id)).collect()
     }
 
-    /// Whether a quorum of `next` lives, as far as this ballot knows: voters that have answered.
-    /// Who is asked nothing (a joiner, or no voter yet) lives unless its removal is wanted: this
-    /// node's view of who is reachable may be older than the voters' silence.
+    /// Whether the voters of `next` that live are a quorum of it: those that answered in this
+    /// ballot. A node that is asked nothing (a joiner, or a member without a vote) counts as alive
+    /// unless its removal is wanted. The failure detector is not asked: its view may be older than
+    /// the silence of the voters.
     fn would_go_on(&self, next: &Epoch) -> bool {
         let going = self.going();
         let lives = |id: &ReplicaId| {
@@ -240,7 +244,7 @@ impl Attempt {
         refused || self.sealed.contains_key(&id)
     }
 
-    /// Members to be removed whose leases made a voter refuse the Seal.
+    /// The removed members whose leases made a voter refuse `Seal`, and the longest time.
     pub(super) fn still_leased(&self) -> Option<(BTreeSet<ReplicaId>, Duration)> {
         Self::running_leases(&self.leased)
     }
@@ -267,8 +271,8 @@ impl Attempt {
         AttemptStep::Sync
     }
 
-    /// The accepted proposal of the highest ballot among the answers. Asked once per ballot: a
-    /// second choice would be a second proposal of one ballot.
+    /// The accepted proposal of the highest ballot among the answers. Called once per ballot,
+    /// because a second choice would be a second proposal under one ballot.
     fn accepted_before(&self) -> Option<SharedEpoch> {
         let accepted = self.sealed.values().flatten();
         let best = if self.canary.has(Bug::AdoptLowestBallot) {
@@ -279,7 +283,7 @@ impl Attempt {
         best.filter(|_| !self.canary.has(Bug::IgnoreAccepted)).map(|(_, proposal)| proposal.clone())
     }
 
-    /// A voter confirms that it is synced for the epoch to come. `None`: no news.
+    /// A voter confirms that it is ready for the next configuration. `None` if that was known.
     pub(super) fn confirmed(&mut self, from: ReplicaId) -> Option<AttemptStep> {
         let chosen = self.chosen.as_ref().unwrap_or(&self.own_proposal);
         if !(chosen.is_voter(from) || self.chosen.is_none() && self.base.is_voter(from))
@@ -291,7 +295,8 @@ impl Attempt {
         Some(self.may_accept())
     }
 
-    /// Whether it is time for Accept; moves on if it is.
+    /// Moves to the accepting phase if a quorum of the chosen proposal is synced and probes have
+    /// ended.
     pub(super) fn may_accept(&mut self) -> AttemptStep {
         let Some(chosen) = self.chosen.as_ref().filter(|_| self.phase == Phase::Syncing) else {
             return AttemptStep::Wait;
@@ -318,12 +323,12 @@ impl Attempt {
         }
     }
 
-    /// Voters of `base` known to be sealed.
+    /// Voters of `base` that are known to be sealed.
     pub(super) fn sealed_set(&self) -> BTreeSet<ReplicaId> {
         self.sealed.keys().copied().collect()
     }
 
-    /// Who has not answered the phase's own question yet.
+    /// The voters that have not answered the question of this phase.
     pub(super) fn silent(&self) -> Vec<ReplicaId> {
         let voters = self.base.voters().iter().copied();
         match self.phase {
@@ -336,7 +341,7 @@ impl Attempt {
         }
     }
 
-    /// What the phase asks.
+    /// The question of this phase.
     pub(super) fn question(&self) -> Option<EpochMessage> {
         let (epoch, ballot) = (self.base.id(), self.ballot);
         match (self.phase, &self.chosen) {
@@ -363,8 +368,8 @@ impl Attempt {
         EpochMessage::Seal { epoch, ballot, proposal: self.own_proposal.clone() }
     }
 
-    /// Voters that should be told of the Seal (again): all that have not answered, and everybody
-    /// if the sync has progressed, so that nobody takes the seal for abandoned.
+    /// Receivers of a repeated `Seal`: the voters that have not answered. If the sync has
+    /// progressed, all voters, so that none takes the seal for abandoned.
     pub(super) fn seal_again(&mut self) -> Vec<ReplicaId> {
         let everybody = std::mem::take(&mut self.progressed);
         let voters = self.base.voters().iter().copied();
@@ -376,8 +381,8 @@ impl Attempt {
         voters.filter(|id| !self.confirmed.contains(id)).collect()
     }
 
-    /// What was asked for: a peer may list anybody, any number of times, and no lease runs for
-    /// longer than it was granted for.
+    /// Keeps the leases of removed members, each no longer than a lease lasts. A peer may list any
+    /// node with any time.
     fn removed_leases(&self, remaining: Vec<Remaining>) -> BTreeMap<ReplicaId, Duration> {
         let removed = self.base.removed_by(&self.own_proposal);
         let running = remaining.into_iter().filter(|(_, left)| !left.is_zero());
@@ -386,7 +391,7 @@ impl Attempt {
         running.filter(|(id, _)| removed.contains(id)).collect()
     }
 
-    /// Of the members to be removed, those with a running lease in these answers, and the longest.
+    /// The members with a running lease in these answers, and the longest time.
     fn running_leases(
         answers: &BTreeMap<ReplicaId, BTreeMap<ReplicaId, Duration>>,
     ) -> Option<(BTreeSet<ReplicaId>, Duration)> {
@@ -396,13 +401,14 @@ impl Attempt {
     }
 }
 
-/// What an attempt is for; outlives a ballot.
+/// The purpose of an attempt, which passes from one ballot to the next.
 #[derive(Clone, Debug)]
 pub(super) struct Goal {
     pub(super) origin: Origin,
     pub(super) change: Change,
     pub(super) deferred: BTreeSet<ReplicaId>, // ≤ members
-    /// Who has confirmed its sync in earlier ballots: stays good; ≤ voters of base and own_proposal.
+    /// Voters that confirmed their sync in earlier ballots. A confirmation stays valid, because
+    /// snapshots of `base` never change; ≤ voters of base and own proposal.
     pub(super) confirmed: BTreeSet<ReplicaId>,
 }
 
@@ -416,19 +422,18 @@ impl Goal {
         }
     }
 
-    /// The same, where an earlier ballot left out these removals; what is asked for anew is not left
-    /// out.
+    /// Adds removals that an earlier ballot deferred, except those that are proposed again.
     pub(super) fn leaving_out(self, mut deferred: BTreeSet<ReplicaId>) -> Self {
         deferred.retain(|id| !self.change.removed().any(|removed| removed == *id));
         Self { deferred, ..self }
     }
 
-    /// The same members: ends an abandoned seal.
+    /// Proposes unchanged members, to end an abandoned seal.
     pub(super) fn abandoned() -> Self {
         Self { origin: Origin::Abandoned, ..Self::asked(Change::default()) }
     }
 
-    /// The same without the removal of `kept`, which a later batch may bring again.
+    /// Defers the removal of `kept`.
     pub(super) fn keeping(self, kept: &BTreeSet<ReplicaId>) -> Self {
         let mut deferred = self.deferred;
         deferred.extend(self.change.removed().filter(|id| kept.contains(id)));

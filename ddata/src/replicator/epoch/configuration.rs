@@ -1,9 +1,9 @@
-//! The configuration itself: [`Epoch`], what it follows from ([`Change`]) and what a peer's one
-//! must satisfy.
+//! Configurations as values: [`Epoch`], the [`Change`] that leads to the next one, and the checks
+//! of what peers send.
 //!
-//! Pure values. An [`Epoch`] cannot be built or decoded unless it is well formed, and
-//! [`Epoch::admits`] says whether one may follow another; nothing here knows who decided what.
-//! Spec: spec/safety.md §1.
+//! Pure values. An [`Epoch`] cannot be built or decoded unless it is well formed. [`Epoch::admits`]
+//! tells whether one may follow another (docs/protocol/configurations.md#well-formed-successor);
+//! whether a quorum decided it is no concern of this file.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,49 +18,49 @@ use crate::encoded::checked_list;
 use crate::id::ReplicaId;
 use crate::replicator::quorum;
 
-/// Members of one configuration, at most. A larger one is refused, also from a peer.
+/// Most members of one configuration. A larger one is refused, also when a peer sends it.
 pub const MEMBERS_MAX: usize = 10_000;
 
-/// Departed incarnations that a configuration remembers, at most: 9 bytes each on the wire, so
-/// that even the fullest configuration fits a frame. Beyond it the one that left first is
-/// forgotten.
+/// Most departed incarnations that a configuration remembers: 9 bytes each when encoded, so that
+/// the largest configuration fits a frame. Above it the earliest departure is dropped.
 pub const LEFT_MAX: usize = 16_384;
 
 /// Voters of a configuration with more members than its voter limit.
 pub const FEW_VOTERS: usize = 9;
 
-/// Numbers and generations of configurations above this are nonsense: no cluster begins so many,
-/// and the next one must always exist.
+/// Highest number and generation of a configuration. Higher ones are refused at decoding, because
+/// the next number must always exist.
 pub(super) const NUMBER_MAX: u64 = u64::MAX / 2;
 
-/// How far a peer's number (of a configuration or a ballot) may lie above the one held here.
+/// How far the number of a configuration or a ballot from a peer may lie above the one held here.
 ///
 /// A larger jump is refused: without this bound one corrupt or hostile value could use up all
 /// numbers, and no honest node could ever propose a higher one.
 pub(super) const JUMP_MAX: u64 = 1 << 32;
 
 /// How far a peer's generation may lie above both the one held here and this node's clock: 2^42 ms,
-/// 139 years. Generations are times of day, so a node whose clock starts at 1970 must still follow.
+/// 139 years. Generations are wall-clock times, and a node whose clock starts at 1970 must still
+/// follow.
 pub(super) const GENERATION_AHEAD_MAX: u64 = 1 << 42;
 
-/// Which configuration: the cluster's generation, then the number in it.
+/// Id of a configuration: the cluster's generation, then the number in it.
 ///
-/// A forced or trusted installation raises the generation, so two configurations never carry the
-/// same id and differ.
+/// Forced recovery and the succession of a sole member raise the generation, so that two different
+/// configurations never have the same id.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct EpochId {
-    /// Wall-clock milliseconds at founding or recovery.
+    /// Wall clock in milliseconds when the cluster was founded, or recovered by force.
     #[serde(rename = "g")]
     pub generation: u64,
-    /// One more with each decision.
+    /// Raised by one with each decision.
     #[serde(rename = "n")]
     pub number: u64,
 }
 
 impl EpochId {
-    /// The id of whatever is decided next.
+    /// The id of the next decision.
     #[must_use]
     pub const fn next(self) -> Self {
         Self { generation: self.generation, number: self.number.saturating_add(1) }
@@ -73,12 +73,12 @@ impl fmt::Display for EpochId {
     }
 }
 
-/// A try to decide the next configuration; unique, since it carries its proposer.
+/// One proposer's attempt to decide the next configuration. Unique, because it names its proposer.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Ballot {
-    /// Higher than every number that its proposer had heard of.
+    /// Higher than every number that its proposer had used or heard of.
     #[serde(rename = "n")]
     pub number: u64,
     /// The proposer.
@@ -92,22 +92,23 @@ impl fmt::Display for Ballot {
     }
 }
 
-/// What all nodes must agree on about hosting leases (spec/safety.md §4). Changes by decision only.
+/// Settings of hosting leases that all nodes must agree on. Only a decision changes them
+/// (docs/protocol/leases.md#lease-settings-belong-to-the-configuration).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LeaseSettings {
-    /// Off: removals wait for a margin instead, with Akka's guarantee.
+    /// If false, removals wait for a margin instead, which gives the guarantee of Akka.
     #[serde(rename = "e")]
     pub enabled: bool,
-    /// T_q: how long a grantor's promise holds on its own clock.
+    /// T_q: for how long a grantor's promise holds, on the grantor's clock.
     #[serde(rename = "d")]
     pub duration: Duration,
     /// ρ, the assumed bound on the drift of clock rates, in parts per million.
     #[serde(rename = "r")]
     pub drift_ppm: u32,
-    /// Whether a restart on the same lock file proves that the old process is dead.
+    /// Whether a restart with the same lock file proves that the old process is dead.
     #[serde(rename = "p")]
     pub restart_is_proof: bool,
-    /// Whether a survivor's word may install a configuration without a quorum.
+    /// Whether one surviving node may install a configuration without a quorum.
     #[serde(rename = "t")]
     pub trust_downing: bool,
 }
@@ -124,16 +125,16 @@ impl Default for LeaseSettings {
     }
 }
 
-/// What a founder chooses and every later configuration inherits.
+/// Settings that the founder chooses and every later configuration inherits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EpochSettings {
-    /// See [`LeaseSettings`].
+    /// Settings of hosting leases.
     pub lease: LeaseSettings,
-    /// Up to that many members all of them vote, above it the [`FEW_VOTERS`] oldest. At least 9.
+    /// Up to this many members all of them vote; above it the [`FEW_VOTERS`] oldest. At least 9.
     pub voter_limit: u32,
-    /// Random; keys the sums of anti-entropy. 0: made of the members, whose ids are random.
+    /// Random key of the anti-entropy sums. 0: derived from the members, whose ids are random.
     pub digest_seed: u64,
-    /// The cluster's random id. 0: a cluster that was given its members and has none.
+    /// The random id of the cluster. 0: the cluster was given its members and has no id.
     pub cluster: u64,
 }
 
@@ -143,10 +144,11 @@ impl Default for EpochSettings {
     }
 }
 
-/// A configuration: who is a member, who votes, and what all must agree on.
+/// A configuration: its members, its voters, and the settings that all nodes agree on.
 ///
-/// Well formed by construction: members are distinct and at least one, oldest first; voters are
-/// members, in the same order; the tiebreaker is the oldest voter; nobody who left is a member.
+/// Well formed by construction: members are distinct, at least one, oldest first; voters are
+/// members in the same order; the tiebreaker is the oldest voter; no departed incarnation is a
+/// member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Raw")]
 pub struct Epoch {
@@ -167,18 +169,18 @@ pub struct Epoch {
     #[serde(rename = "c", skip_serializing_if = "is_none")]
     cluster: u64, // the same in every configuration of a cluster
     #[serde(rename = "r")]
-    retired: Vec<ReplicaId>, // retirement table, in order of retirement; empty for now
+    retired: Vec<ReplicaId>, // retirement table, in order of retirement; empty in this release
     #[serde(rename = "f")]
     forget_below: Option<EpochId>,
     #[serde(rename = "g")]
-    left: Vec<ReplicaId>, // whoever is no member and never will be, in that order; ≤ LEFT_MAX, then the first goes
+    left: Vec<ReplicaId>, // departed and barred incarnations, in that order; ≤ LEFT_MAX, then the first is dropped
     #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
     forced: Option<Forced>,
 }
 
-/// How a generation began that nobody decided on ([`Epoch::forced`]); the same in all of it.
+/// How a forced generation began ([`Epoch::forced`]); equal in all configurations of it.
 ///
-/// Two nodes may force at once, and their generations be equal: the number says whose it is.
+/// Two nodes may force at once and choose equal generations. The number then differs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Forced {
     #[serde(rename = "n")]
@@ -187,7 +189,7 @@ struct Forced {
     kept: Vec<ReplicaId>, // its members, oldest first; ≤ MEMBERS_MAX
 }
 
-/// [`Epoch`] as a peer sends it: anything.
+/// The fields of an [`Epoch`] as a peer sends them, unchecked.
 #[derive(Deserialize)]
 struct Raw {
     #[serde(rename = "i")]
@@ -220,13 +222,13 @@ struct Raw {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidEpoch {
-    /// No cluster has decided so often.
-    #[error("configuration {0} is none that a cluster can have reached")]
+    /// The number, the generation or the forced number is above every possible one.
+    #[error("configuration id {0} is above every id that a cluster can have reached")]
     Number(EpochId),
     /// A configuration has at least one member.
     #[error("a configuration without members")]
     Empty,
-    /// More than [`MEMBERS_MAX`], or a table above its bound.
+    /// More than [`MEMBERS_MAX`] members, or a table above its bound.
     #[error("{len} ids where at most {limit} are allowed")]
     TooLarge {
         /// Ids given.
@@ -234,7 +236,7 @@ pub enum InvalidEpoch {
         /// Ids allowed.
         limit: usize,
     },
-    /// An id stands twice where it may stand once.
+    /// An id is listed twice in a list of distinct ids.
     #[error("replica {0} is listed twice")]
     Twice(ReplicaId),
     /// Voters must be members, in the order of their age, and at least one.
@@ -243,40 +245,41 @@ pub enum InvalidEpoch {
     /// The tiebreaker must be the oldest voter.
     #[error("the tiebreaker {0} is not the oldest voter")]
     Tiebreaker(ReplicaId),
-    /// An incarnation that left never returns.
+    /// A departed incarnation is listed as a member.
     #[error(
         "replica {0} left this cluster and is listed as a member: a removed incarnation never returns"
     )]
     Returned(ReplicaId),
 }
 
-/// Who joins and who goes, in one batch.
+/// The joins and removals of one batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Change {
-    /// New members, oldest first; they become the youngest.
+    /// New members, oldest first. They become the youngest members.
     #[serde(rename = "j")]
     pub join: Vec<ReplicaId>,
-    /// Members that go by their own wish, and others that are never to be members: not probed.
+    /// Members that leave by their own request or have certainly ended, and incarnations to bar.
+    /// They are not probed.
     #[serde(rename = "l")]
     pub leave: Vec<ReplicaId>,
-    /// Members believed dead: probed once more before the first Accept.
+    /// Members believed dead. They are probed before the first `Accept`.
     #[serde(rename = "d")]
     pub lost: Vec<ReplicaId>,
 }
 
 impl Change {
-    /// Whether nobody joins or goes.
+    /// Whether the change names no node.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.join.is_empty() && self.leave.is_empty() && self.lost.is_empty()
     }
 
-    /// Everybody who goes.
+    /// All removals.
     pub fn removed(&self) -> impl Iterator<Item = ReplicaId> + '_ {
         self.leave.iter().chain(&self.lost).copied()
     }
 
-    /// This change and another in one batch, without repetitions.
+    /// Both changes in one batch, without repetitions.
     #[must_use]
     pub fn and(mut self, other: &Self) -> Self {
         for (mine, theirs) in [
@@ -299,20 +302,20 @@ impl Change {
     }
 }
 
-/// Why a change leads nowhere. Nothing was proposed.
+/// Why a change has no next configuration. Nothing was proposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// Let the node start again: a restart is a new incarnation.
+    /// The incarnation has left. A restarted node is a new incarnation and may join.
     #[error("replica {0} left this cluster; a removed incarnation never returns, restart the node")]
     Returned(ReplicaId),
-    /// Nobody would be left to decide anything.
+    /// Every member would be removed.
     #[error("the change leaves no member")]
     NobodyLeft,
     /// More than [`MEMBERS_MAX`] members.
     #[error("the change leads to {len} members, at most {MEMBERS_MAX} are supported")]
     TooMany {
-        /// Members that there would be.
+        /// Members after the change.
         len: usize,
     },
 }
@@ -321,26 +324,27 @@ pub enum ChangeError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unfit {
-    /// Only `id.next()` follows.
-    #[error("{0} does not follow")]
+    /// The id is not the next one.
+    #[error("{0} is not the next configuration id")]
     Id(EpochId),
-    /// A removed incarnation would return.
+    /// A departed incarnation is a member.
     #[error("replica {0} left and would return")]
     Returned(ReplicaId),
-    /// Who stays keeps the order of age, before all joiners.
+    /// Remaining members must keep their order, before all joiners.
     #[error("the order of age changes")]
     Order,
-    /// The list of those who left is not the old one, who goes now, and who is barred now.
-    #[error("the list of those who left does not follow")]
+    /// The list must be the old one, then the members removed now, then the incarnations barred
+    /// now.
+    #[error("the list of departed incarnations does not follow from the old one")]
     Left,
-    /// What is retired or forgotten stays so.
-    #[error("something retired or forgotten would come back")]
+    /// Retired replicas and forgotten keys must stay so.
+    #[error("a retired replica or a forgotten key would return")]
     Retired,
-    /// How a generation began holds for all of it.
-    #[error("it says otherwise of how its generation began")]
+    /// The record of how the generation began must stay the same.
+    #[error("its record of how the generation began differs")]
     Forced,
-    /// Configurations of one cluster never follow those of another.
-    #[error("it belongs to cluster {0}, which is another one")]
+    /// A configuration of another cluster.
+    #[error("it belongs to another cluster, {0}")]
     Cluster(u64),
 }
 
@@ -348,13 +352,13 @@ pub enum Unfit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotForced {
-    /// Whoever forces one goes on from what it holds as a member.
+    /// Only a member can force a configuration: it goes on from the data that it holds.
     #[error("this node is no member of an installed configuration, or was removed")]
     NoMember,
-    /// There is no higher generation or number.
+    /// The generation or the number would exceed the highest possible one.
     #[error("there is no higher configuration")]
     NoNumber,
-    /// Only the one member of a configuration has a successor that is a quorum by itself.
+    /// Only the sole member of a configuration can be succeeded: it was a quorum by itself.
     #[error(
         "the configuration has {members} members: their successors decide together or not at all"
     )]
@@ -365,10 +369,10 @@ pub enum NotForced {
 }
 
 impl Epoch {
-    /// The first configuration of a cluster (or of a generation): `members`, oldest first.
+    /// The first configuration of a cluster, or of a generation. `members` are oldest first.
     ///
     /// # Errors
-    /// [`InvalidEpoch`] if there is no member, one twice, or more than [`MEMBERS_MAX`].
+    /// [`InvalidEpoch`] if there is no member, one is listed twice, or there are more than [`MEMBERS_MAX`].
     pub fn founding(
         id: EpochId,
         members: Vec<ReplicaId>,
@@ -394,17 +398,17 @@ impl Epoch {
         .try_into()
     }
 
-    /// The first configuration of a new generation, installed by the word of `by` alone since no
-    /// quorum of this one is left: `by` and those of `kept` stay, everybody else has left for ever.
-    /// Nobody decided it: what only the others held is lost, and if they live both sides may act
-    /// until they hear of it (spec/safety.md §1).
+    /// The first configuration of a new generation, which `by` installs alone because no quorum of
+    /// this one is left. `by` and the members in `kept` stay; all others have left for ever. No
+    /// quorum consents: data that only the others hold is lost, and if they are alive, both sides
+    /// may act until they hear of it (docs/protocol/configurations.md#forced-recovery).
     ///
-    /// `wall` is the time of day in milliseconds. Two of one generation that are made from one
-    /// configuration, or with two hashes of who made them, have different numbers; so only
-    /// [`origin`](Self::origin) tells one from the other.
+    /// `wall` is the wall clock in milliseconds. Two forced configurations with equal generations have
+    /// different numbers if they follow one configuration or the hashes of their makers differ;
+    /// [`origin`](Self::origin) tells their generations apart.
     ///
     /// # Errors
-    /// [`NotForced`]: there is no such configuration.
+    /// [`NotForced`] if there is no such configuration.
     pub fn forced(
         &self,
         by: ReplicaId,
@@ -431,16 +435,17 @@ impl Epoch {
         })
     }
 
-    /// The first configuration of a new generation, of `by` alone, which takes the place of this
-    /// one's only member. A configuration of one is its own quorum, so its successor needs no other
-    /// consent. The generation rises because terms and generations of shards were only in the memory
-    /// of the member that ended: what the successor hands out must be above all of them.
+    /// The first configuration of a new generation, with `by` as its only member, which succeeds
+    /// the only member of this one. One member is a quorum by itself, so its successor needs no
+    /// other consent. The generation rises because terms and generations of shards were only in the
+    /// memory of the ended member, and those of the successor must be higher.
     ///
-    /// The caller must hold the proof that the member has ended and that it never proposed a
-    /// configuration with others. `wall` is the time of day in milliseconds.
+    /// The caller must hold the proof that the member has ended and never proposed a configuration
+    /// with others (docs/protocol/configurations.md#sole-member-succession). `wall` is the wall
+    /// clock in milliseconds.
     ///
     /// # Errors
-    /// [`NotForced`]: there is no such configuration.
+    /// [`NotForced`] if there is no such configuration.
     pub fn succeeded(
         &self,
         by: ReplicaId,
@@ -471,12 +476,13 @@ impl Epoch {
         })
     }
 
-    /// The configuration after this one with `change`. Joins of members and removals of who has
-    /// left are already done and change nothing; who joins and goes in one batch goes. Who goes
-    /// and never was a member is barred: it counts as having left, and no later one takes it in.
+    /// The configuration after this one with `change` applied. Joins of members and removals of
+    /// departed incarnations have no effect. An incarnation that joins and leaves in one batch
+    /// leaves. A removed incarnation that was never a member is barred: it is listed as departed
+    /// and can never join.
     ///
     /// # Errors
-    /// [`ChangeError`]: somebody would return, nobody would be left, or too many.
+    /// [`ChangeError`] if an incarnation would return, no member would be left, or there would be too many.
     pub fn next(&self, change: &Change) -> Result<Self, ChangeError> {
         if let Some(back) = self.returned(&change.join) {
             return Err(ChangeError::Returned(back));
@@ -505,18 +511,18 @@ impl Epoch {
 
     /// The first of `ids` that has left before.
     fn returned(&self, ids: &[ReplicaId]) -> Option<ReplicaId> {
-        let left: BTreeSet<_> = self.left.iter().collect(); // ≤ LEFT_MAX, and up to MEMBERS_MAX ids
+        let left: BTreeSet<_> = self.left.iter().collect(); // ≤ LEFT_MAX, with up to MEMBERS_MAX ids
         ids.iter().find(|id| left.contains(id)).copied()
     }
 
-    /// Who goes without ever having been a member, in the order of the wish.
+    /// Removed incarnations that never were members, in the order of the change.
     fn barred_by(&self, change: &Change) -> Vec<ReplicaId> {
         let mut known: BTreeSet<_> = self.members.iter().chain(&self.left).copied().collect();
         change.removed().filter(|id| known.insert(*id)).collect()
     }
 
-    /// Who has left once `members` are installed: the old list, then who goes now, oldest first,
-    /// then who is barred.
+    /// The departed incarnations once `members` are installed: the old list, then the members
+    /// removed now, oldest first, then the barred ones.
     fn left_after(&self, members: &[ReplicaId], barred: &[ReplicaId]) -> Vec<ReplicaId> {
         let staying: BTreeSet<_> = members.iter().collect();
         let going = self.members.iter().filter(|id| !staying.contains(id));
@@ -528,7 +534,7 @@ impl Epoch {
     /// Whether a peer may propose `next` after this configuration.
     ///
     /// # Errors
-    /// [`Unfit`]: drop the proposal, count it.
+    /// [`Unfit`]: the caller must drop and count the proposal.
     pub fn admits(&self, next: &Self) -> Result<(), Unfit> {
         if next.id != self.id.next() || next.id == self.id {
             return Err(Unfit::Id(next.id));
@@ -560,7 +566,7 @@ impl Epoch {
         Ok(())
     }
 
-    /// Which configuration this is.
+    /// The id of this configuration.
     #[must_use]
     pub const fn id(&self) -> EpochId {
         self.id
@@ -584,19 +590,19 @@ impl Epoch {
         self.tiebreaker
     }
 
-    /// What all agree on about leases.
+    /// The lease settings, equal at all nodes.
     #[must_use]
     pub const fn lease(&self) -> &LeaseSettings {
         &self.lease
     }
 
-    /// Up to that many members all of them vote.
+    /// Up to this many members, all of them vote.
     #[must_use]
     pub const fn voter_limit(&self) -> u32 {
         self.voter_limit
     }
 
-    /// Keys the sums of anti-entropy.
+    /// The key of the anti-entropy sums.
     #[must_use]
     pub const fn digest_seed(&self) -> u64 {
         self.digest_seed
@@ -608,47 +614,50 @@ impl Epoch {
         self.cluster
     }
 
-    /// The retirement table, in order of retirement (spec/safety.md §7). Empty for now.
+    /// Retired replicas, in order of retirement. Empty in this release
+    /// (docs/protocol/configurations.md#retirement-by-decision).
     #[must_use]
     pub fn retired(&self) -> &[ReplicaId] {
         &self.retired
     }
 
-    /// Deleted keys older than this are forgotten (spec/safety.md §7). `None` for now.
+    /// Deleted keys older than this configuration are forgotten. `None` in this release
+    /// (docs/protocol/configurations.md#forget-deleted-keys-by-decision).
     #[must_use]
     pub const fn forget_below(&self) -> Option<EpochId> {
         self.forget_below
     }
 
-    /// Whether `id` left or was barred, as far as this still remembers.
+    /// Whether `id` is among the last [`LEFT_MAX`] departed or barred incarnations.
     #[must_use]
     pub fn has_left(&self, id: ReplicaId) -> bool {
         self.left.contains(&id)
     }
 
-    /// Whether its generation began by force: it was installed by the word of one node, not decided
-    /// by a quorum of what was before ([`Epoch::forced`]).
+    /// Whether one node alone installed the first configuration of this generation, without a
+    /// quorum's decision ([`Epoch::forced`]).
     #[must_use]
     pub const fn is_forced(&self) -> bool {
         self.forced.is_some()
     }
 
-    /// The configuration that its generation began with, if it began by force. Two that differ in it
-    /// know nothing of each other's decisions, even in one generation.
+    /// The first configuration of a forced generation. Two configurations that differ in it know
+    /// nothing of each other's decisions, even with equal generations.
     #[must_use]
     pub fn origin(&self) -> Option<EpochId> {
         let number = self.forced.as_ref()?.number;
         Some(EpochId { generation: self.id.generation, number })
     }
 
-    /// Whether no quorum of `before`, or of what followed from it, consented to this.
+    /// Whether this configuration belongs to a forced generation that `before` does not belong to:
+    /// no quorum of `before` or of its successors consented to it.
     #[must_use]
     pub fn is_forced_after(&self, before: &Self) -> bool {
         self.is_forced() && self.origin() != before.origin()
     }
 
-    /// Who survived the loss of a majority: the members of [`origin`](Self::origin), whether they
-    /// still are or not. Nobody else can know what was before.
+    /// The members of [`origin`](Self::origin), whether they still are members or not. Only they
+    /// can know the time before the forced configuration.
     #[must_use]
     pub fn kept(&self) -> &[ReplicaId] {
         self.forced.as_ref().map_or(&[], |forced| &forced.kept)
@@ -686,7 +695,7 @@ impl Epoch {
         quorum::is_quorum(&self.voters, self.tiebreaker, answered, canary)
     }
 
-    /// Members and voters in numbers, for client operations.
+    /// The numbers of members and voters, for client operations.
     #[must_use]
     pub fn electorate(&self) -> quorum::Electorate {
         quorum::Electorate { members: self.members.len(), voters: self.voters.len() }
@@ -753,7 +762,7 @@ const fn is_none(cluster: &u64) -> bool {
     *cluster == 0
 }
 
-/// A decoded or newly proposed configuration, shared by all messages that carry it.
+/// A configuration that is shared by all messages that carry it.
 pub(super) type SharedEpoch = Arc<Epoch>;
 
 fn distinct(ids: &[ReplicaId]) -> Result<BTreeSet<ReplicaId>, InvalidEpoch> {
@@ -764,17 +773,17 @@ fn distinct(ids: &[ReplicaId]) -> Result<BTreeSet<ReplicaId>, InvalidEpoch> {
     }
 }
 
-/// A seed that nobody can foresee who does not know the members: their ids are random.
+/// A seed that only nodes that know the members can compute, because their ids are random.
 fn seed_of(id: EpochId, members: &[ReplicaId]) -> u64 {
     let ids = members.iter().map(|member| member.get());
     let bytes: Vec<u8> = ids.flat_map(u64::to_le_bytes).collect();
     xxh3_64_with_seed(&bytes, id.generation)
 }
 
-/// What makes the number of a forced configuration its maker's: its place, whose bits are its own
-/// in one configuration, and a few bits of its hash above them. Never 0: two of one generation are
-/// thousands apart. (Ages are made of numbers, so these stay small: a cluster that is forced 256
-/// times still tells who is older.)
+/// The part of a forced configuration's number that depends on its maker: the maker's place in the
+/// old member list, and above it 12 bits of a hash of its incarnation. It is never 0, and
+/// differs between the members of one configuration. Ages are made of numbers, so the part stays
+/// small: after 256 forced recoveries ages still tell members apart.
 fn forced_by(position: usize, by: ReplicaId) -> u64 {
     const PLACES: u64 = 1 << 14; // above MEMBERS_MAX
     let hash = xxh3_64_with_seed(&by.get().to_le_bytes(), 0) >> 52;

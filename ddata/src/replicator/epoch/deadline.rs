@@ -1,29 +1,29 @@
-//! The machine's deadlines: a table by kind, so that there is at most one of each.
+//! Deadlines of the configuration machine: at most one of each kind.
 
 use crate::clock::Instant;
 
-/// What the machine waits for.
+/// Kind of a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deadline {
-    /// No next configuration has come of this seal.
+    /// No configuration followed this node's seal or attempt in time: try another ballot.
     Patience,
-    /// Unanswered messages of one's own attempt are sent again.
+    /// Unanswered messages of this node's attempt are due again.
     Resend,
-    /// The leases of those to be removed are over.
+    /// The leases of the removed members have expired.
     Leases,
-    /// Who is believed dead has had its time to answer.
+    /// The time in which members removed as lost can answer a probe has ended.
     RemovalProbe,
-    /// The source of a state pull has had its time.
+    /// The source of a state pull did not deliver in time.
     Source,
-    /// A voter of the next configuration has heard nothing of its decision.
+    /// A voter that syncs for the next configuration has heard of no decision.
     Ask,
-    /// A configuration of a doubted sender has had its time to be confirmed by a member.
+    /// No member has confirmed a refused configuration in time: report it.
     Doubt,
-    /// The voters have had their time to answer a probe, or its outcome is too old.
+    /// The time in which voters can answer a hint probe has ended, or the result has expired.
     HintProbe,
 }
 
-/// Every kind, in the order in which those that are due at once are taken.
+/// All kinds. Of several that are due, the first one here is handled first.
 const KINDS: [Deadline; 8] = [
     Deadline::Patience,
     Deadline::Resend,
@@ -37,7 +37,7 @@ const KINDS: [Deadline; 8] = [
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deadlines {
-    at: [Option<Instant>; KINDS.len()], // by the kind's number
+    at: [Option<Instant>; KINDS.len()], // indexed by kind
 }
 
 impl Deadlines {
@@ -53,7 +53,7 @@ impl Deadlines {
         self.at.iter().flatten().copied().min()
     }
 
-    /// Takes one that has passed, if any.
+    /// Removes and returns a deadline that has passed.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<Deadline> {
         let due = |kind: &Deadline| self.at[*kind as usize].is_some_and(|at| at <= now);
         let due = KINDS.into_iter().find(due)?;

@@ -1,4 +1,4 @@
-//! What configuration machines say to each other. Wire types; the Replicator frames them.
+//! Messages between configuration machines, as they are encoded. The Replicator frames them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,42 +8,45 @@ use serde::{Deserialize, Serialize};
 use super::configuration::{Ballot, Epoch, EpochId};
 use crate::id::ReplicaId;
 
-/// A removed member and how long this voter's promise to it still runs.
+/// A removed member, and for how long this voter's lease promise to it still runs.
 pub type Remaining = (ReplicaId, Duration);
 
-/// What a voter had accepted before it sealed.
+/// A proposal that a voter accepted, with its ballot.
 pub type AcceptedProposal = (Ballot, Arc<Epoch>);
 
-/// One step of deciding the next configuration. `epoch` is always the one that it follows.
+/// A message of the decision of the next configuration. Except in `Install` and `Ask`, the
+/// configuration named first is the one that the proposal follows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum EpochMessage {
-    /// Proposer → voters: how long do your leases of these still run? Grant them no more.
+    /// Proposer → voters: how long do your lease promises to these members run? Grant no more to
+    /// them.
     #[serde(rename = "w")]
     Withhold {
         /// The installed configuration.
         #[serde(rename = "e")]
         epoch: EpochId,
-        /// Names the attempt.
+        /// The ballot of the attempt.
         #[serde(rename = "b")]
         ballot: Ballot,
-        /// Members that are to go.
+        /// Members that the proposal removes.
         #[serde(rename = "r")]
         removed: Vec<ReplicaId>,
     },
-    /// The answer to `Withhold`: leases that still run. Who is not listed holds none.
+    /// Answer to `Withhold`: the lease promises that still run. A member that is not listed has
+    /// none.
     #[serde(rename = "h")]
     Withheld {
-        /// As asked.
+        /// The id of the question.
         #[serde(rename = "e")]
         epoch: EpochId,
-        /// As asked.
+        /// The ballot of the question.
         #[serde(rename = "b")]
         ballot: Ballot,
-        /// Leases that still run here.
+        /// Lease promises that still run here.
         #[serde(rename = "r")]
         remaining: Vec<Remaining>,
     },
-    /// Proposer → voters: promise this ballot, ack no more, freeze what you hold.
+    /// Proposer → voters: promise this ballot, stop acknowledging, freeze a snapshot.
     #[serde(rename = "s")]
     Seal {
         /// The installed configuration.
@@ -52,81 +55,81 @@ pub enum EpochMessage {
         /// The ballot to promise.
         #[serde(rename = "b")]
         ballot: Ballot,
-        /// What the proposer would have next, unless something was accepted before.
+        /// The proposer's own proposal. An accepted one takes precedence.
         #[serde(rename = "p")]
         proposal: Arc<Epoch>,
     },
     /// The voter has promised the ballot and is sealed.
     #[serde(rename = "z")]
     Sealed {
-        /// As asked.
+        /// The id of the question.
         #[serde(rename = "e")]
         epoch: EpochId,
-        /// As asked.
+        /// The ballot of the question.
         #[serde(rename = "b")]
         ballot: Ballot,
-        /// What it accepted before, below that ballot.
+        /// The proposal that the voter accepted last, in a lower ballot.
         #[serde(rename = "a")]
         accepted: Option<AcceptedProposal>,
     },
-    /// A Seal or Accept was refused.
+    /// Answer of a voter that refuses a `Seal` or an `Accept`.
     #[serde(rename = "n")]
     Refused {
-        /// As asked.
+        /// The id of the question.
         #[serde(rename = "e")]
         epoch: EpochId,
-        /// As asked.
+        /// The ballot of the question.
         #[serde(rename = "b")]
         ballot: Ballot,
-        /// What stands against it.
+        /// The reason.
         #[serde(rename = "w")]
         why: Refusal,
     },
-    /// Proposer → voters of the proposal: merge the snapshots of a whole sealed quorum.
+    /// Proposer → voters of the proposal: merge the snapshots of a sealed quorum.
     #[serde(rename = "y")]
     Sync {
         /// The configuration that is sealed.
         #[serde(rename = "c")]
         base: Arc<Epoch>,
-        /// Names the attempt.
+        /// The ballot of the attempt.
         #[serde(rename = "b")]
         ballot: Ballot,
-        /// What is to come.
+        /// The configuration to sync for.
         #[serde(rename = "p")]
         proposal: Arc<Epoch>,
         /// Voters of `base` known to be sealed; at least a quorum.
         #[serde(rename = "z")]
         sealed: Vec<ReplicaId>,
     },
-    /// The voter is synced for the configuration after `epoch`, whatever its ballot.
+    /// The voter is ready for the configuration after `epoch`, in whatever ballot.
     #[serde(rename = "k")]
     Synced {
         /// The configuration that is sealed.
         #[serde(rename = "e")]
         epoch: EpochId,
     },
-    /// Proposer → a member believed dead: are you? Also sent to every voter, in the name of a ballot of
-    /// number 0, by a member that heard of a newer configuration from a node that it does not trust.
+    /// Proposer → a member believed dead: do you answer? A member also sends it to every voter,
+    /// with ballot number 0, when an untrusted node has named a newer configuration.
     #[serde(rename = "i")]
     Ping {
         /// The installed configuration.
         #[serde(rename = "e")]
         epoch: EpochId,
-        /// Names the attempt.
+        /// The ballot of the attempt.
         #[serde(rename = "b")]
         ballot: Ballot,
     },
-    /// Not dead.
+    /// Answer to `Ping`.
     #[serde(rename = "o")]
     Pong {
-        /// As asked.
+        /// The id of the question.
         #[serde(rename = "e")]
         epoch: EpochId,
-        /// As asked.
+        /// The ballot of the question.
         #[serde(rename = "b")]
         ballot: Ballot,
     },
-    /// Proposer → voters: accept this. Implies Seal.
+    /// Proposer → voters: accept this proposal. A voter that is not sealed seals.
     #[serde(rename = "a")]
     Accept {
         /// The installed configuration.
@@ -139,33 +142,33 @@ pub enum EpochMessage {
         #[serde(rename = "p")]
         proposal: Arc<Epoch>,
     },
-    /// Accepted. A quorum of these decides.
+    /// The voter has accepted. A quorum of these decides.
     #[serde(rename = "d")]
     Accepted {
-        /// As asked.
+        /// The id of the question.
         #[serde(rename = "e")]
         epoch: EpochId,
-        /// As asked.
+        /// The ballot of the question.
         #[serde(rename = "b")]
         ballot: Ballot,
     },
-    /// This one is decided: install it unless yours is newer.
+    /// A decided configuration: install it if it is newer than yours.
     #[serde(rename = "c")]
     Install {
-        /// A decided configuration.
+        /// The decided configuration.
         #[serde(rename = "c")]
         epoch: Arc<Epoch>,
     },
-    /// What is newer than this?
+    /// Asks for a newer configuration than this one.
     #[serde(rename = "q")]
     Ask {
-        /// What is installed here.
+        /// The id of the configuration installed at the sender; `None` before the first.
         #[serde(rename = "e")]
         installed: Option<EpochId>,
     },
 }
 
-/// Why a voter refuses.
+/// The reason of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Refusal {
     /// It has promised a higher ballot.

@@ -1,26 +1,30 @@
-//! Configurations: how the voters of one epoch decide the next, and nothing acked is lost.
+//! Decides configurations: the voters of one configuration decide the next one so that no
+//! acknowledged write is lost.
 //!
-//! [`Epochs`] is a Machine inside the Replicator. Each step is one question and its answers:
-//! *Withhold* (whose leases still run?), *Seal* (promise, ack no more, freeze), *Sync* (the next
-//! voters merge a sealed quorum's snapshots), *Accept*, *Install*. It decides when; the parent
-//! freezes, pulls, merges, persists and answers data requests, and asks [`Epochs::eligible`]
-//! before it acks any. Knows no data, no lease table, no membership, no socket.
+//! [`Epochs`] is a [`Machine`] inside the Replicator, its *parent*. A change takes up to five
+//! steps, each a question and its answers: *Withhold* (how long do leases of the removed members
+//! run?), *Seal* (promise a ballot, acknowledge nothing more, freeze a snapshot), *Sync* (the
+//! voters of the proposal merge the snapshots of a sealed quorum), *Accept* and *Install*. The
+//! machine decides what happens when. The parent freezes, pulls, merges, persists and answers data
+//! requests. The machine knows no data, lease table, membership or socket. In the code a
+//! configuration is an [`Epoch`].
 //!
-//! # What the parent owes
-//! - It acks and answers requests of an epoch only while [`Epochs::eligible`] and the request's
-//!   epoch is [`Epochs::id`]; open requests start counting anew at [`EpochOutput::Installed`].
-//! - [`EpochOutput::Freeze`]: the snapshot is taken in the step of the order, with all that was
-//!   acked before it. It is given to whoever pulls it, until a newer epoch is installed; a state
-//!   is given only while [`Epochs::synced`] and the epochs agree.
-//! - [`EpochOutput::Persist`]: nothing ordered or said later, acks and replies included, leaves
-//!   the node before it is durable.
-//! - Orders to pull stand until `StopPulls`: what is lost is asked for again.
-//! - Every message that it receives yields an [`EpochInput::PeerEpoch`]: that is how a decision
-//!   reaches those who missed it.
+//! # Obligations of the parent
+//! - It acknowledges and answers requests of a configuration only while [`Epochs::eligible`] holds
+//!   and the request's id is [`Epochs::id`]. At [`EpochOutput::Installed`] open requests start
+//!   counting anew.
+//! - At [`EpochOutput::Freeze`] it takes the snapshot in the same step, with everything
+//!   acknowledged before, and serves it until a newer configuration is installed. It serves its
+//!   state only while [`Epochs::synced`] holds and the ids agree.
+//! - After [`EpochOutput::Persist`] nothing that was ordered later, acknowledgements and replies
+//!   included, leaves the node before that state is durable.
+//! - It repeats lost pulls until `StopPulls`.
+//! - It passes the id of each received message as [`EpochInput::PeerEpoch`], so that a decision
+//!   reaches the nodes that missed it.
 //!
-//! Spec: spec/safety.md §1; the rules E1–E6, L2, L3 are those of spec/reference/epochs.md §1 and
-//! are model-checked there: change none without its model. `tests/epochs` drives this machine
-//! through them.
+//! The rules have names in docs/protocol/configurations.md, where each has its reason.
+//! `tests/epochs` explores this machine and shows for each rule a run that fails without it:
+//! explore every change of a rule there.
 
 mod acceptor;
 mod attempt;
@@ -70,19 +74,19 @@ use crate::machine::{Machine, Outbox};
 
 type Out = Outbox<EpochOutput>;
 
-/// Doublings of the patience with an abandoned seal, at most.
+/// Most doublings of the patience with an abandoned seal.
 const PATIENCE_DOUBLINGS: u32 = 7;
-/// The same for answers to a question that seals nobody.
+/// Most doublings of the patience with unanswered questions while this node is not sealed.
 const PATIENCE_DOUBLINGS_UNSEALED: u32 = 3;
 
-/// Whether this incarnation counts.
+/// Relation of this incarnation to the installed configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// In no configuration yet.
+    /// No configuration has had this incarnation as a member yet.
     Joining,
-    /// In the newest one that it knows.
+    /// The installed configuration has it.
     Member,
-    /// In none any more, for ever.
+    /// A configuration removed or barred it. Final: a removed incarnation never returns.
     Excluded,
 }
 
@@ -95,39 +99,40 @@ pub struct Epochs {
     rng: SmallRng,
     state: AcceptorState,
     role: Role,
-    /// The configuration that the installed one directly follows, if it was installed here.
+    /// The configuration that directly precedes the installed one, if it was installed here.
     former: Option<SharedEpoch>,
-    /// What was installed here before this generation began by force.
+    /// The configuration that was installed here before a forced one replaced it.
     unforced: Option<SharedEpoch>,
     known: LetInNodes,
-    /// What members of the installed configuration last proposed to follow it.
+    /// The last proposal for the next configuration that a member of the installed one sent.
     proposed: Option<SharedEpoch>,
-    /// Refused because of its sender, and not reported yet.
+    /// The newest configuration refused because of its sender and not reported yet.
     doubted: Option<Doubted>,
     hint_probe: Option<HintProbe>,
-    /// `StopServing` was said in this epoch.
+    /// `StopServing` was ordered in the installed configuration.
     stopped: bool,
     attempt: Option<Attempt>,
-    /// Ballots of this node's in this epoch that asked for seals.
+    /// Ballots of this node in the installed configuration that reached the sealing phase.
     attempts: u32,
-    /// Wishes given back in this epoch.
+    /// Changes refused with `TooFewAnswered` in the installed configuration.
     given_back: u32,
     consents: Consents,
-    /// Questions to the lease machine so far: their names.
+    /// The id of the last question to the lease machine.
     queries: u64,
     syncing: Option<Syncing>,
-    /// Whose state is being pulled.
+    /// The replica whose state is pulled.
     source: Option<ReplicaId>,
     installs: Pace,
     asks: Pace,
     deadlines: Deadlines,
-    /// What this node says to itself; empty between inputs.
+    /// Messages of this node to itself; empty between inputs.
     loopback: VecDeque<EpochMessage>,
     stats: EpochStats,
 }
 
 impl Epochs {
-    /// The machine of incarnation `me`, in no configuration; `seed` only spreads its timers.
+    /// Creates the machine of incarnation `me`, in no configuration. `seed` only spreads its
+    /// timers.
     #[must_use]
     pub fn new(me: ReplicaId, config: EpochConfig, seed: u64, canary: Canary) -> Self {
         Self {
@@ -166,14 +171,14 @@ impl Epochs {
         self.state.installed.as_ref()
     }
 
-    /// Its id, for the epoch field of every message.
+    /// The id of the installed configuration, which every message carries.
     #[must_use]
     pub fn id(&self) -> Option<EpochId> {
         self.state.id()
     }
 
-    /// Whether this replica may ack and answer requests of the installed epoch: it is a member,
-    /// synced and not sealed. Nothing else may ack.
+    /// Whether this replica may acknowledge and answer requests of the installed configuration: it
+    /// is a member, synced and not sealed (docs/protocol/configurations.md#eligible-replica).
     #[must_use]
     pub fn eligible(&self) -> bool {
         self.is_member()
@@ -181,33 +186,33 @@ impl Epochs {
             && (!self.state.is_sealed() || self.canary.has(Bug::NotSealed))
     }
 
-    /// Whether this replica has promised a ballot of the installed epoch: it acks no more in it,
-    /// grants no lease, and serves its frozen snapshot.
+    /// Whether this replica has promised a ballot of the installed configuration. It then
+    /// acknowledges no request, grants no lease, and serves its frozen snapshot.
     #[must_use]
     pub const fn sealed(&self) -> bool {
         self.state.is_sealed()
     }
 
-    /// Whether the state here holds everything acked before the installed epoch: only then may
-    /// the parent answer a state pull for it.
+    /// Whether the state here holds everything acknowledged before the installed configuration.
+    /// Only then may the parent answer a state pull for it.
     #[must_use]
     pub const fn synced(&self) -> bool {
         self.state.synced
     }
 
-    /// Whether the installed configuration has this node, and it was never without it.
+    /// Whether the installed configuration has this node, and no earlier one removed it.
     #[must_use]
     pub fn is_member(&self) -> bool {
         self.role == Role::Member
     }
 
-    /// Whether this node's answers count in quorums.
+    /// Whether this node votes in the installed configuration.
     #[must_use]
     pub fn is_voter(&self) -> bool {
         self.is_member() && self.state.installed.as_ref().is_some_and(|c| c.is_voter(self.me))
     }
 
-    /// Whether this incarnation was removed. It never comes back: restart the node.
+    /// Whether this incarnation was removed or barred. It never returns: restart the node.
     #[must_use]
     pub fn is_excluded(&self) -> bool {
         self.role == Role::Excluded
@@ -221,7 +226,8 @@ impl Epochs {
         is_in(self.state.installed.as_ref()) || is_in(self.proposed.as_ref())
     }
 
-    /// Whether a configuration that `id` sends may be installed here ([`senders`]).
+    /// Whether a configuration that `id` sends may be installed here, by the sender rule
+    /// ([`senders`]).
     #[must_use]
     pub fn may_inform(&self, id: ReplicaId) -> bool {
         self.believes(id)
@@ -234,20 +240,20 @@ impl Epochs {
         self.state.installed.as_ref().is_some_and(|epoch| epoch.is_quorum(answered, self.canary))
     }
 
-    /// What would have to be durable now.
+    /// The state that must be durable now.
     #[must_use]
     pub const fn state(&self) -> &AcceptorState {
         &self.state
     }
 
-    /// What was counted so far.
+    /// Counters since the machine was created.
     #[must_use]
     pub const fn stats(&self) -> &EpochStats {
         &self.stats
     }
 
-    /// Everything that decides what this machine does next but clocks, chance and counts: two
-    /// machines of one essence go the same ways. For exhaustive exploration.
+    /// All state that decides the next steps, without clocks, random numbers and counters, as text.
+    /// Exhaustive exploration takes two machines with equal text for one state.
     #[cfg(feature = "canaries")]
     #[must_use]
     pub fn essence(&self) -> String {
@@ -328,7 +334,7 @@ impl Epochs {
             M::Accepted { epoch, ballot } if self.mine(now, from, epoch, ballot, out) => {
                 self.on_accepted(now, from, out);
             }
-            // Answers to an earlier ballot or of another epoch.
+            // An answer to an earlier ballot, or of another configuration.
             M::Synced { .. }
             | M::Withheld { .. }
             | M::Sealed { .. }
@@ -338,7 +344,8 @@ impl Epochs {
         }
     }
 
-    /// Whether `epoch` is the installed one; if not, whoever is behind learns of the newer.
+    /// Whether `epoch` is the installed one. If not, the side that is behind learns of the newer
+    /// one.
     fn same_epoch(&mut self, now: Now, from: ReplicaId, epoch: EpochId, out: &mut Out) -> bool {
         if self.id() != Some(epoch) {
             self.peer_epoch(now, from, Some(epoch), out);
@@ -346,7 +353,7 @@ impl Epochs {
         self.id() == Some(epoch)
     }
 
-    /// Whether this answers the attempt that is under way.
+    /// Whether a message answers the current attempt.
     fn mine(
         &mut self,
         now: Now,
@@ -382,7 +389,7 @@ impl Epochs {
         out.push(EpochOutput::Persist(self.state.clone()));
     }
 
-    /// Starts the wait for somebody else's success anew, if there is anything to wait for.
+    /// Restarts the patience timer, if this node is sealed or has an attempt.
     fn restart_patience(&mut self, now: Now) {
         if self.state.is_sealed() || self.attempt.is_some() {
             let asks = |attempt: &Attempt| attempt.phase < Phase::Sealing;
@@ -403,14 +410,14 @@ impl Epochs {
         Duration::from_nanos(self.rng.random_range(0..=nanos))
     }
 
-    /// A random index below `len`, which is not 0.
+    /// A random index below `len`, which must not be 0.
     fn pick(&mut self, len: usize) -> usize {
         self.rng.random_range(0..len)
     }
 
     fn current(&self) -> SharedEpoch {
         let installed = self.state.installed.as_ref();
-        installed.expect("only with a configuration installed is anything voted on").clone()
+        installed.expect("a vote needs an installed configuration").clone()
     }
 }
 

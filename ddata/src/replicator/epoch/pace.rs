@@ -1,5 +1,5 @@
-//! At most one unasked word to a peer per interval, so that two nodes of different epochs do not
-//! answer each other's every message.
+//! Rate limit of unrequested messages: one per peer and interval. Without it two nodes with
+//! different configurations would answer each other's every message.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::clock::Instant;
 use crate::id::ReplicaId;
 
-/// Peers remembered, at most; beyond it nobody new is told before an interval has passed.
+/// Most peers remembered. Above it a new peer is sent nothing until an interval has passed.
 const PEERS_MAX: usize = 1_024;
 
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ impl Pace {
         Self { every, last: BTreeMap::new() }
     }
 
-    /// Whether `peer` may be told now; if so, the interval starts.
+    /// Whether `peer` may be sent a message now. If so, its interval starts.
     pub(super) fn may(&mut self, now: Instant, peer: ReplicaId) -> bool {
         if self.last.get(&peer).is_some_and(|&last| now < last + self.every) {
             return false;
@@ -36,7 +36,7 @@ impl Pace {
         true
     }
 
-    /// Something new is to be said: every interval is over.
+    /// Ends all intervals, because there is something new to send.
     pub(super) fn reset(&mut self) {
         self.last.clear();
     }
