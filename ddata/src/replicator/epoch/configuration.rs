@@ -173,7 +173,7 @@ pub struct Epoch {
     #[serde(rename = "f")]
     forget_below: Option<EpochId>,
     #[serde(rename = "g")]
-    left: Vec<ReplicaId>, // departed and barred incarnations, in that order; ≤ LEFT_MAX, then the first is dropped
+    left: Vec<ReplicaId>, // departed or barred, in that order; ≤ LEFT_MAX
     #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
     forced: Option<Forced>,
 }
@@ -372,7 +372,8 @@ impl Epoch {
     /// The first configuration of a cluster, or of a generation. `members` are oldest first.
     ///
     /// # Errors
-    /// [`InvalidEpoch`] if there is no member, one is listed twice, or there are more than [`MEMBERS_MAX`].
+    /// [`InvalidEpoch`] if there is no member, one is listed twice, or there are more than
+    /// [`MEMBERS_MAX`].
     pub fn founding(
         id: EpochId,
         members: Vec<ReplicaId>,
@@ -403,9 +404,9 @@ impl Epoch {
     /// quorum consents: data that only the others hold is lost, and if they are alive, both sides
     /// may act until they hear of it (docs/protocol/configurations.md#forced-recovery).
     ///
-    /// `wall` is the wall clock in milliseconds. Two forced configurations with equal generations have
-    /// different numbers if they follow one configuration or the hashes of their makers differ;
-    /// [`origin`](Self::origin) tells their generations apart.
+    /// `wall` is the wall clock in milliseconds. Two forced configurations with equal generations
+    /// have different numbers if they follow one configuration or the hashes of their makers
+    /// differ; [`origin`](Self::origin) tells their generations apart.
     ///
     /// # Errors
     /// [`NotForced`] if there is no such configuration.
@@ -482,7 +483,8 @@ impl Epoch {
     /// and can never join.
     ///
     /// # Errors
-    /// [`ChangeError`] if an incarnation would return, no member would be left, or there would be too many.
+    /// [`ChangeError`] if an incarnation would return, no member would be left, or there would be
+    /// too many.
     pub fn next(&self, change: &Change) -> Result<Self, ChangeError> {
         if let Some(back) = self.returned(&change.join) {
             return Err(ChangeError::Returned(back));
@@ -511,7 +513,7 @@ impl Epoch {
 
     /// The first of `ids` that has left before.
     fn returned(&self, ids: &[ReplicaId]) -> Option<ReplicaId> {
-        let left: BTreeSet<_> = self.left.iter().collect(); // ≤ LEFT_MAX, with up to MEMBERS_MAX ids
+        let left: BTreeSet<_> = self.left.iter().collect(); // ≤ LEFT_MAX ids
         ids.iter().find(|id| left.contains(id)).copied()
     }
 

@@ -1,4 +1,5 @@
-//! Learning and installing decided configurations (rule E5), and the state pull that follows.
+//! Installing decided configurations (docs/protocol/configurations.md#install-the-newest), and the
+//! state pull that follows an install without a sync.
 
 use std::collections::BTreeSet;
 
@@ -11,15 +12,15 @@ use crate::id::ReplicaId;
 
 impl Epochs {
     pub(super) fn found(&mut self, now: Now, epoch: SharedEpoch, out: &mut Out) {
-        assert!(self.may_found(&epoch), "a cluster is founded once, by a node that knows of none");
+        assert!(self.may_found(&epoch), "this node is in a cluster already");
         self.state.install(epoch);
         self.state.synced = true;
         self.installed_anew(now, None, out);
     }
 
-    /// Whether a cluster, or a generation of it, may begin here with this configuration: nothing is
-    /// installed, or a peer has told of an earlier generation of a cluster whose only member's
-    /// successor this node is.
+    /// Whether `epoch` may be the first configuration of a cluster or of a generation here: nothing
+    /// is installed, or this node is the only member of a forced configuration that succeeds the
+    /// installed one.
     pub(in crate::replicator) fn may_found(&self, epoch: &Epoch) -> bool {
         let succeeds = || epoch.is_forced() && *epoch.members() == [self.me];
         let installed = self.state.installed.as_ref();
@@ -28,9 +29,10 @@ impl Epochs {
         })
     }
 
-    /// An operator's word in place of a quorum's. What this node holds is the state of the new
-    /// generation, so it is synced; the others merge it with theirs. Whoever is given up is told, too:
-    /// if it lives it ends itself.
+    /// Forced recovery: installs a configuration on an operator's order, without a quorum
+    /// (docs/protocol/configurations.md#forced-recovery). The state of this node is the state of
+    /// the new generation, so this node counts as synced; the other members merge it with theirs.
+    /// The members that are given up are told, too, so that those that are alive end themselves.
     pub(super) fn force(
         &mut self,
         now: Now,
@@ -53,10 +55,10 @@ impl Epochs {
         self.send_all(others, &install, out);
     }
 
-    /// Takes over what an earlier run made durable. Of a predecessor's promises nothing follows
-    /// but knowledge: this incarnation is a joiner unless it stands in the configuration itself.
+    /// Restores the state that an earlier run made durable. The promises of a predecessor bind
+    /// nobody: an incarnation that is not a member of the restored configuration is a joiner.
     pub(super) fn restore(&mut self, now: Now, state: AcceptorState, out: &mut Out) {
-        assert!(self.state == AcceptorState::default(), "restoring comes first");
+        assert!(self.state == AcceptorState::default(), "restore must be the first input");
         let Some(epoch) = state.installed.clone() else { return };
         self.state = state;
         self.role = self.role_in(&epoch);
@@ -65,7 +67,8 @@ impl Epochs {
             return;
         }
         if self.state.is_sealed() {
-            // The live state holds all that the snapshot did: what was acked is durable.
+            // The live state holds all that the snapshot held, because acknowledged data is
+            // durable.
             out.push(EpochOutput::Freeze(self.current().id()));
             self.restart_patience(now);
         }
@@ -76,20 +79,21 @@ impl Epochs {
         }
     }
 
-    /// Replaces what is installed; the caller has checked it and tells the parent.
+    /// Replaces the installed configuration. The caller must have checked it, and tells the parent.
     fn install(&mut self, epoch: SharedEpoch) {
         if let Some(before) = self.state.installed.clone() {
             if epoch.is_forced_after(&before) {
                 self.unforced = Some(before.clone());
             }
-            // After a skip the one before it is not known, and an older one proves nothing.
+            // After a skip the preceding configuration is unknown; members of an older one prove
+            // nothing.
             self.former = Some(before).filter(|before| before.id().next() == epoch.id());
         }
         self.proposed = None;
         self.state.install(epoch);
     }
 
-    /// A decided configuration: of a peer, or (`None`) decided by this node's own attempt.
+    /// Learns a decided configuration, from a peer or (`None`) from this node's own attempt.
     pub(super) fn learn(
         &mut self,
         now: Now,
@@ -120,8 +124,10 @@ impl Epochs {
         }
     }
 
-    /// Who was given up, and lives, ends itself. Those who live beside it may have been taken up since,
-    /// or refuse whoever forced it, or be kept and not have heard of it: nobody but this node can tell them.
+    /// Sends a forced configuration that gives this node up to all members of the replaced one
+    /// (docs/protocol/configurations.md#given-up-nodes-are-told). Some of them joined since, some
+    /// refuse the forcing node, and some are kept but have not heard: only this node may be able to
+    /// tell them. It then ends itself.
     fn pass_on(&mut self, before: &Epoch, from: Option<ReplicaId>, out: &mut Out) {
         let epoch = self.current();
         if self.role == Role::Member && !epoch.is_member(self.me) && epoch.is_forced_after(before) {
@@ -133,7 +139,8 @@ impl Epochs {
         }
     }
 
-    /// `from` is in this epoch: whoever is behind gets the newer one.
+    /// A peer has installed `id`: the side that is behind learns of the newer configuration
+    /// (docs/protocol/configurations.md#catch-up-by-configuration-id).
     pub(super) fn peer_epoch(
         &mut self,
         now: Now,
@@ -156,7 +163,7 @@ impl Epochs {
         }
     }
 
-    /// Ends everything that belonged to the epoch before.
+    /// Resets all state that belonged to the configuration before, and reports the new one.
     fn installed_anew(&mut self, now: Now, from: Option<ReplicaId>, out: &mut Out) {
         let epoch = self.current();
         let was = self.role;
@@ -187,7 +194,7 @@ impl Epochs {
         }
     }
 
-    /// Tells the parent what became of its proposal.
+    /// Reports the outcome of the parent's proposal.
     fn report(&mut self, epoch: &SharedEpoch, out: &mut Out) {
         let Some(attempt) = self.attempt.take().filter(|a| a.origin == Origin::Asked) else {
             return;
@@ -200,8 +207,9 @@ impl Epochs {
         }));
     }
 
-    /// A member that is in no newer configuration, or was in one that this node slept through, is
-    /// out for good: a removed incarnation never returns, whatever a later configuration says.
+    /// The role of this node once `epoch` is installed. A member that it lacks, and a
+    /// joiner that it lists as departed, are excluded for good: a removed incarnation never returns,
+    /// whatever a later configuration lists.
     fn role_in(&self, epoch: &SharedEpoch) -> Role {
         let has_me = epoch.is_member(self.me);
         match self.role {
@@ -221,12 +229,12 @@ impl Epochs {
 
     pub(super) fn source_failed(&mut self, now: Now, epoch: EpochId, from: ReplicaId) {
         if self.id() == Some(epoch) && self.source == Some(from) && !self.state.synced {
-            // Not at once: who fails without a round trip would be asked without end.
+            // Not at once: a source that fails without a round trip would be asked in a busy loop.
             self.deadlines.set(Deadline::Source, now.mono + self.config.resend_first);
         }
     }
 
-    /// This member may ack in the installed epoch.
+    /// The state is merged: this member may acknowledge in the installed configuration.
     pub(super) fn now_synced(&mut self, out: &mut Out) {
         self.state.synced = true;
         self.source = None;
@@ -237,7 +245,7 @@ impl Epochs {
         out.push(EpochOutput::Synced(self.current().id()));
     }
 
-    /// Tries the voter after the one tried last; the first one at random.
+    /// Tries the voter after the one tried last; the first one is random.
     pub(super) fn next_source(&mut self, now: Now, out: &mut Out) {
         if !self.is_member() || self.state.synced {
             return;
@@ -245,7 +253,7 @@ impl Epochs {
         let epoch = self.current();
         let others: Vec<_> = epoch.voters().iter().copied().filter(|id| *id != self.me).collect();
         if others.is_empty() {
-            return; // the only voter: its own snapshot of the epoch before is all there is
+            return; // the only voter syncs from its own snapshot
         }
         let last = self.source.and_then(|source| others.iter().position(|id| *id == source));
         let next = last.map_or_else(|| self.pick(others.len()), |last| (last + 1) % others.len());

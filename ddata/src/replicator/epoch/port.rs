@@ -1,5 +1,4 @@
-//! The configuration machine's surroundings: its settings, what it is told, what it orders, what
-//! it counts.
+//! Interface of the configuration machine: settings, inputs, outputs, outcomes and counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,29 +13,30 @@ use super::message::{EpochMessage, Remaining};
 use super::senders::Declined;
 use crate::id::ReplicaId;
 
-/// Timers of the configuration machine. The defaults suit networks up to about 100 ms round trip.
+/// Timers of the configuration machine. The defaults suit round trips up to about 100 ms.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct EpochConfig {
-    /// A replica sealed for this long (plus a random part up to the same) without a next
+    /// A replica that is sealed for this long (plus a random time up to the same) without a next
     /// configuration proposes one. Doubles with each attempt of its own.
     #[serde(with = "humantime_serde")]
     pub abandoned_after: Duration,
-    /// First resend of an unanswered message; doubles up to `resend-most`.
+    /// Time before an unanswered message is sent again; doubles up to `resend-most`.
     #[serde(with = "humantime_serde")]
     pub resend_first: Duration,
-    /// Longest time between two resends.
+    /// Longest time between two resends of a message.
     #[serde(with = "humantime_serde")]
     pub resend_most: Duration,
-    /// How long a member believed dead has for its answer before the first Accept. The seal waits
-    /// with it, if the sync takes less. Also how long the voters have to answer a member that heard of a
-    /// newer configuration from a node in none that it knows.
+    /// How long a member believed dead has to answer a probe before the first `Accept`. The seal
+    /// lasts at least as long. Also how long the voters have to answer a member that has heard of a
+    /// newer configuration from a node outside its own.
     #[serde(with = "humantime_serde")]
     pub probe_wait: Duration,
-    /// How long one source of a state pull has before another is tried.
+    /// How long one source of a state pull may take before another is tried.
     #[serde(with = "humantime_serde")]
     pub source_patience: Duration,
-    /// Own attempts in one epoch after which a proposal whose quorum does not sync is given up.
+    /// Attempts of this node in one configuration after which a proposal without a synced quorum is
+    /// given up.
     pub sync_attempts: u32,
 }
 
@@ -53,175 +53,180 @@ impl Default for EpochConfig {
     }
 }
 
-/// A fact for the configuration machine.
+/// An input of the configuration machine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EpochInput {
     /// A deadline may have passed.
     Tick,
-    /// Membership wants this next. Answered by an [`Outcome`].
+    /// The parent wants this change next. Answered by an [`Outcome`].
     Propose(Change),
-    /// A peer's machine says.
+    /// A message of a peer's configuration machine.
     Message {
-        /// The sending incarnation, as the transport knows it.
+        /// The sending incarnation, authenticated by the transport.
         from: ReplicaId,
-        /// What it says.
+        /// The message.
         message: EpochMessage,
     },
-    /// The lease machine's answer to [`EpochOutput::AskConsent`]: from now on it grants the asked
-    /// ones nothing.
+    /// The lease machine's answer to [`EpochOutput::AskConsent`]. From now on it grants nothing to
+    /// the members that were named there.
     Consent {
-        /// As asked.
+        /// The id of the question.
         query: u64,
-        /// Leases that still run; who is not listed holds none.
+        /// Lease promises that still run. A member that is not listed has none.
         remaining: Vec<Remaining>,
     },
-    /// The lease machine's promise to this one ended before its time: what it answered is stale.
+    /// The lease machine's promise to this member ended early, so that its earlier answers are
+    /// stale.
     Released(ReplicaId),
-    /// The parent has merged all of the snapshot (data, cells, promised terms) that `of` froze
-    /// for `epoch`.
+    /// The parent has merged the whole snapshot (data, guarded values, promised terms) that `of`
+    /// froze for `epoch`.
     SnapshotMerged {
         /// The sealed configuration.
         epoch: EpochId,
-        /// Whose snapshot.
+        /// The replica whose snapshot it is.
         of: ReplicaId,
     },
-    /// The parent has merged the whole state of `from`, which was synced for `epoch` when it
-    /// began to send it.
+    /// The parent has merged the whole state of `from`, which was synced for `epoch` when it began
+    /// to send it.
     StateMerged {
         /// The installed configuration.
         epoch: EpochId,
-        /// Whose state.
+        /// The replica whose state it is.
         from: ReplicaId,
     },
-    /// `from` cannot give its state (not synced itself, unreachable): try another.
+    /// `from` cannot serve its state, because it is unreachable or not synced itself: try another.
     SourceFailed {
         /// The installed configuration.
         epoch: EpochId,
-        /// Who failed.
+        /// The source that failed.
         from: ReplicaId,
     },
-    /// The first configuration of the cluster; its members start empty, hence synced.
+    /// The first configuration of the cluster. Its members start empty and are therefore synced.
     Found(Arc<Epoch>),
-    /// An operator: no quorum of the installed configuration is left, and these are to go on with
-    /// this node. Answered by [`EpochOutput::Installed`], or not at all if this node is no member, or
-    /// has installed another one meanwhile: the parent has asked before.
+    /// An operator's order to go on without a quorum: this node and the members in `kept` form the
+    /// next configuration. Answered by [`EpochOutput::Installed`]. Ignored if this node is no
+    /// member or no longer has `replaced` installed; the parent has checked both before.
     Force {
-        /// What is installed.
+        /// The id of the configuration to replace.
         replaced: EpochId,
-        /// Who goes on.
+        /// The members that stay.
         kept: BTreeSet<ReplicaId>,
     },
-    /// What was persisted before the restart; the first input, if any.
+    /// The state persisted before a restart. It must be the first input.
     Restore(AcceptorState),
-    /// A peer's message, of whatever kind, carried this epoch (`None`: it has none).
+    /// A message of any kind carried this id of the sender's configuration; `None` if it has none.
     PeerEpoch {
         /// The sender.
         from: ReplicaId,
         /// Its installed configuration.
         id: Option<EpochId>,
     },
-    /// The nodes that membership has let in and not removed since, and whether it reaches each:
-    /// from some of them, a configuration is taken.
+    /// The nodes that membership has let in and not removed since, and whether it reaches each.
+    /// Needed for the sender rule of configurations.
     Known(BTreeMap<ReplicaId, bool>),
 }
 
 /// Why the lease machine is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Consenting {
-    /// For a Withhold: stop granting, say how long the leases still run.
+    /// For `Withhold`: stop granting, and report how long the lease promises run.
     Withhold,
-    /// For a Seal: the voter seals in the step of the answer if none still runs.
+    /// For `Seal`: if no promise runs, the voter seals in the same step as the answer.
     Seal,
 }
 
 /// An order of the configuration machine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EpochOutput {
-    /// Send to a peer; never to this node itself.
+    /// Send a message to a peer, never to this node itself.
     Send {
         /// The receiver.
         to: ReplicaId,
         /// The message.
         message: EpochMessage,
     },
-    /// Make this durable. Nothing ordered or acked later may leave this node before it is.
+    /// Make this state durable before anything that is ordered or acknowledged later leaves the
+    /// node.
     Persist(AcceptorState),
-    /// Take the snapshot for this epoch now, in the same step: data, cells and promised terms,
-    /// everything acked so far included. Keep it until a newer epoch is installed.
+    /// Take the snapshot for this configuration in the same step: data, guarded values and promised
+    /// terms, including everything acknowledged so far. Keep it until a newer configuration is
+    /// installed.
     Freeze(EpochId),
-    /// Get and merge the snapshot that `of` froze for `epoch`. Stands, and may be repeated, until
-    /// `StopPulls`; the parent retries what is lost.
+    /// Pull and merge the snapshot that `of` froze for `epoch`. Repeat lost messages until
+    /// `StopPulls`. The order itself may be repeated.
     PullSnapshot {
         /// The sealed configuration.
         epoch: EpochId,
-        /// Whose snapshot.
+        /// The replica whose snapshot it is.
         of: ReplicaId,
     },
-    /// Get and merge the state of `from`, if it is synced for `epoch`. Replaces the last
-    /// `PullState`; what was merged stays merged.
+    /// Pull and merge the state of `from`, if it is synced for `epoch`. Replaces the last
+    /// `PullState`; merged data stays merged.
     PullState {
         /// The installed configuration.
         epoch: EpochId,
-        /// Whose state.
+        /// The replica whose state it is.
         from: ReplicaId,
     },
-    /// No pull is needed any more.
+    /// Ends all pulls.
     StopPulls,
-    /// This configuration is installed: open requests start counting anew, the snapshot goes.
+    /// This configuration is installed: open requests start counting anew, and the snapshot is
+    /// dropped.
     Installed(Arc<Epoch>),
-    /// Synced for the installed configuration: this node may ack in it.
+    /// This node is synced for the installed configuration and may acknowledge in it.
     Synced(EpochId),
-    /// Ask the lease machine; it answers with [`EpochInput::Consent`].
+    /// A question to the lease machine, answered by [`EpochInput::Consent`].
     AskConsent {
-        /// Names the question.
+        /// The id of the question.
         query: u64,
-        /// Members that are to go.
+        /// Members that the proposal removes.
         removed: Vec<ReplicaId>,
-        /// What the answer is for.
+        /// The purpose of the question.
         why: Consenting,
     },
-    /// What became of the proposal.
+    /// The result of a proposed change.
     Outcome(Outcome),
-    /// The installed configuration is newer than one that had this node, and has it no more: it
-    /// acks nothing and begins nothing, for ever.
+    /// A configuration removed or barred this node. It must acknowledge nothing and begin nothing,
+    /// for ever.
     Excluded(EpochId),
-    /// This node answers a proposal without itself: it begins no further message until a
-    /// configuration that contains it is installed.
+    /// This node has answered a proposal that removes it. It must begin no further message until a
+    /// configuration that lists it is installed.
     StopServing,
-    /// This may be decided already, or still be, whatever this node hears: it was accepted here, or
-    /// is synced for. Over with the next `Installed`; may be said again.
+    /// This configuration was accepted here, or this node syncs for it, so that it may be decided
+    /// whatever this node hears. Ends with the next `Installed`; may be repeated.
     Pending(Arc<Epoch>),
-    /// A newer configuration was not taken. May be repeated as often as a peer sends one; where only
-    /// the sender is doubted, it comes once no member has confirmed the configuration within 10 s.
+    /// A newer configuration was refused. May be repeated as often as a peer sends one. If only the
+    /// sender is the reason, it is reported once no member has confirmed the configuration within
+    /// 10 s.
     Declined {
         /// The sender.
         from: ReplicaId,
-        /// What it sent.
+        /// The id of the refused configuration.
         epoch: EpochId,
-        /// What stands against it.
+        /// The reason.
         why: Declined,
     },
 }
 
-/// What became of a [`EpochInput::Propose`].
+/// The result of an [`EpochInput::Propose`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// Decided and installed. `deferred`: removals left out, because a lease still ran or they
-    /// answered the probe; propose them again if they are still wanted.
+    /// Decided and installed. `deferred` lists removals that were left out, because a lease still
+    /// ran or the member answered the probe. Propose them again if they are still wanted.
     Decided {
         /// The new configuration.
         epoch: EpochId,
-        /// Members that were to go and stayed.
+        /// Members that should be removed and stayed.
         deferred: Vec<ReplicaId>,
     },
-    /// Not proposed, or given up. What was given up may still be decided, if a voter had accepted
-    /// it in an earlier ballot: only the next [`EpochOutput::Installed`] tells.
+    /// Not proposed, or given up. A change that was given up may still be decided if a voter had
+    /// accepted it in an earlier ballot: only the next [`EpochOutput::Installed`] tells.
     Refused {
-        /// What stands against it.
+        /// The reason.
         why: WhyRefused,
     },
-    /// Another configuration was installed first. Propose again if it is still wanted.
+    /// Another configuration was installed first. Propose the change again if it is still wanted.
     Superseded {
         /// The new configuration.
         by: EpochId,
@@ -235,46 +240,46 @@ pub enum WhyRefused {
     /// Only members propose.
     #[error("this node is no member of the newest configuration; nothing was proposed")]
     NotAMember,
-    /// A seal of this node's is under way: propose again after the next `Installed`.
+    /// An attempt of this node is past its first `Seal`: propose again after the next `Installed`.
     #[error("this node is deciding a configuration; nothing was proposed, wait for the next one")]
     Busy,
-    /// The change leads nowhere.
+    /// The change has no next configuration.
     #[error(transparent)]
     Change(#[from] ChangeError),
-    /// Of those that the removals would leave, no quorum answered: are others gone as well? Nothing
-    /// was sealed.
+    /// No quorum of the members that would remain has answered: perhaps more members are gone.
+    /// Nothing was sealed.
     #[error(
-        "no quorum of those that would be left has answered; nothing was sealed, propose the removal \
-         of everybody who is gone"
+        "no quorum of the members that would remain has answered; nothing was sealed, propose the \
+         removal of all members that are gone"
     )]
     TooFewAnswered,
-    /// A quorum of the proposed configuration did not sync: is every joiner alive?
+    /// No quorum of the proposed configuration synced: perhaps a joiner is dead.
     #[error("no quorum of the proposed configuration synced; the same members are proposed again")]
     NotSynced,
 }
 
-/// What the machine counts. Plain numbers, compared in tests.
+/// Counters of the configuration machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpochStats {
-    /// Messages that no correct peer sends here; dropped.
+    /// Dropped messages that no correct peer sends here.
     pub nonsense: u64,
-    /// Proposals of peers that cannot follow the installed configuration; dropped.
+    /// Dropped proposals of peers that cannot follow the installed configuration.
     pub unfit: u64,
     /// Ballots that this node began.
     pub attempts: u64,
     /// Ballots begun because a seal seemed abandoned.
     pub abandoned: u64,
-    /// Seals and Accepts refused here.
+    /// `Seal` and `Accept` messages refused here.
     pub refused: u64,
     /// Configurations installed.
     pub installed: u64,
-    /// Decisions that this node saw a quorum accept.
+    /// Decisions of this node's own attempts.
     pub decided: u64,
     /// Questions to the lease machine given up for newer ones.
     pub consents_dropped: u64,
-    /// Configurations forced here, by an operator's word.
+    /// Configurations forced here by an operator.
     pub forced: u64,
-    /// Newer configurations that were not taken: of senders that may bring none, of another
-    /// cluster, or too far ahead.
+    /// Newer configurations refused because of their sender, their cluster, or a jump of their
+    /// number or generation.
     pub declined: u64,
 }

@@ -1,4 +1,5 @@
-//! The proposer's side: one attempt at a time, from the change to the decision (rules E2 and E4).
+//! The proposer: one attempt at a time, from the proposed change to the decision
+//! (docs/protocol/configurations.md#the-proposer).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use crate::clock::Now;
 use crate::id::ReplicaId;
 
 impl Epochs {
-    /// A change that the parent wants. Before its own first Seal a second one joins the first's batch.
+    /// Proposes a change of the parent. Before this node's own `Seal` a second change joins the
+    /// batch (docs/protocol/configurations.md#one-batch); after it the change is refused.
     pub(super) fn propose(&mut self, now: Now, change: Change, out: &mut Out) {
         if !self.is_member() {
             return refuse(WhyRefused::NotAMember, out);
@@ -34,13 +36,14 @@ impl Epochs {
         }
     }
 
-    /// Begins a ballot above all that this node has heard of.
+    /// Begins a ballot above all that this node has used or heard of
+    /// (docs/protocol/configurations.md#unique-ballots).
     fn begin(&mut self, now: Now, goal: Goal, out: &mut Out) {
         let base = self.current();
         let own_proposal = match base.next(&goal.change) {
             Ok(own_proposal) => SharedEpoch::new(own_proposal),
             Err(why) => {
-                self.restart_patience(now); // a seal may be under way
+                self.restart_patience(now); // this node may be sealed
                 return refuse(WhyRefused::Change(why), out);
             }
         };
@@ -48,7 +51,7 @@ impl Epochs {
         let node = if anonymous { ReplicaId::default() } else { self.me };
         let ballot = Ballot { number: self.state.number + 1, node };
         self.state.hear(ballot);
-        self.persist(out); // a number used twice after a restart would be two proposals of one ballot
+        self.persist(out); // a number reused after a restart would give one ballot two proposals
         self.stats.attempts += 1;
         self.stats.abandoned += u64::from(goal.origin == Origin::Abandoned);
         let first = self.config.resend_first;
@@ -59,7 +62,7 @@ impl Epochs {
         self.enter(now, out);
     }
 
-    /// Asks the question of the phase that was just entered, and again until it is answered.
+    /// Asks the question of the phase that was just entered, and starts its resend timer.
     fn enter(&mut self, now: Now, out: &mut Out) {
         if let Some(attempt) = &mut self.attempt {
             let asks = attempt.phase == Phase::Withholding;
@@ -153,7 +156,8 @@ impl Epochs {
         }
     }
 
-    /// Somebody believed dead is not: its removal is withdrawn, in a new ballot.
+    /// A member removed as lost has answered its probe: a new ballot keeps it
+    /// (docs/protocol/configurations.md#probe-before-accept).
     pub(super) fn on_pong(&mut self, now: Now, from: ReplicaId, out: &mut Out) {
         if self.attempt.as_ref().is_some_and(|a| a.chose_own() && a.probing.contains(&from)) {
             self.again_keeping(now, &BTreeSet::from([from]), out);
@@ -185,10 +189,12 @@ impl Epochs {
         }
     }
 
-    /// Removals whose leases still run hold up nobody who can go on without them: the batch leaves
-    /// them out. If it would change no member then, it waits, since all leases count anew from the
-    /// next configuration; even sealed by somebody else's attempt, which may be about to do the
-    /// same and is given up for lost only as any other.
+    /// Handles removals whose leases still run
+    /// (docs/protocol/configurations.md#removals-that-wait). The batch goes on without them if it
+    /// still changes the members. Otherwise it waits until they have expired, because every install
+    /// starts all lease waits anew. It waits even if this node is sealed by another attempt, which
+    /// may be about to remove the same members: that one is taken for abandoned only after the
+    /// usual patience.
     fn leases_run(
         &mut self,
         now: Now,
@@ -201,7 +207,7 @@ impl Epochs {
         let kept = attempt.to_keep(members);
         let is_needed = kept != *members && attempt.lacks_answers();
         if attempt.phase == Phase::Withholding && is_needed && patience == Patience::Left {
-            return; // who is asked again may let the others go
+            return; // a voter that is asked again may allow a smaller batch
         }
         let changes_nobody = !attempt.would_change(&kept);
         match attempt.phase {
@@ -212,7 +218,7 @@ impl Epochs {
                 }
                 self.deadlines.set(Deadline::Leases, now.mono + longest);
             }
-            Phase::Waiting if changes_nobody => {} // a late answer; all are asked again
+            Phase::Waiting if changes_nobody => {} // a late answer: all are asked again later
             _ => self.again_keeping(now, &kept, out),
         }
     }
@@ -225,8 +231,8 @@ impl Epochs {
         }
     }
 
-    /// Asks who is believed dead once more, before a proposal that nobody can withdraw. What was
-    /// adopted may be decided already: nobody is asked.
+    /// Probes the members removed as lost, before the first `Accept` makes their removal final. An
+    /// adopted proposal may be decided already, so its removals are not probed.
     fn probe_lost_members(&mut self, now: Now) {
         let Some(attempt) = self.attempt.as_mut().filter(|a| a.chose_own()) else { return };
         let lost = attempt.change.lost.iter().copied();
@@ -254,14 +260,14 @@ impl Epochs {
         self.send_all(others.collect::<Vec<_>>(), &install, out);
     }
 
-    /// A new ballot for the same, but for the removal of `kept`.
+    /// Begins a new ballot for the same change, with the removal of `kept` deferred.
     fn again_keeping(&mut self, now: Now, kept: &BTreeSet<ReplicaId>, out: &mut Out) {
         if let Some(attempt) = self.attempt.take() {
             self.begin(now, attempt.into_goal().keeping(kept), out);
         }
     }
 
-    /// Nothing has come of a seal, or of one's own attempt, for long enough.
+    /// The patience with a seal or with this node's own attempt has ended.
     pub(super) fn lose_patience(&mut self, now: Now, out: &mut Out) {
         if !self.is_member() {
             return;
@@ -271,7 +277,7 @@ impl Epochs {
         };
         let unsynced = attempt.chose_own() && self.attempts >= self.config.sync_attempts;
         match (attempt.phase, attempt.still_leased()) {
-            // Sealed by somebody else's attempt: the others' joins must not wait for leases.
+            // Sealed by another node's attempt: joins must not wait for leases.
             (Phase::Withholding | Phase::Waiting, _) if self.state.is_sealed() => {
                 let kept = attempt.change.removed().collect();
                 self.begin(now, attempt.into_goal().keeping(&kept), out);
@@ -289,7 +295,7 @@ impl Epochs {
             }
             (Phase::Syncing, _) => self.begin(now, attempt.into_goal(), out),
             _ if attempt.overtaken => self.begin(now, attempt.into_goal(), out),
-            // Resending is all that can help.
+            // Only resending can help.
             _ => {
                 self.attempt = Some(attempt);
                 self.restart_patience(now);
@@ -297,7 +303,7 @@ impl Epochs {
         }
     }
 
-    /// Those who are needed to go on have not answered.
+    /// The patience with unanswered questions has ended, and this node is not sealed.
     fn lose_patience_unsealed(&mut self, now: Now, attempt: Attempt, out: &mut Out) {
         if !attempt.has_withheld() {
             return self.give_back(out);
@@ -306,7 +312,7 @@ impl Epochs {
             let since = attempt.withholding_since.unwrap_or(now.mono);
             self.attempt = Some(attempt);
             self.restart_patience(now);
-            let left = longest.saturating_sub(now.mono - since); // they are asked again then
+            let left = longest.saturating_sub(now.mono - since); // then all are asked again
             return self.leases_run(now, &members, left, Patience::Lost, out);
         }
         let kept = attempt.fewest_to_keep().unwrap_or_else(|| attempt.going());
@@ -316,8 +322,9 @@ impl Epochs {
         self.give_back(out);
     }
 
-    /// The parent may know better by now who is gone, and proposes anew. Whoever was named for
-    /// removal is granted leases again, if it is not named any more.
+    /// Refuses the change with `TooFewAnswered`. The parent may know better by now which members
+    /// are gone, and proposes again. Members that the next proposal no longer removes are granted
+    /// leases again.
     fn give_back(&mut self, out: &mut Out) {
         self.given_back = self.given_back.saturating_add(1);
         self.deadlines.clear(Deadline::Resend);
@@ -325,7 +332,7 @@ impl Epochs {
     }
 }
 
-/// Whether those who have not answered yet have had their time.
+/// Whether voters that have not answered still have time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Patience {
     Left,

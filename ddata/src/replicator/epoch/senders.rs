@@ -1,42 +1,43 @@
-//! From which peers a configuration is taken.
+//! Which peers a configuration is taken from.
 //!
 //! Nothing in a configuration proves that a quorum decided it: nodes do not sign their votes, so a
-//! list of voters that accepted it could be made up by its sender. The evidence is the sender's
+//! sender could make up a list of voters that accepted it. The evidence is the sender's
 //! authenticated incarnation instead.
 //!
 //! **Sender rule.** A configuration is installed only if it belongs to this cluster, does not jump,
 //! and was sent by
-//! - a member of the configuration that is installed here; of the one that it directly follows, if
-//!   that was installed here (after a skip it is not known, and the members of an older one may have
-//!   been removed long ago); of the one that an operator's force replaced (two operators may force at
-//!   once, and the higher generation must reach both sides however often each has changed since); or
-//!   of one that a member proposes to follow the installed one (that member could as well send it as
-//!   decided, so trusting its newcomers trusts nobody else); or
-//! - a node that membership has let in, as long as this node is in no configuration, or while it
-//!   reaches no quorum of the one that it has: the failure detector says so, or a probe was not
-//!   answered. A joining node has nothing else to go by. A member without a quorum can decide
-//!   nothing, so a refusal would protect nothing, and all members that it knows may be gone.
+//! - a member of the installed configuration; of the one that it directly follows, if that was
+//!   installed here (after a skip it is unknown, and members of an older one may have been removed
+//!   long ago); of the one that forced recovery replaced (two operators may force at once, and the
+//!   higher generation must reach both sides however often each has changed since); or of a
+//!   configuration that a member proposes to follow the installed one (that member could as well
+//!   send it as decided, so trusting its newcomers extends no trust); or
+//! - a node that membership has let in, while this node is in no configuration or reaches no quorum
+//!   of its own: the failure detector reports that, or a hint probe was not answered. A joining
+//!   node has no other evidence. A member without a quorum can decide nothing, so a refusal would
+//!   protect nothing, and all members that it knows may be gone.
 //!
-//! **Hints.** A configuration of a let-in node that the rule refuses is a hint: the receiver pings the
-//! voters of its own configuration, at most once per `probe-wait`. A voter that has a newer one sends
-//! it. If no quorum answers in time, this node believes let-in nodes for [`ALONE_FOR`], and asks the
-//! one that gave the hint. If a quorum answers, each decided configuration is found without that
-//! node: a quorum decided it, so one of the voters that answered has accepted it, and has installed
-//! it or proposes it again once its patience ends. A hint of an unknown node causes no message.
+//! **Hints.** A configuration of a let-in node that the rule refuses is a hint: the receiver pings
+//! the voters of its own configuration, at most once per `probe-wait`. A voter that has a newer one
+//! sends it. If no quorum answers in time, this node believes let-in nodes for [`ALONE_FOR`], and
+//! asks the one that gave the hint. If a quorum answers, the receiver learns each decided
+//! configuration without that node: a quorum decided it, so one of the voters that answered has
+//! accepted it, and has installed it or proposes it again once its patience ends. A hint of an
+//! unknown node causes no message.
 //!
-//! A refusal is reported ([`EpochOutput::Declined`]) only if no configuration of at least that id has
-//! been installed within [`CONFIRM_WITHIN`]: in an orderly restart the newest member often speaks
-//! before the older ones do.
+//! A refusal is reported ([`EpochOutput::Declined`]) only if no configuration of at least that id
+//! has been installed within [`CONFIRM_WITHIN`], because in an orderly restart the newest member
+//! often sends its configuration before the older ones do.
 //!
 //! Without the rule, one message of any admitted peer replaces the members of the whole cluster:
-//! its receiver installs it and hands it on. `tests/epochs/forged.rs` explores attackers
-//! exhaustively, with the rule and without; `tests/epochs/scenarios.rs` shows that the rule keeps no
-//! member from the newest configuration.
+//! its receiver installs it and passes it on. `tests/epochs/forged.rs` explores attackers
+//! exhaustively, with the rule and without; `tests/epochs/scenarios.rs` shows that the rule keeps
+//! no member from the newest configuration.
 //!
-//! The rule has two costs. A member whose known members were all replaced while it slept, and whose
-//! membership has let in none of the others, stays behind until it is downed or restarted. A member
-//! that was removed two or more changes ago is not believed, even if an operator forced it to go on:
-//! both sides then stay as they are.
+//! The rule has two costs. A member whose known members were all replaced while it was cut off, and
+//! whose membership has let in none of the others, stays behind until it is downed or restarted. A
+//! member that was removed two or more changes ago is not believed, even if an operator forced it
+//! to go on: both sides then stay as they are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -47,7 +48,7 @@ use crate::bug::Bug;
 use crate::clock::Now;
 use crate::id::ReplicaId;
 
-/// Why a configuration was not taken.
+/// Why a newer configuration was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Declined {
@@ -56,33 +57,33 @@ pub enum Declined {
         "its sender is no member of the configuration installed here, nor of the one before it"
     )]
     Sender,
-    /// Two clusters share a name and a secret.
-    #[error("it belongs to cluster {theirs:016x}, and this node to cluster {ours:016x}")]
+    /// The configuration belongs to another cluster: two clusters share a name and a secret.
+    #[error("it belongs to cluster {theirs:016x}, this node to cluster {ours:016x}")]
     Cluster {
-        /// The installed configuration's.
+        /// The cluster of the installed configuration.
         ours: u64,
-        /// The sender's.
+        /// The cluster of the refused configuration.
         theirs: u64,
     },
-    /// Its number or its generation lies further ahead than a cluster can have come.
+    /// The number or the generation is above every one that this cluster can have reached.
     #[error("its number or generation is too far above the one held here")]
     Jump,
 }
 
-/// How long the members of a configuration have to confirm what another node sent, before the
-/// refusal is reported.
+/// How long members have to confirm a configuration that another node sent, before its refusal is
+/// reported.
 pub(super) const CONFIRM_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long a member whose probe no quorum answered believes let-in nodes.
+/// How long a member believes let-in nodes after no quorum has answered its hint probe.
 pub(super) const ALONE_FOR: Duration = Duration::from_secs(1);
 
-/// A probe of the installed configuration's voters, because a let-in node has a newer one.
+/// A probe of the voters of the installed configuration, because a let-in node has a newer one.
 #[derive(Clone, Debug)]
 pub(super) struct HintProbe {
     /// The node that gave the last hint.
     hinted_by: ReplicaId,
     answered: BTreeSet<ReplicaId>, // ≤ voters
-    /// No quorum has answered in time.
+    /// No quorum answered in time: this node believes let-in nodes until the deadline.
     is_alone: bool,
 }
 
@@ -93,7 +94,7 @@ pub(super) struct Doubted {
     epoch: EpochId,
 }
 
-/// Nodes that membership has let in, and whether it reaches them.
+/// The nodes that membership has let in, and whether this node reaches each.
 pub(super) type LetInNodes = BTreeMap<ReplicaId, bool>; // ≤ members of the gossip
 
 impl Epochs {
@@ -101,7 +102,7 @@ impl Epochs {
         self.known = known;
     }
 
-    /// Whether a configuration is taken from this peer.
+    /// Whether a configuration of this peer may be installed, by the sender rule.
     pub(super) fn believes(&self, from: ReplicaId) -> bool {
         let is_let_in = || self.known.contains_key(&from);
         let Some(installed) = &self.state.installed else { return is_let_in() };
@@ -115,15 +116,15 @@ impl Epochs {
         is_vouched_for || (is_let_in() && has_no_say())
     }
 
-    /// Whether the members that this node reaches, itself included, are no quorum.
+    /// Whether the voters that this node reaches, itself included, are no quorum.
     fn is_cut_off(&self, installed: &Epoch) -> bool {
         let is_reached = |id: &ReplicaId| *id == self.me || self.known.get(id) == Some(&true);
         let reached: BTreeSet<_> = installed.voters().iter().copied().filter(is_reached).collect();
         !installed.is_quorum(&reached, self.canary)
     }
 
-    /// Whether a newer configuration of `from` is installed. If not, the refusal is counted, and
-    /// reported at once or, where only the sender is doubted, after [`CONFIRM_WITHIN`].
+    /// Whether a newer configuration of `from` is installed. A refusal is counted. It is reported
+    /// at once or, if only the sender is the reason, after [`CONFIRM_WITHIN`].
     pub(super) fn takes(
         &mut self,
         now: Now,
@@ -152,7 +153,7 @@ impl Epochs {
         }
     }
 
-    /// A configuration was installed: it may be the doubted one, or newer.
+    /// Forgets the doubted configuration if this one, or a newer one, was installed.
     pub(super) fn settle_doubt(&mut self) {
         let id = self.id();
         if self.doubted.take_if(|doubted| Some(doubted.epoch) <= id).is_some() {
@@ -160,14 +161,13 @@ impl Epochs {
         }
     }
 
-    /// No member has confirmed the doubted configuration in time.
+    /// No member has confirmed the doubted configuration in time: reports the refusal.
     pub(super) fn report_doubt(&mut self, out: &mut Out) {
         let Some(Doubted { from, epoch }) = self.doubted.take() else { return };
         out.push(EpochOutput::Declined { from, epoch, why: Declined::Sender });
     }
 
-    /// A let-in node that is not believed has a newer configuration: asks the voters of the installed
-    /// one whether they are there.
+    /// Handles a hint: pings the voters of the installed configuration, unless a probe is open.
     pub(super) fn follow_hint(&mut self, now: Now, from: ReplicaId, out: &mut Out) {
         let Some(current) = self.state.installed.clone() else { return };
         if !self.known.contains_key(&from) {
@@ -185,12 +185,12 @@ impl Epochs {
         self.send_all(others.collect::<Vec<_>>(), &ping, out);
     }
 
-    /// Names a probe where an attempt's pings name its ballot, whose number is never 0.
+    /// The ballot that hint probes carry. Its number 0 tells them from the probes of an attempt.
     pub(super) const fn hint_ballot(&self) -> Ballot {
         Ballot { number: 0, node: self.me }
     }
 
-    /// A voter is there.
+    /// A voter has answered the hint probe.
     pub(super) fn hint_probe_answered(&mut self, from: ReplicaId) {
         let (Some(probe), Some(current)) = (&mut self.hint_probe, &self.state.installed) else {
             return;
@@ -199,7 +199,8 @@ impl Epochs {
         probe.is_alone &= !current.is_quorum(&probe.answered, self.canary);
     }
 
-    /// The voters have had their time to answer a probe; or this node has been alone for long enough.
+    /// Ends a hint probe: without answers of a quorum this node believes let-in nodes for a while;
+    /// if it already does, that time has ended.
     pub(super) fn hint_probe_ended(&mut self, now: Now, out: &mut Out) {
         let Some(probe) = self.hint_probe.take().filter(|probe| !probe.is_alone) else { return };
         let current = self.current();
@@ -212,7 +213,7 @@ impl Epochs {
         self.send(to, EpochMessage::Ask { installed }, out);
     }
 
-    /// Another configuration is installed: its voters are others.
+    /// Drops the hint probe, because another configuration is installed and has other voters.
     pub(super) fn cancel_hint_probe(&mut self) {
         self.hint_probe = None;
         self.deadlines.clear(Deadline::HintProbe);
@@ -232,13 +233,13 @@ impl Epochs {
         }
         let held = self.id().unwrap_or_default();
         let ages = held.generation.max(now.wall.as_millis()).saturating_add(GENERATION_AHEAD_MAX);
-        // A joiner holds no number to compare with.
+        // A joiner has no number to compare with.
         let numbers = installed.map_or(u64::MAX, |_| held.number.saturating_add(JUMP_MAX));
         let jumps = epoch.id().generation > ages || epoch.id().number > numbers;
         jumps.then_some(Declined::Jump)
     }
 
-    /// Whether a ballot's number can follow those that this node has heard of.
+    /// Whether the number of a ballot is at most [`JUMP_MAX`] above the highest known here.
     pub(super) const fn is_near(&self, ballot: Ballot) -> bool {
         ballot.number <= self.state.number.saturating_add(JUMP_MAX)
     }

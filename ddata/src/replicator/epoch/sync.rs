@@ -1,7 +1,8 @@
-//! Syncing for the next configuration (rule E3): merge the snapshots of a whole sealed quorum.
+//! Syncing for the next configuration: merging the snapshots of a sealed quorum
+//! (docs/protocol/configurations.md#sync-from-a-sealed-quorum).
 //!
-//! "Synced" belongs to the epoch, not to a ballot: any sealed quorum will do, and a confirmation
-//! stays good for every later ballot.
+//! A sync belongs to the configuration, not to a ballot: the snapshots of any sealed quorum will
+//! do, and a confirmation stays valid in every later ballot.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,7 @@ use crate::bug::Bug;
 use crate::clock::Now;
 use crate::id::ReplicaId;
 
-/// A [`EpochMessage::Sync`].
+/// The fields of an [`EpochMessage::Sync`].
 pub(super) struct SyncRequest {
     pub(super) base: SharedEpoch,
     pub(super) ballot: Ballot,
@@ -25,8 +26,8 @@ pub(super) struct Syncing {
     base: SharedEpoch,
     merged: BTreeSet<ReplicaId>,  // ≤ voters of base
     ordered: BTreeSet<ReplicaId>, // ≤ voters of base
-    tell: BTreeSet<ReplicaId>,    // proposers to confirm to; ≤ members of base
-    peers: BTreeSet<ReplicaId>,   // who may know the decision; ≤ voters of base and last proposal
+    tell: BTreeSet<ReplicaId>,    // proposers that expect a confirmation; ≤ members of base
+    peers: BTreeSet<ReplicaId>,   // may know the decision; ≤ voters of base and last proposal
 }
 
 impl Syncing {
@@ -111,7 +112,7 @@ impl Epochs {
             return;
         }
         if self.id() != Some(syncing.base.id()) {
-            return self.now_synced(out); // installed meanwhile: it was for this epoch
+            return self.now_synced(out); // its successor is installed already
         }
         let epoch = syncing.base.id();
         let (tell, pulled) = (syncing.tell.clone(), !syncing.ordered.is_empty());
@@ -123,9 +124,9 @@ impl Epochs {
         self.send_all(tell, &EpochMessage::Synced { epoch }, out);
     }
 
-    /// At an install: a sync for this very epoch goes on, any other ends.
+    /// At an install, a sync for this configuration continues; any other ends.
     pub(super) fn keep_syncing_only_for(&mut self, id: EpochId, out: &mut Out) {
-        // Whoever was ready has stopped pulling snapshots then.
+        // A ready replica has stopped its snapshot pulls before.
         let unready = !self.state.synced;
         let pulling = self.source.take().is_some()
             || self.syncing.as_ref().is_some_and(|s| unready && !s.ordered.is_empty());
@@ -138,8 +139,8 @@ impl Epochs {
         }
     }
 
-    /// A voter of the next configuration that hears nothing of its decision asks around: nobody
-    /// else need know that it waits.
+    /// Asks a random voter for a decision. A voter that has synced may miss `Install`, and no other
+    /// node knows that it waits.
     pub(super) fn ask_somebody(&mut self, now: Now, out: &mut Out) {
         let Some(syncing) = &self.syncing else { return };
         let peers: Vec<_> = syncing.peers.iter().copied().filter(|id| *id != self.me).collect();
@@ -150,13 +151,13 @@ impl Epochs {
         self.deadlines.set(Deadline::Ask, now.mono + self.config.resend_most);
     }
 
-    /// What was merged for the installed epoch is done; a sync for the next goes on.
+    /// Drops the sync for the installed configuration; one for the next continues.
     pub(super) fn keep_syncing_after_sync(&mut self) {
         let id = self.id();
         self.syncing = self.syncing.take().filter(|syncing| Some(syncing.base.id()) == id);
     }
 
-    /// Ends all pulls but those that are still needed, which are ordered again.
+    /// Ends all pulls, and orders those again that are still needed.
     pub(super) fn stop_pulls(&self, out: &mut Out) {
         out.push(EpochOutput::StopPulls);
         if let Some(syncing) = self.syncing.as_ref().filter(|_| !self.state.ready) {

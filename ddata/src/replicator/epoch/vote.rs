@@ -1,4 +1,4 @@
-//! The voter's side: Withhold, Seal (rules E1, L2, L3) and Accept (rule E4).
+//! The voter: `Withhold`, `Seal` and `Accept` (docs/protocol/configurations.md#the-voter).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +10,11 @@ use crate::bug::Bug;
 use crate::clock::Now;
 use crate::id::ReplicaId;
 
-/// Questions to the lease machine under way, at most; beyond it the oldest is given up, and its
-/// proposer asks again.
+/// Most open questions to the lease machine. Above it the oldest is dropped; its proposer asks
+/// again.
 const CONSENTS_MAX: usize = 64;
 
-/// A Seal or an Accept.
+/// A `Seal` or an `Accept`.
 #[derive(Clone, Debug)]
 pub(super) struct VoteRequest {
     pub(super) from: ReplicaId,
@@ -22,14 +22,14 @@ pub(super) struct VoteRequest {
     pub(super) proposal: SharedEpoch,
 }
 
-/// What the lease machine was asked, and for whom.
+/// An open question to the lease machine, and the message that it answers.
 #[derive(Clone, Debug)]
 enum ConsentQuery {
     Withhold(WithholdRequest),
     Seal(VoteRequest),
 }
 
-/// A Withhold.
+/// The fields of a `Withhold`.
 #[derive(Clone, Debug)]
 struct WithholdRequest {
     from: ReplicaId,
@@ -46,17 +46,19 @@ impl ConsentQuery {
     }
 }
 
-/// Questions under way, of the installed epoch. One per peer and kind: a newer one replaces it.
+/// Questions to the lease machine in the installed configuration. One per peer and kind: a newer
+/// one replaces it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Consents {
     waiting: BTreeMap<u64, ConsentQuery>, // ≤ CONSENTS_MAX
-    /// The last Withhold of each peer, if it was answered with leases that still run.
+    /// The last `Withhold` of each peer, if it was answered with leases that still run.
     leased: BTreeMap<ReplicaId, WithholdRequest>, // ≤ members
 }
 
 impl Epochs {
-    /// The configuration in which this node may vote on a message of `from`; else the message is
-    /// counted, or whoever is behind is helped.
+    /// The installed configuration, if this node may vote on a message of `from`
+    /// (docs/protocol/configurations.md#voting-members-only). Otherwise the message is counted, or
+    /// the side that is behind learns of the newer configuration.
     pub(super) fn voting(
         &mut self,
         now: Now,
@@ -128,7 +130,7 @@ impl Epochs {
         fits
     }
 
-    /// Whether a higher promise stands; then the proposer is told.
+    /// Whether a higher ballot is promised; if so, refuses the message.
     fn refuses(&mut self, asked: &VoteRequest, out: &mut Out) -> bool {
         let Promised::Not(promise) = self.state.weigh(asked.ballot) else { return false };
         self.refuse(asked, Refusal::Promised(promise), out);
@@ -141,8 +143,8 @@ impl Epochs {
         self.send(asked.from, EpochMessage::Refused { epoch, ballot, why }, out);
     }
 
-    /// E1: promise, freeze at the first time with the last ack in the snapshot, name what was
-    /// accepted.
+    /// Promises the ballot and answers `Sealed` with the proposal accepted before. The first
+    /// promise freezes the snapshot, with the last acknowledgement in it.
     fn seal(&mut self, now: Now, asked: &VoteRequest, out: &mut Out) {
         let epoch = self.current().id();
         let promised = self.state.weigh(asked.ballot);
@@ -182,7 +184,8 @@ impl Epochs {
         }
     }
 
-    /// What a promise means beside the number: the seal, the own lease (L3), durability.
+    /// Effects of a promise: freeze at the first one, stop serving if the proposal removes this
+    /// node (docs/protocol/leases.md#stop-at-the-own-answer), persist.
     fn after_promise(
         &mut self,
         now: Now,
@@ -223,8 +226,9 @@ impl Epochs {
         out.push(EpochOutput::AskConsent { query, removed, why });
     }
 
-    /// Whoever was told that this one's lease runs is told how it is now, as if it had asked again: a
-    /// node that leaves in order releases its lease while others propose to go on without it.
+    /// The lease of `id` ended early: asks the lease machine again for each peer that was told that
+    /// it runs, so that the proposer need not wait for it. A node that leaves in order releases its
+    /// lease while others propose its removal.
     pub(super) fn released(&mut self, id: ReplicaId, out: &mut Out) {
         let names = |asked: &WithholdRequest| asked.removed.contains(&id);
         let told = self.consents.leased.values().filter(|asked| names(asked)).cloned();
@@ -242,7 +246,7 @@ impl Epochs {
     ) {
         remaining.retain(|(_, left)| !left.is_zero());
         match self.consents.waiting.remove(&query) {
-            None => {} // given up, or of an epoch that is over
+            None => {} // given up, or of an earlier configuration
             Some(ConsentQuery::Withhold(asked)) => {
                 let WithholdRequest { from, ballot, .. } = asked;
                 if remaining.is_empty() {
@@ -256,7 +260,7 @@ impl Epochs {
             Some(ConsentQuery::Seal(asked)) if !remaining.is_empty() => {
                 self.refuse(&asked, Refusal::Leased(remaining), out);
             }
-            // Others may have asked meanwhile.
+            // Another ballot may have been promised while the lease machine was asked.
             Some(ConsentQuery::Seal(asked)) if self.refuses(&asked, out) => {}
             Some(ConsentQuery::Seal(asked)) => self.seal(now, &asked, out),
         }
