@@ -1,5 +1,5 @@
-//! The configuration machine's orders carried out: freezing, pulling, installing; and comparisons,
-//! which anti-entropy and those pulls share.
+//! Carries out the orders of the configuration machine (freeze, pull, install), and compares
+//! replicas for anti-entropy and for the pulls of a sync.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use crate::key::{Group, KeyName};
 use crate::machine::{Machine, Outbox};
 use crate::types::Term;
 
-/// Frames of repairs that one step of a comparison gives at most, but for one bucket's.
+/// Most frames of repairs that one step of a comparison sends, except for those of one bucket.
 const FRAMES_PER_STEP: usize = 4;
 
 impl Replicator {
-    /// Feeds the configuration machine and does what it orders, until it orders nothing more.
+    /// Feeds the configuration machine and carries out its orders until it gives none.
     pub(super) fn drive(&mut self, now: Now, input: EpochInput, out: &mut Out) {
         let mut inputs = VecDeque::from([input]);
         let mut orders = Outbox::new();
@@ -41,7 +41,7 @@ impl Replicator {
         }
     }
 
-    /// Proposes a change of this configuration, if it is the installed one still.
+    /// Proposes a change if `base` is still installed; otherwise reports `Superseded`.
     pub(super) fn propose_after(&mut self, now: Now, base: EpochId, change: Change, out: &mut Out) {
         match self.epochs.id() {
             Some(by) if by != base => out.push(Output::Outcome(Outcome::Superseded { by })),
@@ -134,7 +134,7 @@ impl Replicator {
         }
     }
 
-    /// This replica is out for good: nobody will count for what it has under way.
+    /// Ends all requests with an error: this replica is excluded, so that no answer will count.
     fn end_requests(&mut self, epoch: EpochId, out: &mut Out) {
         let mut ended: Vec<RequestId> = std::mem::take(&mut self.flushes).into_keys().collect();
         for id in self.writes.ids() {
@@ -153,7 +153,7 @@ impl Replicator {
         }
     }
 
-    /// Everything counts anew.
+    /// Makes all requests under way count anew.
     fn recount(&mut self, now: Now, out: &mut Out) {
         self.restart_reads(now, out);
         self.restart_fences(now, out);
@@ -162,8 +162,8 @@ impl Replicator {
         }
     }
 
-    /// This replica may answer from now on: its own answers are added. What was asked stays asked,
-    /// for an answer is read against its very question.
+    /// This replica has become eligible: adds its own answers. Questions that were sent are not
+    /// repeated, because each answer is read against its question.
     pub(super) fn count_here(&mut self, now: Now, out: &mut Out) {
         self.read_here(now, out);
         self.promise_here(now, out);
@@ -181,7 +181,7 @@ impl Replicator {
             |peer: &&Peer| peer.reachable && before.get(&peer.id).is_some_and(|p| !p.reachable);
         let back: Vec<ReplicaId> = self.membership.values().filter(back).map(|p| p.id).collect();
         for id in &back {
-            self.contacted.remove(id); // the next round goes to who was away
+            self.contacted.remove(id); // the next round goes to it
         }
         let former_peers = self.peers.clone();
         self.know_peers(out);
@@ -193,7 +193,7 @@ impl Replicator {
         self.reckon(now, out);
     }
 
-    /// Who counts for `All` has changed: what is under way may need fewer answers now, or more.
+    /// The members that count for `All` have changed: requests may need other numbers of answers.
     fn reckon(&mut self, now: Now, out: &mut Out) {
         let mut writes = std::mem::take(&mut self.writes);
         writes.reckon(|level| self.need(level).ok());
@@ -209,7 +209,7 @@ impl Replicator {
         }
     }
 
-    /// Works out anew who gets changes and who counts for `All`.
+    /// Derives the peers that get changes, and the members that count for `All`.
     fn know_peers(&mut self, out: &mut Out) {
         let (members, left) = match self.epochs.installed() {
             Some(epoch) => (epoch.members().to_vec(), epoch.left().iter().copied().collect()),
@@ -235,7 +235,7 @@ impl Replicator {
 
     // ── comparisons ──
 
-    /// Begins to compare with a peer, unless that is under way.
+    /// Begins to compare with a peer, unless a comparison is under way.
     pub(super) fn compare_with(&mut self, now: Now, peer: ReplicaId, at: At, out: &mut Out) {
         if self.anti_entropy.is_open(peer, at) {
             return;
@@ -267,7 +267,7 @@ impl Replicator {
         if let Query::Root { seed, .. } = query
             && self.epochs.installed().is_none()
         {
-            self.store.reseed(*seed); // a joiner has no configuration that names one
+            self.store.reseed(*seed); // a joiner has no configuration with a seed
         }
         self.store.settle_due(now.mono);
         let answer = match at {
@@ -298,7 +298,8 @@ impl Replicator {
         self.send_as(from, Class::Data, Body::Compared { session, at, answer, promises }, out);
     }
 
-    /// The terms that go with the first answer about a sealed or synced state.
+    /// The promised terms, which the first answer about a sealed or synced state carries
+    /// (docs/protocol/configurations.md#terms-travel-with-the-snapshot).
     fn promises_for(&self, at: At, query: &Query) -> Vec<(Group, Term)> {
         match (at, query, &self.frozen) {
             (At::Sealed(_), Query::Root { .. }, Some(frozen)) => frozen.promises.clone(),
@@ -307,7 +308,7 @@ impl Replicator {
         }
     }
 
-    /// `None`: the question does not decode, or asks for buckets twice.
+    /// Answers a question from a snapshot. `None` if it does not decode or names buckets twice.
     fn answer_from(&self, snapshot: &Snapshot, query: &Query, at: At) -> Option<Answer> {
         Some(match query {
             Query::Root { sum, seed }
@@ -345,7 +346,7 @@ impl Replicator {
         })
     }
 
-    /// Keys and contexts of some buckets, as many as fit a frame, whole buckets only.
+    /// Keys and contexts of the buckets that fit a frame; only whole buckets.
     fn keys_in(&self, snapshot: &Snapshot, ranges: &[(u16, u16)]) -> Answer {
         let (mut held, mut bytes) = (Vec::new(), 0);
         let mut upto = ranges.last().map_or(0, |(_, last)| *last);
@@ -455,12 +456,12 @@ impl Replicator {
                     }
                 }
             }
-            Step::Nonsense => self.stats.false_digests += 1, // late or false: the question is asked again
+            Step::Nonsense => self.stats.false_digests += 1, // late or false: asked again
         }
     }
 
-    /// Merges the repairs of a comparison. `false`: a sync lacks one of them still. A live
-    /// comparison goes on without: the next round finds it again.
+    /// Merges the repairs of a comparison. `false` if a sync still lacks one of them. A live
+    /// comparison goes on without it, because the next round finds it again.
     fn take_repairs(
         &mut self,
         now: Now,
@@ -480,8 +481,8 @@ impl Replicator {
         all || at == At::Live
     }
 
-    /// All of another replica's state is merged. It is said once that is on disk, too: what this
-    /// replica then vouches for must survive its restart.
+    /// The whole state or snapshot of another replica is merged. The machine is told once it is on
+    /// disk, too: what this replica then vouches for must survive its restart.
     fn merged(&mut self, now: Now, said: EpochInput, out: &mut Out) {
         if !self.is_durable() || self.config.write_behind_interval.is_some() {
             return self.drive(now, said, out);
@@ -494,8 +495,8 @@ impl Replicator {
         self.owe(Owed { said, owed }, &[], out);
     }
 
-    /// Orders what a sync owes the disk. What was ordered before is written before: only what
-    /// failed is written again.
+    /// Orders the writes that a sync still needs. Records that were ordered before are written
+    /// before, so only the failed ones in `again` are repeated.
     pub(super) fn owe(&mut self, owed: Owed, again: &[KeyName], out: &mut Out) {
         let promise = |(group, term)| Record::Promise { group, term };
         let promises = self.promises.all().into_iter().map(promise).collect();
@@ -503,7 +504,7 @@ impl Replicator {
         self.persist_records(promises, vec![After::Merged(owed)], out);
     }
 
-    /// The disk has written what was ordered before the end of a sync.
+    /// The store has written everything that was ordered before the end of a sync.
     pub(super) fn owed(&mut self, now: Now, mut owed: Owed, out: &mut Out) {
         let store = &self.store;
         owed.owed.retain(|(key, context)| {
@@ -516,7 +517,8 @@ impl Replicator {
         self.owe(owed, &again, out);
     }
 
-    /// Compares contexts key by key: what is lacking here is wanted, what is lacking there given.
+    /// Compares contexts key by key: wants the entries that are missing here, and sends those that
+    /// are missing there.
     fn compare_keys(
         &mut self,
         session: u64,
@@ -565,9 +567,10 @@ impl Replicator {
         })
     }
 
-    /// Merges an entry of a comparison. `false`: it builds on something that is still on its way
-    /// or, in a sync, it is not to be taken here (another kind of data, a type of a later
-    /// release): a sync that leaves something out must never be reported as done.
+    /// Merges an entry of a comparison. `false` if it builds on a missing change or, in a sync, if
+    /// it was refused (another data type, or a type of a later release): a sync that leaves out an
+    /// entry must never be reported as done
+    /// (docs/protocol/replication.md#a-sync-leaves-nothing-out).
     fn takes(&mut self, now: Now, from: ReplicaId, at: At, entry: &Entry, out: &mut Out) -> bool {
         match self.merge(now, from, entry, out) {
             Ok(Taken::Merged { .. }) => true,
@@ -576,8 +579,8 @@ impl Replicator {
         }
     }
 
-    /// What the other side lacks, up to a budget in bytes, and the bucket with which to go on
-    /// after that: its next answer says that it has kept up.
+    /// Entries that the other side lacks, up to a budget in bytes, and the bucket to go on with.
+    /// The next answer of the other side shows that it has kept up.
     fn gives(
         &self,
         covered: &[(u16, u16)],

@@ -1,8 +1,9 @@
-//! Terms: the promises this replica has given, and the fencing reads it has under way
-//! (spec/safety.md §2).
+//! Terms of guarded groups: the promises that this replica has given, and its fencing reads under
+//! way (docs/protocol/leases.md#fencing-read).
 //!
-//! A fencing read asks a quorum to promise a term; each answers with what it holds of the group.
-//! What the answers differ in is written back under the term, and only then the owner hears.
+//! A fencing read asks the voters to promise a term; each answers with the data that it holds of
+//! the group. Data in which the answers differ is written back under the term before the owner gets
+//! its reply.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,37 +17,37 @@ use crate::key::{Group, KEY_BYTES_MAX, KeyName};
 use crate::types::Term;
 use crate::types::delta::State;
 
-/// Groups that one replica gives promises for.
+/// Most groups that this replica accepts fencing reads for.
 pub(super) const GROUPS_MAX: usize = 10_000;
 
-/// How far a peer's term may lie above the highest one that an owner can have come to: 2^48, more than a
-/// clock in milliseconds shows, since an owner may take its terms from one.
+/// How far a peer's term may lie above the highest one that an owner can have reached: 2^48, more
+/// than a clock in milliseconds shows, since an owner may take its terms from one.
 ///
-/// Without this bound one corrupt or hostile term near the highest could be promised by all, and no
-/// later owner could ever take a higher one.
+/// Without this bound one corrupt or hostile term near the highest could be promised by all voters,
+/// and no later owner could ever take a higher one.
 pub(super) const TERM_JUMP_MAX: u64 = 1 << 48;
 
-/// Terms for each millisecond of the configuration's generation: after a forced installation owners
-/// begin above all terms of the generation before, and take this many from its number.
+/// Terms for each millisecond of the configuration's generation. After a forced recovery owners
+/// begin above all terms of the generation before, with this many times its value.
 const TERMS_PER_GENERATION: u64 = 1 << 20;
 
-/// Promises: the lowest term that may still write, per group. They only rise.
+/// Promised terms: the lowest term that may still write, per group. They only rise.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Promises {
     terms: BTreeMap<Group, Term>, // ≤ GROUPS_MAX fenced here, + what a sync brings
 }
 
-/// Whether a name can be a group's: an empty one would guard every key.
+/// Whether a name can name a group. An empty one would guard every key.
 pub(super) fn is_group(group: &Group) -> bool {
     (1..=KEY_BYTES_MAX).contains(&group.as_str().len())
 }
 
-/// Whether there can be such a promise.
+/// Whether a promise of this term for this group can exist.
 pub(super) fn is_promise(group: &Group, term: Term) -> bool {
     is_group(group) && term.is_valid()
 }
 
-/// Whether a term stands below a promise.
+/// Whether a term is below a promise.
 fn below(term: Term, promised: Term, canary: Canary) -> bool {
     if canary.has(Bug::TermWithoutCoordinator) {
         return term.number < promised.number;
@@ -59,34 +60,34 @@ impl Promises {
         self.terms.get(group).copied().unwrap_or_default()
     }
 
-    /// Whether a write under `term` is refused, and by which promise.
+    /// The promise that refuses a write under `term`, if any.
     pub(super) fn refuses(&self, group: &Group, term: Term, canary: Canary) -> Option<Term> {
         let promised = self.get(group);
         (below(term, promised, canary) && !canary.has(Bug::NoTermCheck)).then_some(promised)
     }
 
-    /// Whether the key belongs to a group that somebody has fenced.
+    /// Whether the key belongs to a group for which a term was promised.
     pub(super) fn covers(&self, key: &KeyName) -> bool {
         self.terms.keys().any(|group| group.contains(key))
     }
 
-    /// Whether a peer's term can follow what is promised here, in a configuration of this generation
-    /// ([`TERM_JUMP_MAX`]).
+    /// Whether a peer's term is at most [`TERM_JUMP_MAX`] above the promise here, or above the
+    /// terms that an owner begins with in a configuration of this generation.
     pub(super) fn is_near(&self, group: &Group, term: Term, generation: u64) -> bool {
         let begins = generation.saturating_add(1).saturating_mul(TERMS_PER_GENERATION);
         let held = self.get(group).number.max(begins);
         term.number <= held.saturating_add(TERM_JUMP_MAX)
     }
 
-    /// Whether a promise for this group can be kept.
+    /// Whether there is room for a promise for this group.
     pub(super) fn has_room(&self, group: &Group) -> bool {
         self.terms.contains_key(group) || self.terms.len() < GROUPS_MAX
     }
 
-    /// Promises a term. Says whether that is new.
+    /// Promises a term. Returns whether it is higher than the promise before.
     ///
     /// # Errors
-    /// The promise that stands, if it is higher.
+    /// The promise, if it is higher, or if there is no room for another group.
     pub(super) fn promise(
         &mut self,
         group: &Group,
@@ -105,7 +106,7 @@ impl Promises {
         Ok(new)
     }
 
-    /// Takes over what another replica has promised: the higher one of each.
+    /// Merges the promises of another replica by maximum, and returns those that rose.
     pub(super) fn merge(&mut self, others: &[(Group, Term)]) -> Vec<(Group, Term)> {
         let mut raised = Vec::new();
         for (group, term) in others {
@@ -131,11 +132,11 @@ pub(super) struct Fencing {
     pub(super) deadline: Instant,
     pub(super) resend: Instant,
     pub(super) tries: u32,
-    /// What the answers merged so far amount to.
+    /// All answers so far, merged.
     pub(super) merged: BTreeMap<KeyName, State>, // ≤ keys of the group
-    /// What each that promised holds of the keys in which it differs from the asker's question.
+    /// Contexts of the group's keys at each replica that promised.
     pub(super) answers: BTreeMap<ReplicaId, BTreeMap<KeyName, CausalContext>>, // ≤ voters
-    /// What the question said that this replica holds.
+    /// Contexts of the group's keys at this replica, as the question stated them.
     pub(super) asked: BTreeMap<KeyName, CausalContext>,
 }
 
@@ -144,7 +145,7 @@ impl Fencing {
         self.answers.keys().copied().collect()
     }
 
-    /// Keys of which some that answered hold less than the answers amount to.
+    /// Keys of which some replica that answered holds less than all answers together.
     pub(super) fn differing(&self) -> Vec<KeyName> {
         let nothing = CausalContext::new();
         let lacks = |key: &KeyName, state: &State| {
@@ -185,7 +186,7 @@ impl Fencings {
         self.open.remove(&id)
     }
 
-    /// Few at a time: one per group and node.
+    /// A scan is cheap: there is at most one per group and node.
     pub(super) fn due(&self) -> Option<Instant> {
         self.open.values().map(|fencing| fencing.deadline.min(fencing.resend)).min()
     }

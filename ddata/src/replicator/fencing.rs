@@ -1,4 +1,5 @@
-//! Taking a term, from the fencing read to the recovery write, and promising one to others.
+//! Fencing reads: taking a term, from the question to the recovery write, and promising terms to
+//! other owners.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,7 +24,7 @@ use crate::id::ReplicaId;
 use crate::key::{Group, KEY_BYTES_MAX, KeyName};
 use crate::types::Term;
 
-/// A plain majority: what a recovery write needs.
+/// A plain majority, which a recovery write needs.
 const MAJORITY: Level = Level::Majority { additional: 0, min_cap: 0 };
 
 impl Replicator {
@@ -83,8 +84,8 @@ impl Replicator {
         self.check_fence(now, id, out);
     }
 
-    /// Promises as a voter that may answer; counts at once or, with durable keys, once that is on
-    /// disk.
+    /// Promises the term as an eligible voter. The promise counts at once or, with durable keys,
+    /// once it is on disk.
     fn promise_own(
         &mut self,
         id: RequestId,
@@ -106,13 +107,13 @@ impl Replicator {
         Ok(())
     }
 
-    /// What this replica vouches for of a group.
+    /// The contexts of the group's keys that this replica vouches for.
     fn vouched_of(&self, group: &Group) -> BTreeMap<KeyName, CausalContext> {
         let keys = self.store.of_group(group);
         keys.map(|held| (held.key.clone(), self.vouched(held))).collect()
     }
 
-    /// This replica's own promise is safe: it counts now.
+    /// This replica's own promise is durable and counts now.
     pub(super) fn promised_here(&mut self, now: Now, id: RequestId, epoch: EpochId, out: &mut Out) {
         let serves = self.eligible() && self.epochs.is_voter();
         let Some(group) = self.fencings.get_mut(id).map(|fencing| fencing.group.clone()) else {
@@ -128,7 +129,7 @@ impl Replicator {
         }
     }
 
-    /// Merges what this replica holds of the group; its contexts.
+    /// Merges this replica's data of the group into the read; returns its contexts.
     fn include_group(&self, fencing: &mut Fencing) -> BTreeMap<KeyName, CausalContext> {
         let mut contexts = BTreeMap::new();
         for held in self.store.of_group(&fencing.group) {
@@ -143,7 +144,7 @@ impl Replicator {
         contexts
     }
 
-    /// Adds this replica's own promise to every fence that lacks it.
+    /// Adds this replica's own promise to every fencing read that lacks it.
     pub(super) fn promise_here(&mut self, now: Now, out: &mut Out) {
         for id in self.fencings.ids() {
             let Some(mut fencing) = self.fencings.remove(id) else { continue };
@@ -173,7 +174,7 @@ impl Replicator {
         }
     }
 
-    /// A peer takes a term.
+    /// A peer asks for the promise of a term.
     #[expect(clippy::too_many_arguments, reason = "a message's fields")]
     pub(super) fn on_fence(
         &mut self,
@@ -189,11 +190,11 @@ impl Replicator {
         let serves = self.eligible() && self.epochs.is_voter();
         let answers = serves || (self.canary.has(Bug::FenceWhileSealed) && self.epochs.sealed());
         if !same_epoch || !answers {
-            return; // it asks again, and has heard of the newer configuration by then
+            return; // it asks again, once it has heard of the newer configuration
         }
         let installed = self.epochs.installed().filter(|epoch| epoch.is_member(from));
         let Some(generation) = installed.map(|epoch| epoch.id().generation) else {
-            self.stats.strangers += 1; // it may have been one, or may become one: it asks again
+            self.stats.strangers += 1; // it may join or have left: it asks again
             return;
         };
         if !is_promise(group, term) || !self.promises.is_near(group, term, generation) {
@@ -221,7 +222,7 @@ impl Replicator {
         }
     }
 
-    /// What is held of a group here, against what the asker holds.
+    /// The answer with a promise: what this replica holds of the group and the asker lacks.
     fn promised(
         &mut self,
         now: Now,
@@ -266,7 +267,7 @@ impl Replicator {
         entries: &[Entry],
         out: &mut Out,
     ) {
-        // What fits is merged, whatever else the answer brings; it counts only as a whole.
+        // Each entry that fits is merged, but the answer counts only as a whole.
         let mut whole = true;
         for entry in entries {
             let taken = self.take_entry(now, from, entry, out);
@@ -317,7 +318,7 @@ impl Replicator {
         }
     }
 
-    /// With a quorum's promises: the recovery write, then the reply.
+    /// Completes a fencing read that has a quorum of promises: recovery write, then the reply.
     fn check_fence(&mut self, now: Now, id: RequestId, out: &mut Out) {
         let Some(fencing) = self.fencings.get_mut(id) else { return };
         if !self.epochs.is_quorum(&fencing.answered()) {
@@ -378,7 +379,7 @@ impl Replicator {
         }
     }
 
-    /// Every fence under way counts anew, in the epoch installed now.
+    /// Starts every fencing read anew in the installed configuration.
     pub(super) fn restart_fences(&mut self, now: Now, out: &mut Out) {
         for (id, mut fencing) in self.fencings.take_all() {
             let Some(epoch) = self.epochs.id() else { continue };

@@ -1,9 +1,10 @@
-//! The Replicator: every member runs one, over all keys (spec/replicated-data.md).
+//! The Replicator: every member runs one, which holds all keys (docs/protocol/replication.md).
 //!
-//! [`Replicator`] is a [`Machine`]. This file holds its fields, its one `match` and its deadlines;
-//! what users ask is in `requests`, what peers say in `peers`, configurations and the syncs they
-//! need in `configuration`, what comes with time in `rounds`. Each part (store, pushes, reads …)
-//! knows only itself and answers with values. Knows no socket, no clock, no membership protocol.
+//! [`Replicator`] is a [`Machine`]. This file holds its fields, the dispatch of its inputs and its
+//! deadlines. `requests` handles requests of users, `peers` messages of peers, `configuration` the
+//! configurations and their syncs, and `rounds` the timers. Each part (store, pushes, reads …)
+//! knows only itself and answers with values. The Replicator knows no socket, clock or membership
+//! protocol.
 
 mod anti_entropy;
 mod batch;
@@ -72,10 +73,10 @@ use crate::machine::{Machine, Outbox};
 
 type Out = Outbox<Output>;
 
-/// The number of [`Alarm::LargeValue`] among the alarms.
+/// Index of [`Alarm::LargeValue`] among the alarms.
 const LARGE_VALUE: u8 = 1;
 
-/// One replica of all keys. See the module's page.
+/// One replica of all keys.
 #[derive(Debug)]
 pub struct Replicator {
     me: ReplicaId,
@@ -88,7 +89,7 @@ pub struct Replicator {
     promises: Promises,
     epochs: Epochs,
     frozen: Option<Frozen>,
-    /// For the canary that freezes too little: what was held before the last ack.
+    /// For the fault `SnapshotBeforeLastAck`: the data before the last acknowledgement.
     before_last_ack: Option<Snapshot>,
     pushes: Pushes,
     questions: Questions,
@@ -105,30 +106,32 @@ pub struct Replicator {
     membership: BTreeMap<ReplicaId, Peer>, // ≤ members that membership knows
     /// Members of the configuration before the installed one: their data is still merged.
     former: Vec<ReplicaId>,
-    /// Members of the installed configuration, those that stop included.
+    /// Members of the installed configuration, stopping ones included.
     roster: Vec<ReplicaId>,
-    /// Everybody who gets changes: members of the configuration and of membership, but this one.
+    /// Receivers of changes: members of the configuration and nodes of membership, without this
+    /// one.
     peers: BTreeSet<ReplicaId>,
     /// Members of the configuration that have not announced their stop.
     electorate: BTreeSet<ReplicaId>,
     contacted: BTreeMap<ReplicaId, Instant>, // ≤ peers
     /// Requests that wait for durable data to load; `None` once it has.
     loading: Option<VecDeque<(RequestId, Request)>>, // ≤ max_pending_requests
-    /// What was loaded can't be read: nothing is served.
+    /// Durable records could not be read: nothing is served.
     unreadable: bool,
-    /// A message too long to be sent, to whom: told of at the next tick.
+    /// Receiver and length of a message that was too long to send, for an alarm at the next tick.
     unsent: Option<(ReplicaId, usize)>,
     gossip_at: Option<Instant>,
     changed_at: Option<Instant>,
     expire_at: Option<Instant>,
-    /// Owners of keys may have changed: nothing expires before all have reported their uses anew.
+    /// Owners of keys may have changed: no key expires before all members have reported its use
+    /// again.
     own_from: Instant,
     report_all: bool,
     alarms: BTreeMap<u8, Instant>, // one per kind
     stats: Stats,
 }
 
-/// What a sealed replica answers from: everything as it was when it sealed.
+/// The state that a sealed replica serves, as it was at the seal.
 #[derive(Clone, Debug)]
 struct Frozen {
     epoch: EpochId,
@@ -139,31 +142,32 @@ struct Frozen {
 /// A request that waits until everything is delivered.
 #[derive(Clone, Debug)]
 struct Flush {
-    /// Pushes that are under way.
+    /// Pushes under way.
     open: BTreeSet<u64>,
-    /// Peers that lacked something which was left to anti-entropy.
+    /// Peers that still lack changes, which anti-entropy brings.
     behind: BTreeSet<ReplicaId>,
     deadline: Instant,
 }
 
-/// What a Replicator is made with.
+/// Arguments of [`Replicator::new`].
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// This incarnation: random, never used before.
     pub me: ReplicaId,
     /// Settings.
     pub config: Config,
-    /// The user types this node knows.
+    /// The user-defined data types of this node.
     pub registry: Registry,
     /// Seeds the generator that spreads timers and picks peers.
     pub seed: u64,
-    /// The deliberate bug to run with; none but in suites.
+    /// The planted fault; none outside of tests.
     pub canary: Canary,
 }
 
 impl Replicator {
-    /// A replica without a configuration: it serves `Local` and waits to be founded or installed.
-    /// With durable keys in the settings it first waits for [`Input::Loaded`].
+    /// Creates a replica without a configuration. It serves `Local` requests and waits until it
+    /// founds or installs one. With durable keys in the settings it waits for [`Input::Loaded`]
+    /// first.
     #[must_use]
     pub fn new(setup: Setup) -> Self {
         let Setup { me, config, registry, seed, canary } = setup;
@@ -217,13 +221,13 @@ impl Replicator {
         self.me
     }
 
-    /// The configuration machine: what is installed, who counts.
+    /// The configuration machine.
     #[must_use]
     pub const fn epochs(&self) -> &Epochs {
         &self.epochs
     }
 
-    /// What was counted so far.
+    /// Counters since the replica was created, and current sizes.
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats {
@@ -238,13 +242,13 @@ impl Replicator {
         }
     }
 
-    /// What this replica holds of a key, without a request: for the program that runs it.
+    /// The value of a key at this replica, without a request.
     #[must_use]
     pub fn peek(&self, key: &KeyName) -> Option<Value> {
         self.store.get(key).map(|held| Value::new(held.state.snapshot()))
     }
 
-    /// Every key that this replica has ever held, with its state: for tests and dumps.
+    /// Every key that this replica has ever held, with its value: for tests and dumps.
     pub fn dump(&self) -> impl Iterator<Item = (&KeyName, Value)> {
         self.store.iter().map(|held| (&held.key, Value::new(held.state.snapshot())))
     }
@@ -260,7 +264,7 @@ impl Replicator {
         self.writes.len() + self.reads.len() + self.fencings.len() + self.flushes.len() + loading
     }
 
-    /// Whether this replica may answer in the installed configuration.
+    /// Whether this replica may acknowledge and answer in the installed configuration.
     fn eligible(&self) -> bool {
         self.epochs.eligible() && !self.durability.is_shut()
     }
@@ -278,7 +282,7 @@ impl Replicator {
         Change { now: now.mono, bytes: 0, used: true }
     }
 
-    /// Notes that keys changed: gossip speeds up.
+    /// Notes that keys changed, which makes gossip faster.
     fn noted_change(&mut self, now: Now) {
         self.changed_at = Some(now.mono);
         if let Some(at) = self.gossip_at {
@@ -316,10 +320,10 @@ impl Replicator {
         }
     }
 
-    /// Sends, behind whatever promise of a voter is not durable yet.
+    /// Sends a message, or holds it back until a voter's promise is durable.
     fn emit(&mut self, output: Output, out: &mut Out) {
         if self.durability.is_open() {
-            out.push(output); // nearly always: a message is not moved in and out again
+            out.push(output); // the common case: the message is not moved in and out again
         } else if let Some(output) = self.durability.gate(output) {
             out.push(output);
         }
@@ -327,7 +331,7 @@ impl Replicator {
 
     fn flushes_due(&self) -> Option<Instant> {
         if self.flushes.is_empty() {
-            return None; // nearly always
+            return None; // the common case
         }
         self.flushes.values().map(|flush| flush.deadline).min()
     }
@@ -375,7 +379,7 @@ impl Machine for Replicator {
     fn handle(&mut self, now: Now, input: Input, out: &mut Out) {
         match input {
             Input::Request { id, request } => self.request(now, id, request, out),
-            _ if self.unreadable => {} // it hears nobody, says nothing and writes nothing
+            _ if self.unreadable => {} // it ignores all other inputs and writes nothing
             Input::Tick => self.tick(now, out),
             Input::Message { from, message } => self.message(now, from, message, out),
             Input::LinkUp(peer) => self.link_up(now, peer, out),
@@ -394,7 +398,7 @@ impl Machine for Replicator {
                 self.drive(now, EpochInput::Consent { query, remaining }, out);
             }
             Input::Released(id) => self.drive(now, EpochInput::Released(id), out),
-            // A peer may have told of a decided configuration before: that one stands.
+            // A peer may have sent a decided configuration before, which takes precedence.
             Input::Found(epoch) if !self.epochs.may_found(&epoch) => {}
             Input::Found(epoch) => self.drive(now, EpochInput::Found(epoch), out),
             Input::Loaded(records) => self.load(now, records, out),
@@ -422,7 +426,7 @@ impl Machine for Replicator {
     }
 }
 
-/// The earlier of several times.
+/// The earliest of several times.
 #[derive(Clone, Copy)]
 struct Soonest(Option<Instant>);
 

@@ -1,5 +1,5 @@
-//! What peers say: pushes and their acknowledgements, pieces, and everything that is dispatched
-//! to reads, fences, comparisons and the configuration machine.
+//! Messages of peers: pushes, acknowledgements and pieces of long messages are handled here; reads,
+//! fences, comparisons and configuration messages are dispatched to other files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::id::ReplicaId;
 use crate::key::{Group, KeyName};
 use crate::types::delta::{Delta, Merged};
 
-/// Stamps further ahead of this node's wall clock than this are warned of.
+/// Stamps further ahead of this node's wall clock than this cause an alarm.
 const CLOCK_AHEAD: Duration = Duration::from_millis(500);
 
 impl Replicator {
@@ -90,7 +90,7 @@ impl Replicator {
         self.answer_questions(now, out);
     }
 
-    /// Answers what peers have asked about changes that have come only now.
+    /// Answers questions of peers about changes that have arrived since.
     fn answer_questions(&mut self, now: Now, out: &mut Out) {
         let store = &self.store;
         for question in self.questions.take(|key| store.context(key)) {
@@ -101,28 +101,31 @@ impl Replicator {
         }
     }
 
-    /// A message to or from a peer is longer than any that is put together.
+    /// A message to or from a peer exceeds `assembly_bytes_max`: counts it and raises an alarm.
     pub(super) fn too_large(&mut self, now: Now, peer: ReplicaId, bytes: usize, out: &mut Out) {
         self.stats.too_large += 1;
         let limit = self.config.assembly_bytes_max;
         self.alarm(now, Alarm::TooLarge { peer, bytes, limit }, out);
     }
 
-    /// Notes that a peer answers. Strangers leave no trace.
+    /// Notes that a peer has answered. Unknown senders leave no state behind.
     pub(super) fn heard_of(&mut self, now: Now, peer: ReplicaId) {
         if self.peers.contains(&peer) {
             self.contacted.insert(peer, now.mono);
         }
     }
 
-    /// Whether a message of this sender is processed.
+    /// Whether a message of this sender is processed
+    /// (docs/protocol/replication.md#which-messages-are-processed).
     ///
     /// - Data: from members of this or the former configuration, and nodes that membership knows.
-    /// - The configuration machine checks the sender of each of its messages itself.
-    /// - A sealed snapshot is read by members of the sealed configuration and of those proposed to
-    ///   follow it, too; any other peer could copy all data of the cluster with it.
-    /// - Pieces of a large message: from any peer of which one of these would be processed.
-    /// - Answers to a comparison name a session, which belongs to one peer.
+    /// - Configuration messages: from any peer, because the configuration machine checks each
+    ///   sender.
+    /// - Reads of a sealed snapshot: also from members of the sealed configuration and of those
+    ///   proposed to follow it. Any other peer could copy all data of the cluster with it.
+    /// - Pieces of a large message: from any peer that may send one of these messages.
+    /// - Answers to a comparison: from any peer, because they name a session, which belongs to one
+    ///   peer.
     fn admits(&self, from: ReplicaId, body: &Body) -> bool {
         let is_known = || {
             self.peers.contains(&from)
@@ -143,7 +146,7 @@ impl Replicator {
         self.alarm(now, Alarm::Undecodable { from, why }, out);
     }
 
-    /// Merges an entry that nobody waits for. `false`: it was refused.
+    /// Merges an entry that no request waits for. Returns whether it was taken.
     pub(super) fn take_entry(
         &mut self,
         now: Now,
@@ -158,7 +161,7 @@ impl Replicator {
         taken
     }
 
-    /// Merges an entry, tells subscribers, teaches the clock, counts.
+    /// Merges an entry, notifies subscribers, advances the clock and counts.
     pub(super) fn merge(
         &mut self,
         now: Now,
@@ -189,7 +192,7 @@ impl Replicator {
         Ok(taken)
     }
 
-    /// Learns the time of a stamp, or names whose clock is wrong.
+    /// Advances the clock to a peer's stamp. Raises an alarm if the stamp is too far ahead.
     pub(super) fn observe(
         &mut self,
         now: Now,
@@ -274,31 +277,32 @@ impl Replicator {
             }
         }
         self.forward(from, &news, out);
-        self.store.settle_due(now.mono); // a little each time, so that a comparison finds it done
+        self.store.settle_due(now.mono); // in small parts, so that a comparison finds it done
         if push == 0 {
-            self.persist(vec![], stored.iter().map(|(_, key)| key), out); // nobody waits for it
+            self.persist(vec![], stored.iter().map(|(_, key)| key), out); // no sender waits for it
             return;
         }
         let answered = entries.iter().map(|entry| entry.index).filter(|i| !waiting.contains(i));
         let scope =
             if whole && waiting.is_empty() { Scope::All } else { Scope::Only(answered.collect()) };
         if waiting.len() == entries.len() && !entries.is_empty() {
-            return; // there is nothing to answer yet
+            return; // no entry can be answered yet
         }
         if stored.is_empty() {
             let counts = same_epoch && self.eligible();
             return self.send(from, Body::Ack { push, scope, counts, nacks }, out);
         }
         let mut keys: Vec<KeyName> = stored.iter().map(|(_, key)| key.clone()).collect();
-        keys.dedup(); // a change and the question beside it
+        keys.dedup(); // a change and the question after it have the same key
         let stored = stored.into_iter().map(|(index, _)| index).collect();
         let epoch = self.epochs.id().filter(|_| same_epoch);
         let after = After::Ack { to: from, push, scope, nacks, stored, epoch };
         self.persist(vec![after], &keys, out);
     }
 
-    /// Whether a question waits for changes of other peers that are on their way. One that is asked
-    /// again does not: perhaps they are not.
+    /// Whether a question waits for changes of other peers that are on their way
+    /// (docs/protocol/replication.md#questions-wait-for-changes-on-their-way). A repeated question
+    /// does not wait, because the changes may be lost.
     fn waits(&mut self, from: ReplicaId, same_epoch: bool, sending: u64, entry: &Entry) -> bool {
         let Content::Probe(asked) = &entry.content else { return false };
         if sending == 0 || !is_first(sending) {
@@ -311,10 +315,10 @@ impl Replicator {
             return false;
         };
         if is_guarded {
-            return false; // a higher promise is told at once
+            return false; // a higher promise is answered at once
         }
         let lacking = asked.minus(held.state.context());
-        // What its asker or this replica has made was sent before the question, or never arrives.
+        // Changes of the asker or of this replica were sent before the question, or never arrive.
         let comes = |by: ReplicaId| by != from && by != self.me && self.peers.contains(&by);
         if lacking.is_empty() || !lacking.runs().iter().all(|run| comes(run.replica)) {
             return false;
@@ -323,8 +327,8 @@ impl Replicator {
         self.questions.wait(Question { from, epoch, sending, entry: entry.clone(), asked })
     }
 
-    /// The group of a key that an entry would write to without that group's guard. What merely
-    /// spreads names its group and no term; it is not refused.
+    /// The group of a key that an entry would write to without that group's guard. An entry that
+    /// only spreads data names its group without a term, and is not refused.
     fn unguarded_write(&mut self, entry: &Entry) -> Option<Group> {
         if !self.store.has_groups() {
             return None;
@@ -407,7 +411,7 @@ impl Replicator {
             let repaired = repairs.last().is_some_and(|repair: &Entry| repair.key == entry.key);
             let is_lack = matches!(nack, Nack::Lack(_));
             if is_lack && !repaired && self.repairs.is_under_way(now.mono, from, &entry.key) {
-                continue; // this goes again later
+                continue; // sent again later
             }
             self.on_nack(from, index, nack, entry, &requests, &mut repairs);
             touched.extend(requests);
@@ -424,7 +428,7 @@ impl Replicator {
         self.check_flushes(out);
     }
 
-    /// Notes which repairs a peer has got, by what it holds of a push.
+    /// Notes which repairs a peer has received, according to its answer to a push.
     fn repairs_arrived(
         &mut self,
         from: ReplicaId,
@@ -452,16 +456,16 @@ impl Replicator {
         match nack {
             Nack::Lack(context) => {
                 let Ok(context) = context.decode() else { return };
-                // The repair of the change beside it brings all; entries are taken in order.
+                // The repair of the change before it brings everything; entries are taken in order.
                 let repaired = repairs.last().is_some_and(|repair| repair.key == entry.key);
                 let context = if repaired { None } else { Some(&context) };
                 repairs.extend(self.repair_for(entry, index, context));
             }
             Nack::Fenced(by) | Nack::FencedYetHeld(by) if !by.is_valid() => {
-                self.stats.undecodable += 1; // whoever believed it could take no higher one
+                self.stats.undecodable += 1; // an owner that believed it could take no higher term
             }
             Nack::Fenced(by) | Nack::FencedYetHeld(by) => {
-                // Of a change the question beside it may be refused though the change is held.
+                // A question may be refused though its change is held.
                 let asks = matches!(entry.content, Content::Probe(_));
                 let held = asks || matches!(nack, Nack::FencedYetHeld(_));
                 for request in requests {
@@ -478,8 +482,8 @@ impl Replicator {
         }
     }
 
-    /// A peer knows that a key is guarded. A change of it is refused; what a read writes back was
-    /// written by others and goes again as what merely spreads.
+    /// A peer answers that a key is guarded. A change of the key is refused. Data that a read
+    /// writes back was written by other nodes, and is sent again as data that only spreads.
     fn on_guarded(
         &mut self,
         index: u32,
@@ -501,8 +505,8 @@ impl Replicator {
         Some(Entry { index, guard, ..held.entry(full) })
     }
 
-    /// What brings a peer of this context up to date with an entry's key, under the entry's guard;
-    /// a question if nothing is lacking any more, or another entry brings it.
+    /// The entry that brings a peer with this context up to date with an entry's key, under the
+    /// entry's guard. It is a question if the peer lacks nothing, or if another entry brings it.
     fn repair_for(
         &mut self,
         entry: &Entry,
@@ -520,7 +524,7 @@ impl Replicator {
         Some(Entry { index, guard: entry.guard.clone(), ..repair })
     }
 
-    /// Sends repairs as one sending of a push, at most a frame at a time.
+    /// Sends repairs as one sending of a push, cut into frames.
     pub(super) fn send_repairs(
         &mut self,
         to: ReplicaId,
@@ -533,8 +537,8 @@ impl Replicator {
         }
     }
 
-    /// Cuts entries into messages that fit a frame (but for single large ones) and hold at most
-    /// `max_delta_elements`.
+    /// Cuts entries into messages that fit a frame (except for large single entries) and hold at
+    /// most `max_delta_elements`.
     pub(super) fn in_frames(&self, entries: Vec<Entry>) -> Vec<Vec<Entry>> {
         let (bytes_max, count_max) = (self.config.frame_bytes_max, self.config.max_delta_elements);
         let mut messages: Vec<Vec<Entry>> = Vec::new();
@@ -543,7 +547,7 @@ impl Replicator {
             bytes += entry.len();
             let fits = bytes + 128 <= bytes_max;
             match messages.last_mut() {
-                // In a message of its own a question would overtake its change in pieces.
+                // In its own message a question would overtake its change, which is sent in pieces.
                 Some(last)
                     if (fits && last.len() < count_max)
                         || (last.len() == 1 && last[0].key == entry.key) =>
@@ -559,7 +563,7 @@ impl Replicator {
         messages
     }
 
-    /// Ends those of these requests whose fate is decided, oldest first.
+    /// Ends those of these requests whose result is known, oldest first.
     pub(super) fn check_writes(&mut self, mut requests: Vec<RequestId>, out: &mut Out) {
         requests.sort_unstable();
         requests.dedup();
@@ -568,7 +572,7 @@ impl Replicator {
         }
     }
 
-    /// Ends a request whose fate is decided.
+    /// Ends a request if its result is known.
     pub(super) fn check_write(&mut self, id: RequestId, out: &mut Out) {
         let electors = self.electors();
         let Some(write) = self.writes.get(id) else { return };
@@ -578,7 +582,7 @@ impl Replicator {
         let fate = if let Some(group) = self.guarded_meanwhile(write) {
             Err(super::request::RequestError::GuardedMeanwhile { group })
         } else if let Some(current) = superseded {
-            // This replica counts itself, so its own promise must allow the write by now.
+            // This replica counts itself, so its own promise must still allow the write.
             Err(super::request::RequestError::Fenced { current, nowhere: false })
         } else if write.is_met(&electors) {
             Ok(())
@@ -598,8 +602,8 @@ impl Replicator {
         Self::reply(id, fate.map(|()| reply), out);
     }
 
-    /// The group that guards what a request has changed without its guard: nobody knew of it here
-    /// when it began.
+    /// The group that guards the key of an unguarded change, if this replica learned of it after
+    /// the request began.
     fn guarded_meanwhile(&self, write: &Write) -> Option<Group> {
         let unguarded = write.guard.is_none() && matches!(write.purpose, Purpose::Change(_));
         if !unguarded || !self.store.has_groups() {
@@ -613,8 +617,8 @@ impl Replicator {
         self.store.group_of(key, self.store.get(key).map(|held| &**held)).cloned()
     }
 
-    /// Pushes questions on behalf of a request to some replicas; to those whose contexts are
-    /// known, what they lack right away.
+    /// Pushes questions for a request to some replicas. A replica whose context is known is sent at
+    /// once what it lacks.
     pub(super) fn push_to(
         &mut self,
         now: Now,
@@ -650,8 +654,8 @@ impl Replicator {
         }
     }
 
-    /// Who gets a change at once: everybody or, in large clusters, the voters and a fanout of
-    /// `ln n + 6` (spec/membership.md, *Eager rounds*).
+    /// The receivers of a change: all peers or, in large clusters, the voters and `ln n + 6` random
+    /// peers (docs/protocol/replication.md#push-to-all-at-the-end-of-the-batch).
     pub(super) fn push_targets(&mut self) -> BTreeSet<ReplicaId> {
         if self.peers.len() <= self.config.direct_push_limit {
             return self.peers.clone();
@@ -675,7 +679,7 @@ impl Replicator {
         some.iter().copied().collect()
     }
 
-    /// In large clusters, hands on what was new.
+    /// In large clusters, passes new changes on.
     fn forward(&mut self, from: ReplicaId, news: &[Entry], out: &mut Out) {
         if news.is_empty() || !self.epochs.is_member() {
             return;
@@ -718,12 +722,13 @@ impl Replicator {
         if self.peers.contains(&peer) {
             self.compare_with(now, peer, At::Live, out);
         } else if self.epochs.installed().is_some_and(|it| it.is_forced() && it.has_left(peer)) {
-            // It was given up without being asked, and nobody else is left to tell it.
+            // The peer was given up by force, and perhaps no other node can tell it
+            // (docs/protocol/configurations.md#given-up-nodes-are-told).
             self.drive(now, EpochInput::PeerEpoch { from: peer, id: None }, out);
         }
     }
 
-    /// Sends again what a peer has not acknowledged of a push.
+    /// Sends the unacknowledged part of a push again.
     pub(super) fn resend(&mut self, resend: Resend, out: &mut Out) {
         let Resend { push, to, indices, name } = resend;
         let Some(push) = self.pushes.get(push) else { return };
@@ -744,7 +749,7 @@ impl Replicator {
     }
 }
 
-/// Who made a change, if it is one replica's: it needs no copy of it.
+/// The replica that made a change, if it is only one: it needs no copy of it.
 fn origin(entry: &Entry) -> Option<ReplicaId> {
     let Content::Delta(bytes) = &entry.content else { return None };
     let delta = Delta::decode(bytes.as_slice(), &entry.shape.parse().ok()?).ok()?;
@@ -754,7 +759,7 @@ fn origin(entry: &Entry) -> Option<ReplicaId> {
     }
 }
 
-/// What merely spreads is refused by nobody for its term.
+/// Removes the term of an entry that only spreads data, so that no promise refuses it.
 fn unguarded(entry: Entry) -> Entry {
     let guard = entry.guard.map(|guard| super::wire::WireGuard { term: None, ..guard });
     Entry { guard, ..entry }

@@ -1,4 +1,4 @@
-//! The Replicator's surroundings: what it is told and what it orders.
+//! Inputs, outputs and alarms of the Replicator.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,160 +10,161 @@ use super::wire::Message;
 use crate::durable::{Record, StoreError};
 use crate::id::ReplicaId;
 
-/// A node that membership knows, as far as the Replicator cares.
+/// A node that membership knows, with the state that matters to the Replicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its incarnation.
     pub id: ReplicaId,
-    /// It has announced its stop: `All` leaves it out.
+    /// It has announced its stop. Requests with `All` do not wait for it.
     pub stopping: bool,
-    /// Somebody finds it unreachable: gossip prefers others.
+    /// No member finds it unreachable. Gossip prefers reachable peers.
     pub reachable: bool,
 }
 
-/// A fact for the Replicator.
+/// An input of the Replicator.
 #[derive(Debug)]
 pub enum Input {
     /// A deadline may have passed.
     Tick,
-    /// A user asks.
+    /// A user's request.
     Request {
-        /// Names the request.
+        /// The id of the request, which its answer names.
         id: RequestId,
-        /// What is asked.
+        /// The request.
         request: Request,
     },
-    /// A peer says.
+    /// A message of a peer.
     Message {
-        /// The sending incarnation, as the transport knows it.
+        /// The sending incarnation, authenticated by the transport.
         from: ReplicaId,
-        /// What it says.
+        /// The message.
         message: Message,
     },
-    /// The link to a peer is new: what was under way may be lost.
+    /// The connection to a peer is new. Messages under way may be lost.
     LinkUp(ReplicaId),
-    /// A peer named its configuration in a message that is not the Replicator's: a heartbeat.
+    /// A peer named its configuration in a message of another protocol, for example a heartbeat.
     PeerEpoch {
         /// The peer.
         from: ReplicaId,
-        /// What it has installed; `None`: nothing yet.
+        /// Its installed configuration; `None` before the first.
         id: Option<EpochId>,
     },
-    /// The nodes that membership knows now, joining ones included; this node may be among them.
+    /// The nodes that membership knows now, joining ones included. This node may be among them.
     Members(Vec<Peer>),
-    /// Membership (or an operator) wants this change of the configuration.
+    /// Membership or an operator wants this change of the configuration.
     Propose(Change),
-    /// The same, but only while this configuration is the installed one: a proposal that waited on
-    /// its way while another configuration was installed is answered by `Superseded`.
+    /// The same, but only while `base` is the installed configuration. If another one was installed
+    /// meanwhile, the answer is `Superseded`.
     ProposeAfter {
         /// The installed configuration that the change was made for.
         base: EpochId,
         /// The change.
         change: Change,
     },
-    /// An operator: these members, and this one, are to go on without a quorum's consent.
+    /// An operator's order: these members and this one go on without the consent of a quorum.
     Force {
-        /// What is installed. Nothing happens if it is not any more.
+        /// The configuration to replace. Ignored if another one is installed.
         replaced: EpochId,
-        /// Who goes on.
+        /// The members that stay.
         kept: BTreeSet<ReplicaId>,
     },
     /// The lease machine's answer.
     Consent {
-        /// As asked.
+        /// The id of the question.
         query: u64,
-        /// Leases that still run.
+        /// Lease promises that still run.
         remaining: Vec<Remaining>,
     },
-    /// The lease machine's promise to this one ended before its time: what it answered is stale.
+    /// The lease machine's promise to this member ended early, so that its earlier answers are
+    /// stale.
     Released(ReplicaId),
     /// The first configuration of the cluster.
     Found(Arc<Epoch>),
-    /// The durable records of a former life, or none. Only awaited with durable keys.
+    /// The durable records of an earlier run, or none. Expected only with durable keys.
     Loaded(Vec<Record>),
-    /// What was to be persisted is safe, or is not.
+    /// The store has written the records of an [`Output::Persist`], or has failed to.
     Persisted {
-        /// As ordered.
+        /// The id of the order.
         id: u64,
-        /// What the store said.
+        /// The result of the store.
         result: Result<(), StoreError>,
     },
 }
 
-/// Which lane a message takes.
+/// The lane of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// Few and urgent: configurations.
+    /// Configuration messages: few and urgent.
     Control,
-    /// Changes, acknowledgements, reads.
+    /// Changes, acknowledgements and reads.
     Data,
-    /// Pieces of large messages, repairs in bulk.
+    /// Pieces of large messages.
     Bulk,
 }
 
-/// Something that an operator should see. At most one of a kind in a minute.
+/// An event that an operator should see. At most one of each kind in a minute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Alarm {
-    /// This node's peer stamps its writes with a clock that is far ahead.
+    /// A peer sent a stamp so far ahead of this node's clock that the clock did not follow it.
     ImpossibleClock {
-        /// Who brought the stamp; not always who made it.
+        /// The sender, which may not be the replica that made the stamp.
         from: ReplicaId,
         /// How far it is ahead of this node's clock.
         ahead: Duration,
     },
-    /// This node's peer stamps its writes with a clock that is noticeably ahead; they are taken.
+    /// A peer sent a stamp noticeably ahead of this node's clock; it was accepted.
     ClockAhead {
-        /// Who brought the stamp; not always who made it.
+        /// The sender, which may not be the replica that made the stamp.
         from: ReplicaId,
         /// How far it is ahead of this node's clock.
         ahead: Duration,
     },
-    /// A value has grown large: every full repair sends all of it.
+    /// A value has grown large. A full repair sends all of it.
     LargeValue {
         /// The key.
         key: crate::key::KeyName,
-        /// About how large, in bytes.
+        /// Approximate size in bytes.
         bytes: usize,
     },
-    /// A peer sent what does not decode, or data of a type that is unknown here.
+    /// A peer sent data that does not decode, or of a type that is not registered here.
     Undecodable {
         /// The peer.
         from: ReplicaId,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// A key holds another kind of data here than at a peer: two programs use one key.
+    /// A key holds another data type here than at a peer: two programs use the same key.
     WrongType {
         /// The peer.
         from: ReplicaId,
         /// The key.
         key: crate::key::KeyName,
     },
-    /// A message, a value's repair most likely, is longer than `assembly_bytes_max`: it was not
-    /// sent, or not taken, and the peer stays behind until both settings allow it.
+    /// A message, probably with a large value, exceeds `assembly_bytes_max` here. It was not sent
+    /// or not taken, and the peer stays behind until both settings allow it.
     TooLarge {
-        /// Who was to get it, or sent it.
+        /// The receiver or the sender.
         peer: ReplicaId,
-        /// How long it is, in bytes.
+        /// The length in bytes.
         bytes: usize,
-        /// The setting.
+        /// The value of `assembly_bytes_max`.
         limit: usize,
     },
-    /// A peer sent a newer configuration that was not taken.
+    /// A newer configuration from a peer was refused.
     Declined {
         /// The sender.
         from: ReplicaId,
-        /// What it sent.
+        /// The id of the refused configuration.
         epoch: EpochId,
-        /// What stands against it.
+        /// The reason.
         why: Declined,
     },
-    /// The durable store failed; what was not written is not acknowledged.
+    /// The durable store failed. Data that was not written is not acknowledged.
     Store(StoreError),
 }
 
-/// Durable records that can't be read. Nothing is served, and nothing on disk is overwritten.
+/// Durable records cannot be read. Nothing is served, and nothing on disk is overwritten.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{failed} durable records can't be read, the first of them {what}: {why}; nothing is served \
@@ -171,11 +172,11 @@ pub enum Alarm {
      types, or start with an empty one: the other members give back what they hold"
 )]
 pub struct LoadError {
-    /// How many.
+    /// Records that cannot be read.
     pub failed: usize,
     /// The first of them.
     pub what: String,
-    /// What is wrong with it.
+    /// The reason.
     pub why: String,
 }
 
@@ -183,7 +184,7 @@ pub struct LoadError {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Output {
-    /// Send to a peer, in order within a class.
+    /// Send a message to a peer, in order within a class.
     Send {
         /// The receiver.
         to: ReplicaId,
@@ -194,50 +195,51 @@ pub enum Output {
     },
     /// The answer to a request.
     Reply {
-        /// Whose.
+        /// The id of the request.
         id: RequestId,
-        /// What became of it.
+        /// The result.
         reply: Result<Reply, RequestError>,
     },
     /// A notice to a subscriber.
     Notify {
-        /// Which subscription.
+        /// The subscription.
         subscription: SubscriptionId,
-        /// What it is told.
+        /// The notice.
         notice: Notice,
     },
-    /// Write these to the durable store, after all that was ordered before, and say when it is
-    /// safe.
+    /// Write these to the durable store, after everything ordered before, and answer with
+    /// [`Input::Persisted`].
     Persist {
-        /// To be named in [`Input::Persisted`].
+        /// The id of the order.
         id: u64,
-        /// What to write.
+        /// The records.
         records: Vec<Record>,
     },
-    /// Ask the lease machine.
+    /// A question to the lease machine, answered by [`Input::Consent`].
     AskConsent {
-        /// Names the question.
+        /// The id of the question.
         query: u64,
-        /// Members that are to go.
+        /// Members that the proposal removes.
         removed: Vec<ReplicaId>,
-        /// What the answer is for.
+        /// The purpose of the question.
         why: Consenting,
     },
     /// A configuration is installed.
     Installed(Arc<Epoch>),
-    /// This replica is synced for it and counts from now on.
+    /// This replica is synced for the installed configuration, and counts from now on.
     Synced(EpochId),
-    /// What became of a proposal.
+    /// The result of a proposed change.
     Outcome(Outcome),
-    /// This incarnation was removed: it acknowledges nothing any more. Stop the node.
+    /// This incarnation was removed: it acknowledges nothing any longer. Stop the node.
     Excluded(EpochId),
-    /// Begin no further message until a configuration with this node is installed.
+    /// Begin no further message until a configuration that lists this node is installed.
     StopServing,
-    /// This configuration may be the next one, whatever this replica hears; over with the next
-    /// `Installed`. May be said again.
+    /// This configuration may be decided, whatever this replica hears. Ends with the next
+    /// `Installed`; may be repeated.
     Pending(Arc<Epoch>),
-    /// What a former life left on disk can't be read: this replica serves nothing. Stop the node.
+    /// Durable records of an earlier run cannot be read: this replica serves nothing. Stop the
+    /// node.
     LoadFailed(LoadError),
-    /// For an operator.
+    /// An event that an operator should see.
     Alarm(Alarm),
 }
