@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_refuses_what_is_below_it_and_never_falls() {
+    fn promised_term_refuses_lower_terms_and_only_rises() {
         let mut promises = Promises::default();
         let group = Group::new("shard-");
         assert_eq!(promises.promise(&group, term(2, 1), NONE), Ok(true));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_groups_is_bounded() {
+    fn number_of_groups_is_bounded() {
         let mut promises = Promises::default();
         for n in 0..GROUPS_MAX + 10 {
             let _ = promises.promise(&Group::new(&n.to_string()), term(1, 1), NONE);

@@ -420,7 +420,7 @@ fn two_nodes_that_replace_each_other_at_once() {
 /// Breadth first finds the shortest trace; the same case is safe without the bug, as far as it is
 /// searched with it.
 #[test]
-fn the_shortest_traces_of_the_canaries() {
+fn faults_are_found_with_shortest_traces() {
     use Bug::{AcceptBelowPromise, BallotWithoutNode, HalfWithoutTiebreaker, IgnoreAccepted};
     let swap_one: &[Plan] = &[(1, vec![swap(4, 3)], 0)];
     let both: &[Plan] = &[(1, vec![join(3)], 0), (2, vec![leave(1)], 0)];

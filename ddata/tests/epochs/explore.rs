@@ -385,7 +385,7 @@ fn name(outcome: &Outcome) -> &'static str {
 }
 
 #[test]
-fn nothing_acked_is_lost_and_everything_serves_again() {
+fn acked_writes_survive_and_all_serve_after_faults() {
     let mut reached = Reached::default();
     let seeds = seeds(12_000);
     let one = seeds.end - seeds.start == 1;
@@ -418,7 +418,7 @@ fn nothing_acked_is_lost_and_everything_serves_again() {
 
 /// Caught by the suite's own seeds; `scenarios.rs` has those that chance finds too rarely.
 #[test]
-fn canaries_fall_within_two_thousand_seeds() {
+fn faults_are_caught_within_two_thousand_seeds() {
     use Violation::{A, Bc, D1, D2, Forged, Unsynced};
     let canaries: [(Bug, &[Violation]); 11] = [
         (Bug::ConfigurationFromAnybody, &[Forged]),

@@ -167,7 +167,7 @@ fn two_proposals_were_accepted(canary: Canary) -> World {
 }
 
 #[test]
-fn a_ballot_adopts_the_highest_proposal_that_was_accepted() {
+fn ballot_adopts_highest_accepted_proposal() {
     assert_eq!(two_proposals_were_accepted(Canary::none()).found(), None);
     let canary = Canary::with(Bug::AdoptLowestBallot);
     assert_eq!(two_proposals_were_accepted(canary).found(), Some(Violation::A));
@@ -218,14 +218,14 @@ fn a_fence_beside_a_seal(canary: Canary, fence_first: bool) -> World {
 }
 
 #[test]
-fn a_sealed_replica_answers_no_fence() {
+fn sealed_replica_answers_no_fence() {
     assert_eq!(a_fence_beside_a_seal(Canary::none(), false).found(), None);
     let canary = Canary::with(Bug::FenceWhileSealed);
     assert_eq!(a_fence_beside_a_seal(canary, false).found(), Some(Violation::D2));
 }
 
 #[test]
-fn promised_terms_come_along_with_the_snapshots() {
+fn snapshots_carry_promised_terms() {
     assert_eq!(a_fence_beside_a_seal(Canary::none(), true).found(), None);
     let canary = Canary::with(Bug::PromisesNotSynced);
     assert_eq!(a_fence_beside_a_seal(canary, true).found(), Some(Violation::D2));
@@ -249,7 +249,7 @@ fn a_coordinator_after_a_change(canary: Canary) -> World {
 }
 
 #[test]
-fn guarded_cells_come_along_with_the_snapshots() {
+fn snapshots_carry_guarded_values() {
     assert_eq!(a_coordinator_after_a_change(Canary::none()).found(), None);
     let canary = Canary::with(Bug::CellsNotSynced);
     assert_eq!(a_coordinator_after_a_change(canary).found(), Some(Violation::D2));
@@ -299,7 +299,7 @@ fn three_coordinators(canary: Canary) -> World {
 }
 
 #[test]
-fn a_coordinator_makes_a_majority_hold_what_it_will_speak_of() {
+fn recovery_write_precedes_answers_of_coordinator() {
     assert_eq!(three_coordinators(Canary::none()).found(), None);
     let canary = Canary::with(Bug::NoRecoveryWrite);
     assert_eq!(three_coordinators(canary).found(), Some(Violation::D2));

@@ -201,7 +201,7 @@ fn line(name: &str, bytes: &[u8]) -> String {
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/messages.hex");
 
 #[test]
-fn the_bytes_of_every_message_stay_what_they_are() {
+fn bytes_of_every_message_are_stable() {
     let golden: String = messages().iter().map(|(name, m)| line(name, &m.encode())).collect();
     if std::env::var_os("UPDATE_EXPECT").is_some() {
         std::fs::write(KEPT, &golden).unwrap();
@@ -211,7 +211,7 @@ fn the_bytes_of_every_message_stay_what_they_are() {
 }
 
 #[test]
-fn the_kept_bytes_say_what_was_said() {
+fn golden_bytes_decode_to_their_messages() {
     let kept = std::fs::read_to_string(KEPT).unwrap();
     let bytes = |hex: &str| -> Vec<u8> {
         let digits = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
@@ -354,7 +354,7 @@ fn widened(bytes: &[u8], at: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_field_that_a_newer_release_adds_is_skipped_wherever_it_stands() {
+fn unknown_field_is_skipped_at_every_place() {
     let (mut structs, mut single) = (0, 0);
     for (name, message) in messages() {
         let bytes = message.encode();
@@ -377,7 +377,7 @@ fn a_field_that_a_newer_release_adds_is_skipped_wherever_it_stands() {
 /// Whatever a newer release says that this one has no word for: one error that names it, which
 /// who decodes counts (`ostraca`'s `node::receiver`), and never another message.
 #[test]
-fn a_variant_that_a_newer_release_adds_is_an_error_wherever_it_stands() {
+fn unknown_variant_is_an_error_at_every_place() {
     let mut tried = 0;
     for (name, message) in messages() {
         let bytes = message.encode();
@@ -400,7 +400,7 @@ fn a_variant_that_a_newer_release_adds_is_an_error_wherever_it_stands() {
 /// A value in a layout of tomorrow is not understood; what came with it is taken, and its sender
 /// hears which entry was not.
 #[test]
-fn a_value_in_a_newer_layout_is_counted_and_what_came_with_it_is_taken() {
+fn value_in_newer_layout_is_counted_and_rest_taken() {
     let mut bare = Bare::of(3);
     let mut entries = Vec::new();
     for key in ["a", "b"] {

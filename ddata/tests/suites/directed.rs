@@ -76,7 +76,7 @@ fn acks_unsynced(canary: Canary) -> bool {
 }
 
 #[test]
-fn a_member_that_is_not_synced_counts_for_nothing() {
+fn unsynced_member_does_not_count() {
     assert!(!acks_unsynced(Canary::none()));
     assert!(acks_unsynced(Canary::with(Bug::AckBeforeSync)));
 }
@@ -119,7 +119,7 @@ fn promises_sealed(canary: Canary) -> bool {
 }
 
 #[test]
-fn a_sealed_replica_promises_no_term() {
+fn sealed_replica_promises_no_term() {
     assert!(!promises_sealed(Canary::none()));
     assert!(promises_sealed(Canary::with(Bug::FenceWhileSealed)));
 }

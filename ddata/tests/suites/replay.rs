@@ -11,7 +11,7 @@ fn hash(plan: Plan) -> u64 {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_events() {
+fn same_seed_gives_same_events() {
     for seed in 0..4 {
         assert_eq!(hash(plans::coordinated(seed.into())), hash(plans::coordinated(seed.into())));
         assert_eq!(hash(plans::durable(seed.into())), hash(plans::durable(seed.into())));
@@ -21,7 +21,7 @@ fn the_same_seed_gives_the_same_events() {
 /// Pinned so that every build agrees. A change of the protocol, of the simulator's draws or of a
 /// plan changes them: look once that it was meant, then pin the new ones.
 #[test]
-fn three_runs_are_what_they_were() {
+fn pinned_runs_have_pinned_hashes() {
     let hashes = [
         hash(plans::steady(1.into())),
         hash(plans::coordinated(2.into())),

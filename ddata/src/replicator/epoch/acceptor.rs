@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_rises_and_never_falls() {
+    fn promise_only_rises() {
         let mut state = AcceptorState { installed: Some(epoch(1)), ..AcceptorState::default() };
         assert_eq!(state.weigh(ballot(2, 1)), Promised::First);
         state.promise(ballot(2, 1));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn accepting_promises_and_so_seals() {
+    fn accept_promises_and_seals() {
         let mut state = AcceptorState { installed: Some(epoch(1)), ..AcceptorState::default() };
         let first = state.accept(ballot(3, 1), epoch(2), Canary::none());
         assert_eq!((first, state.promise), (Promised::First, Some(ballot(3, 1))));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_epoch_starts_empty_and_synced_only_if_it_was_the_one_synced_for() {
+    fn install_resets_votes_and_keeps_sync_of_direct_successor() {
         let mut state = AcceptorState { installed: Some(epoch(1)), ..AcceptorState::default() };
         state.promise(ballot(1, 1));
         state.ready = true;

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_is_told_once_per_interval_and_a_crowd_is_bounded() {
+    fn peer_is_sent_one_message_per_interval_and_peers_bounded() {
         let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
         let mut pace = Pace::new(Duration::from_millis(200));
         assert!(pace.may(at(0), ReplicaId::new(1)));

@@ -34,7 +34,7 @@ enum Any {
 }
 
 #[test]
-fn a_configuration_survives_its_wire_form() {
+fn configuration_survives_encoding() {
     let epoch = after(&first([1, 2, 3]), &Change { leave: ids([1]), ..join([9]) });
     let bytes = rmp_serde::to_vec_named(&epoch).unwrap();
     assert_eq!(rmp_serde::from_slice::<Epoch>(&bytes).unwrap(), *epoch);
@@ -42,7 +42,7 @@ fn a_configuration_survives_its_wire_form() {
 }
 
 #[test]
-fn only_a_forced_one_says_so_in_its_wire_form() {
+fn only_forced_configuration_encodes_forced_record() {
     let base = first([1, 2, 3]);
     let forced = base.forced(id(2), &ids([3]).into_iter().collect(), 5).unwrap();
     let fields = |epoch: &Epoch| {
@@ -57,7 +57,7 @@ fn only_a_forced_one_says_so_in_its_wire_form() {
 
 /// The clocks of both stand still: only the numbers tell one from the other.
 #[test]
-fn what_follows_from_one_that_was_forced_knows_whose_it_is_and_who_survived() {
+fn successors_of_forced_configuration_keep_forced_record() {
     let base = first([1, 2, 3, 4]);
     let force = |by, kept: [u64; 1]| {
         Arc::new(base.forced(id(by), &ids(kept).into_iter().collect(), 0).unwrap())
@@ -90,7 +90,7 @@ fn what_follows_from_one_that_was_forced_knows_whose_it_is_and_who_survived() {
 
 /// Only a founder, or a peer, that made such an id on purpose leads there.
 #[test]
-fn where_there_is_no_higher_generation_or_number_nothing_is_forced() {
+fn force_fails_without_higher_generation_or_number() {
     let kept: std::collections::BTreeSet<_> = ids([3]).into_iter().collect();
     let at = |generation, number| {
         let first = EpochId { generation, number };
@@ -105,7 +105,7 @@ fn where_there_is_no_higher_generation_or_number_nothing_is_forced() {
 }
 
 #[test]
-fn only_the_sole_member_has_a_successor() {
+fn only_sole_member_is_succeeded() {
     let lease = LeaseSettings { drift_ppm: 7, ..LeaseSettings::default() };
     let base = after(&first([1, 2]), &leave([2]));
     let next = base.succeeded(id(9), lease.clone(), 5_000).unwrap();
@@ -130,7 +130,7 @@ fn only_the_sole_member_has_a_successor() {
 }
 
 #[test]
-fn nonsense_does_not_decode() {
+fn malformed_configuration_does_not_decode() {
     let epoch = after(&first([1, 2, 3]), &leave([3]));
     assert!(tampered(&epoch, "m", vec![1, 2]).is_ok());
     for (field, value, says) in [
@@ -152,7 +152,7 @@ fn nonsense_does_not_decode() {
 }
 
 #[test]
-fn joiners_are_the_youngest_and_the_oldest_voter_breaks_ties() {
+fn joiners_are_youngest_and_oldest_voter_breaks_ties() {
     let epoch = after(&first([5, 3, 4]), &Change { leave: ids([5]), ..join([1, 2]) });
     assert_eq!(epoch.members(), ids([3, 4, 1, 2]));
     assert_eq!((epoch.voters(), epoch.tiebreaker()), (epoch.members(), id(3)));
@@ -161,7 +161,7 @@ fn joiners_are_the_youngest_and_the_oldest_voter_breaks_ties() {
 }
 
 #[test]
-fn above_the_limit_the_nine_oldest_vote() {
+fn nine_oldest_vote_above_voter_limit() {
     let members: Vec<_> = (1..=100).map(id).collect();
     let hundred = Epoch::founding(EpochId::default(), members, EpochSettings::default()).unwrap();
     assert_eq!(hundred.voters().len(), 100);
@@ -171,7 +171,7 @@ fn above_the_limit_the_nine_oldest_vote() {
 }
 
 #[test]
-fn what_is_done_already_changes_nothing() {
+fn repeated_changes_have_no_effect() {
     let epoch = after(&first([1, 2, 7, 8]), &leave([7, 8]));
     let next = epoch.next(&Change { join: ids([2, 2]), leave: ids([7]), lost: ids([8]) }).unwrap();
     assert_eq!(next.members(), epoch.members());
@@ -179,7 +179,7 @@ fn what_is_done_already_changes_nothing() {
 }
 
 #[test]
-fn who_goes_and_never_was_a_member_never_will_be() {
+fn removed_non_member_is_barred() {
     let epoch = first([1, 2, 3]);
     let change = Change { join: ids([6, 9]), leave: ids([7, 3, 7]), lost: ids([9]) };
     let next = after(&epoch, &change);
@@ -189,7 +189,7 @@ fn who_goes_and_never_was_a_member_never_will_be() {
 }
 
 #[test]
-fn impossible_changes_say_why() {
+fn impossible_changes_are_refused_with_reason() {
     let epoch = after(&first([1, 2]), &leave([2]));
     assert_eq!(epoch.next(&join([2])), Err(ChangeError::Returned(id(2))));
     assert_eq!(epoch.next(&lost([1])), Err(ChangeError::NobodyLeft));
@@ -198,7 +198,7 @@ fn impossible_changes_say_why() {
 }
 
 #[test]
-fn the_list_of_those_who_left_is_bounded_by_count_not_by_time() {
+fn list_of_departed_is_bounded_by_count() {
     let mut epoch = Epoch::clone(&first([1]));
     for round in 0..9 {
         let crowd: Vec<_> = (0..2_000).map(|n| id(10 + round * 2_000 + n)).collect();
@@ -211,7 +211,7 @@ fn the_list_of_those_who_left_is_bounded_by_count_not_by_time() {
 }
 
 #[test]
-fn only_what_follows_is_admitted() {
+fn only_well_formed_successor_is_admitted() {
     let base = after(&first([1, 2, 3]), &leave([3]));
     assert_eq!(base.admits(&after(&base, &join([4]))), Ok(()));
     let skipped = after(&after(&base, &join([4])), &join([5]));
@@ -227,7 +227,7 @@ fn only_what_follows_is_admitted() {
 }
 
 #[test]
-fn who_left_before_who_goes_now_and_who_is_barred_stand_in_this_order() {
+fn departed_then_removed_then_barred_order_is_required() {
     let base = after(&first([1, 2, 3]), &leave([3]));
     for (left, expected) in [
         (vec![3, 2], Ok(())),
@@ -243,7 +243,7 @@ fn who_left_before_who_goes_now_and_who_is_barred_stand_in_this_order() {
 }
 
 #[test]
-fn epochs_and_ballots_order_by_their_first_part() {
+fn epochs_order_by_generation_and_ballots_by_number() {
     let epoch = |generation, number| EpochId { generation, number };
     assert!(epoch(2, 1) > epoch(1, 9) && epoch(1, 9) > epoch(1, 8));
     assert!(ballot(2, 1) > ballot(1, 9) && ballot(1, 9) > ballot(1, 8));

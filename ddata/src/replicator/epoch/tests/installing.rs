@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn an_install_starts_empty_and_pulls_from_who_brought_it() {
+fn install_resets_votes_and_pulls_state_from_sender() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let mut node = Bench::member(2, &base);
@@ -16,7 +16,7 @@ fn an_install_starts_empty_and_pulls_from_who_brought_it() {
 }
 
 #[test]
-fn epochs_may_be_skipped_and_old_ones_change_nothing() {
+fn install_skips_numbers_and_ignores_older() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let third = after(&next, &join([5]));
@@ -29,7 +29,7 @@ fn epochs_may_be_skipped_and_old_ones_change_nothing() {
 }
 
 #[test]
-fn a_higher_generation_is_newer_than_any_number() {
+fn higher_generation_is_newer_than_any_number() {
     let base = first([1, 2, 3]);
     let id = EpochId { generation: 2, number: 0 };
     let forced = Arc::new(Epoch::founding(id, ids([2]), EpochSettings::default()).unwrap());
@@ -38,7 +38,7 @@ fn a_higher_generation_is_newer_than_any_number() {
 }
 
 #[test]
-fn a_state_pull_ends_with_the_state_of_a_member() {
+fn state_pull_ends_with_state_of_a_member() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let mut node = Bench::member(2, &base);
@@ -53,7 +53,7 @@ fn a_state_pull_ends_with_the_state_of_a_member() {
 }
 
 #[test]
-fn a_source_that_fails_is_followed_by_the_next_but_not_at_once() {
+fn failed_source_is_replaced_after_resend_interval() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let mut node = Bench::member(2, &base);
@@ -66,7 +66,7 @@ fn a_source_that_fails_is_followed_by_the_next_but_not_at_once() {
 }
 
 #[test]
-fn who_is_left_out_is_out_for_ever() {
+fn removed_member_is_excluded_for_ever() {
     let base = first([1, 2, 3]);
     let next = after(&base, &leave([2]));
     let mut node = Bench::member(2, &base);
@@ -82,7 +82,7 @@ fn who_is_left_out_is_out_for_ever() {
 }
 
 #[test]
-fn a_joiner_that_slept_through_its_own_removal_is_out() {
+fn joiner_removed_while_cut_off_is_excluded() {
     let with = after(&first([1, 2]), &join([3]));
     let without = after(&with, &leave([3]));
     let mut joiner = Bench::joining(3);
@@ -94,7 +94,7 @@ fn a_joiner_that_slept_through_its_own_removal_is_out() {
 }
 
 #[test]
-fn every_message_with_an_older_epoch_is_answered_with_the_newest() {
+fn older_epoch_is_answered_with_newest_configuration() {
     let base = first([1, 2, 3]);
     let mut node = Bench::member(2, &base);
     let peer = |from, id| EpochInput::PeerEpoch { from: super::id(from), id };
@@ -109,7 +109,7 @@ fn every_message_with_an_older_epoch_is_answered_with_the_newest() {
 }
 
 #[test]
-fn two_configurations_of_one_epoch_are_counted_not_believed() {
+fn second_configuration_of_same_id_is_counted_and_ignored() {
     let base = first([1, 2, 3]);
     let mut node = Bench::member(2, &base);
     assert_eq!(node.hear(1, install(&first([2, 3]))), []);
@@ -118,7 +118,7 @@ fn two_configurations_of_one_epoch_are_counted_not_believed() {
 }
 
 #[test]
-fn a_restart_remembers_promise_proposal_and_numbers() {
+fn restart_restores_promise_proposal_and_number() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let mut before = Bench::member(2, &base);
@@ -137,7 +137,7 @@ fn a_restart_remembers_promise_proposal_and_numbers() {
 }
 
 #[test]
-fn a_number_used_before_a_restart_is_not_used_again() {
+fn ballot_number_is_not_reused_after_restart() {
     let base = first([1, 2, 3]);
     let mut before = Bench::member(2, &base);
     before.say(EpochInput::Propose(leave([3]))); // its own lease question is never answered
@@ -149,7 +149,7 @@ fn a_number_used_before_a_restart_is_not_used_again() {
 }
 
 #[test]
-fn the_successor_of_a_member_is_a_joiner() {
+fn restored_state_of_other_incarnation_makes_joiner() {
     let base = first([1, 2, 3]);
     let before = Bench::member(2, &base);
     let mut node = Bench::joining(8);
@@ -165,7 +165,7 @@ fn force<const N: usize>(node: &Bench, kept: [u64; N]) -> EpochInput {
 }
 
 #[test]
-fn a_forced_configuration_stands_at_once_and_everybody_is_told() {
+fn force_installs_at_once_and_tells_all_members() {
     let base = first([1, 2, 3, 4, 5]);
     let mut node = Bench::member(4, &base);
     node.hear(1, seal(&base, ballot(1, 1), &after(&base, &leave([2])))); // and nobody went on with it
@@ -182,7 +182,7 @@ fn a_forced_configuration_stands_at_once_and_everybody_is_told() {
 }
 
 #[test]
-fn whoever_is_kept_merges_and_goes_on_and_whoever_is_given_up_ends() {
+fn forced_configuration_keeps_some_and_excludes_others() {
     let base = first([1, 2, 3]);
     let mut node = Bench::member(2, &base);
     node.say(force(&node, [3]));
@@ -201,7 +201,7 @@ fn whoever_is_kept_merges_and_goes_on_and_whoever_is_given_up_ends() {
 }
 
 #[test]
-fn two_that_are_forced_in_the_same_moment_are_not_one_and_the_higher_stays() {
+fn simultaneous_forced_configurations_differ_and_higher_wins() {
     let base = first([1, 2, 3, 4, 5]);
     let later = after(&base, &leave([5]));
     for bases in [[&base, &base], [&base, &later]] {
@@ -223,7 +223,7 @@ fn two_that_are_forced_in_the_same_moment_are_not_one_and_the_higher_stays() {
 }
 
 #[test]
-fn forced_again_it_is_a_later_generation_whatever_the_clock_says() {
+fn second_force_raises_generation_despite_clock_step() {
     let base = first([1, 2, 3]);
     let mut node = Bench::member(2, &base);
     node.now.wall = WallTime::from_millis(9_000);
@@ -237,7 +237,7 @@ fn forced_again_it_is_a_later_generation_whatever_the_clock_says() {
 }
 
 #[test]
-fn who_is_no_member_forces_nothing() {
+fn non_member_forces_nothing() {
     let base = first([1, 2, 3]);
     let mut stranger = Bench::joining(7);
     assert_eq!(stranger.say(force(&stranger, [1])), []);
@@ -248,7 +248,7 @@ fn who_is_no_member_forces_nothing() {
 }
 
 #[test]
-fn what_is_forced_replaces_what_the_operator_was_shown_and_nothing_newer() {
+fn force_is_ignored_after_newer_install() {
     let base = first([1, 2, 3]);
     let mut node = Bench::member(2, &base);
     let order = force(&node, [3]);
@@ -261,7 +261,7 @@ fn what_is_forced_replaces_what_the_operator_was_shown_and_nothing_newer() {
 /// Who forced it knows nothing of those that were taken up since, and they nothing of it; or they have
 /// removed it and refuse it.
 #[test]
-fn who_hears_that_it_was_given_up_tells_all_whom_it_knows() {
+fn given_up_member_tells_all_known_members() {
     let base = first([1, 2, 3, 4]);
     let forced = Arc::new(base.forced(id(4), &ids([3]).into_iter().collect(), 9_000).unwrap());
     let later = after(&base, &leave([4]).and(&join([8])));

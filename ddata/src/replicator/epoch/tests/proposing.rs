@@ -30,7 +30,7 @@ fn sealed_quorum(change: &Change) -> (Bench, Arc<Epoch>, Arc<Epoch>) {
 }
 
 #[test]
-fn a_join_is_sealed_synced_accepted_and_installed() {
+fn join_is_sealed_synced_accepted_and_installed() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let b = ballot(1, 1);
@@ -57,7 +57,7 @@ fn a_join_is_sealed_synced_accepted_and_installed() {
 }
 
 #[test]
-fn alone_one_decides_at_once() {
+fn sole_member_decides_at_once() {
     let base = first([1]);
     let next = after(&base, &Change::default());
     let mut node = Bench::member(1, &base);
@@ -67,7 +67,7 @@ fn alone_one_decides_at_once() {
 }
 
 #[test]
-fn a_removal_asks_for_the_leases_first() {
+fn removal_withholds_leases_first() {
     let base = first([1, 2, 3]);
     let b = ballot(1, 1);
     let mut node = Bench::member(1, &base);
@@ -84,7 +84,7 @@ fn a_removal_asks_for_the_leases_first() {
 }
 
 #[test]
-fn a_running_lease_holds_up_nobody_else() {
+fn running_lease_defers_only_its_removal() {
     let base = first([1, 2, 3]);
     let mut node = Bench::member(1, &base);
     node.say(EpochInput::Propose(Change { join: ids([4]), ..leave([3]) }));
@@ -120,7 +120,7 @@ fn withhold(base: &Arc<Epoch>, ballot: Ballot, removed: Vec<ReplicaId>) -> Epoch
 }
 
 #[test]
-fn a_batch_that_could_not_go_on_without_the_removals_that_wait_waits_with_them() {
+fn batch_waits_for_leases_if_rest_is_no_live_quorum() {
     let base = first([1, 2, 3, 4, 5]);
     let (mut node, out) = two_leases_run([1, 2, 3, 4, 5], leave([1, 2, 5]), &[4, 5]);
     assert_eq!(out, [], "of 1, 2, 3 and 4 only two are known to live, and 1 breaks ties");
@@ -135,7 +135,7 @@ fn a_batch_that_could_not_go_on_without_the_removals_that_wait_waits_with_them()
 }
 
 #[test]
-fn a_batch_that_can_go_on_leaves_out_the_removals_that_wait() {
+fn batch_defers_leased_removals_if_rest_is_live() {
     // 3 breaks ties; then 1 has answered, so it lives, whatever it is accused of.
     for (members, third) in [([3, 4, 5, 1, 2], 5), ([1, 2, 3, 4, 5], 1)] {
         let (_, out) = two_leases_run(members, leave([1, 2, 5]), &[4, third]);
@@ -145,7 +145,7 @@ fn a_batch_that_can_go_on_leaves_out_the_removals_that_wait() {
 }
 
 #[test]
-fn a_join_goes_on_alone_if_the_removals_beside_it_must_wait() {
+fn join_proceeds_without_leased_removals() {
     let members = [1, 2, 3, 4, 5];
     let change = Change { leave: ids([1, 2, 4, 5]), ..join([6]) };
     let (mut node, out) = two_leases_run(members, change, &[4, 5]);
@@ -156,7 +156,7 @@ fn a_join_goes_on_alone_if_the_removals_beside_it_must_wait() {
 }
 
 #[test]
-fn nothing_is_sealed_while_too_few_of_those_that_would_be_left_have_answered() {
+fn no_seal_before_quorum_of_remaining_has_answered() {
     let base = first([1, 2, 3, 4]);
     let mut node = Bench::member(1, &base);
     node.say(EpochInput::Propose(leave([1])));
@@ -177,7 +177,7 @@ fn nothing_is_sealed_while_too_few_of_those_that_would_be_left_have_answered() {
 }
 
 #[test]
-fn a_removal_that_too_few_would_survive_is_given_back_and_may_be_wished_with_others() {
+fn removal_without_live_rest_is_refused_then_repeatable() {
     let base = first([1, 2]);
     let mut node = Bench::member(1, &base);
     node.say(EpochInput::Propose(leave([1])));
@@ -193,7 +193,7 @@ fn a_removal_that_too_few_would_survive_is_given_back_and_may_be_wished_with_oth
 }
 
 #[test]
-fn a_late_answer_lets_a_batch_go_on_without_the_removals_that_wait() {
+fn late_answer_lets_batch_proceed_without_leased_removals() {
     let base = first([1, 2, 3, 4]);
     let mut node = Bench::member(1, &base);
     node.say(EpochInput::Propose(leave([1, 3])));
@@ -207,7 +207,7 @@ fn a_late_answer_lets_a_batch_go_on_without_the_removals_that_wait() {
 }
 
 #[test]
-fn as_few_removals_as_possible_wait_for_those_who_do_not_answer() {
+fn fewest_removals_are_deferred_for_silent_voters() {
     let base = first([1, 2, 3, 4, 5]);
     for change in [leave([1, 2]), Change { leave: ids([1, 2]), ..join([6]) }] {
         let mut node = Bench::member(4, &base);
@@ -223,7 +223,7 @@ fn as_few_removals_as_possible_wait_for_those_who_do_not_answer() {
 }
 
 #[test]
-fn a_wish_that_is_given_back_time_after_time_waits_longer_each_time() {
+fn patience_doubles_with_each_refused_change() {
     let base = first([1, 2]);
     let mut node = Bench::member(1, &base);
     let mut spans = Vec::new();
@@ -246,7 +246,7 @@ fn a_wish_that_is_given_back_time_after_time_waits_longer_each_time() {
 /// Every configuration lets all leases count anew: whoever overtook the other's removal for the
 /// same members would do so each time.
 #[test]
-fn a_removal_that_waits_does_not_overtake_another_node_s_that_does_not() {
+fn waiting_removal_does_not_overtake_another_proposer() {
     let base = first([1, 2, 3]);
     let runs = |millis| vec![(id(3), Duration::from_millis(millis))];
     let mut node = Bench::member(1, &base);
@@ -266,7 +266,7 @@ fn a_removal_that_waits_does_not_overtake_another_node_s_that_does_not() {
 }
 
 #[test]
-fn a_removal_alone_waits_until_its_lease_is_over() {
+fn single_removal_waits_for_its_lease() {
     let base = first([1, 2, 3]);
     let b = ballot(1, 1);
     // 9 was never a member: that it is barred can wait as well.
@@ -285,7 +285,7 @@ fn a_removal_alone_waits_until_its_lease_is_over() {
 }
 
 #[test]
-fn a_second_wish_before_the_seal_joins_the_batch_and_after_it_is_refused() {
+fn second_change_joins_batch_before_seal_only() {
     let base = first([1, 2, 3]);
     let mut node = Bench::member(1, &base);
     node.say(EpochInput::Propose(leave([3])));
@@ -301,7 +301,7 @@ fn a_second_wish_before_the_seal_joins_the_batch_and_after_it_is_refused() {
 }
 
 #[test]
-fn a_lease_that_blocks_the_seal_is_left_to_a_later_batch() {
+fn lease_refused_at_seal_defers_removal() {
     let base = first([1, 2, 3]);
     let mut node = Bench::member(1, &base);
     node.say(EpochInput::Propose(Change { join: ids([4]), ..leave([3]) }));
@@ -315,7 +315,7 @@ fn a_lease_that_blocks_the_seal_is_left_to_a_later_batch() {
 }
 
 #[test]
-fn the_accepted_proposal_of_the_highest_ballot_is_adopted() {
+fn highest_accepted_proposal_is_adopted() {
     let base = first([1, 2, 3, 4, 5]);
     let (low, high) = (after(&base, &join([6])), after(&base, &join([7])));
     let mut node = Bench::member(1, &base);
@@ -333,7 +333,7 @@ fn the_accepted_proposal_of_the_highest_ballot_is_adopted() {
 }
 
 #[test]
-fn a_choice_once_made_stands_whatever_is_heard_later() {
+fn chosen_proposal_is_fixed_for_the_ballot() {
     let (mut node, base, next) = sealed_quorum(&join([4]));
     let other = after(&base, &join([7]));
     node.hear(3, sealed(&base, ballot(1, 1), Some((ballot(9, 3), other))));
@@ -342,7 +342,7 @@ fn a_choice_once_made_stands_whatever_is_heard_later() {
 }
 
 #[test]
-fn an_accepted_proposal_that_cannot_follow_is_dropped() {
+fn unfit_accepted_proposal_is_dropped() {
     let base = first([1, 2, 3]);
     let mut node = Bench::member(1, &base);
     node.say(EpochInput::Propose(join([4])));
@@ -352,7 +352,7 @@ fn an_accepted_proposal_that_cannot_follow_is_dropped() {
 }
 
 #[test]
-fn who_is_believed_dead_is_probed_before_the_accept() {
+fn lost_member_is_probed_before_accept() {
     let (mut node, base, next) = sealed_quorum(&lost([3]));
     node.say(EpochInput::SnapshotMerged { epoch: base.id(), of: id(2) });
     assert_eq!(node.hear(2, synced(&base)), [], "synced, but the probe is out");
@@ -361,14 +361,14 @@ fn who_is_believed_dead_is_probed_before_the_accept() {
 }
 
 #[test]
-fn who_leaves_by_its_own_wish_is_not_probed() {
+fn leaving_member_is_not_probed() {
     let (mut node, base, next) = sealed_quorum(&leave([3]));
     let out = node.say(EpochInput::SnapshotMerged { epoch: base.id(), of: id(2) });
     assert!(out.contains(&send(2, accept(&base, ballot(1, 1), &next))), "{out:?}");
 }
 
 #[test]
-fn a_dead_one_that_answers_stays_and_the_rest_goes_on_in_a_new_ballot() {
+fn member_that_answers_probe_stays() {
     let (mut node, base, _) = sealed_quorum(&Change { join: ids([4]), ..lost([3]) });
     let pong = |ballot| EpochMessage::Pong { epoch: base.id(), ballot };
     assert_eq!(node.hear(2, pong(ballot(1, 1))), [], "nobody asked 2");
@@ -380,7 +380,7 @@ fn a_dead_one_that_answers_stays_and_the_rest_goes_on_in_a_new_ballot() {
 }
 
 #[test]
-fn after_the_accept_nothing_is_withdrawn() {
+fn no_removal_is_withdrawn_after_accept() {
     let (mut node, base, _) = sealed_quorum(&lost([3]));
     node.say(EpochInput::SnapshotMerged { epoch: base.id(), of: id(2) });
     node.hear(2, synced(&base));
@@ -390,7 +390,7 @@ fn after_the_accept_nothing_is_withdrawn() {
 }
 
 #[test]
-fn the_silent_are_asked_again_less_and_less_often() {
+fn resend_interval_doubles_up_to_bound() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let mut node = Bench::member(1, &base);
@@ -407,7 +407,7 @@ fn the_silent_are_asked_again_less_and_less_often() {
 }
 
 #[test]
-fn an_overtaken_attempt_is_tried_again_above_the_promise() {
+fn overtaken_attempt_retries_above_the_promise() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let mut node = Bench::member(1, &base);
@@ -418,7 +418,7 @@ fn an_overtaken_attempt_is_tried_again_above_the_promise() {
 }
 
 #[test]
-fn an_overtaken_attempt_still_counts_its_answers() {
+fn overtaken_attempt_still_counts_answers() {
     let (mut node, base, next) = sealed_quorum(&join([4]));
     node.hear(3, refused(&base, ballot(1, 1), Refusal::Promised(ballot(6, 2))));
     node.say(EpochInput::SnapshotMerged { epoch: base.id(), of: id(2) });
@@ -427,7 +427,7 @@ fn an_overtaken_attempt_still_counts_its_answers() {
 }
 
 #[test]
-fn patience_doubles_with_each_attempt_and_confirmations_last() {
+fn patience_doubles_per_attempt_and_confirmations_last() {
     let (mut node, base, next) = sealed_quorum(&join([4, 5, 6])); // 4 of 6 must sync; 3 tie-broken
     node.hear(2, synced(&base));
     let mut begun = Vec::new();
@@ -449,7 +449,7 @@ fn patience_doubles_with_each_attempt_and_confirmations_last() {
 }
 
 #[test]
-fn a_configuration_that_cannot_sync_is_given_up_for_the_same_members() {
+fn unsynced_proposal_is_replaced_by_unchanged_members() {
     let (mut node, base, _) = sealed_quorum(&join([4, 5, 6]));
     let mut out = Vec::new();
     while node.machine.stats().abandoned == 0 {
@@ -465,7 +465,7 @@ fn a_configuration_that_cannot_sync_is_given_up_for_the_same_members() {
 }
 
 #[test]
-fn a_confirmation_tells_everybody_that_the_attempt_lives() {
+fn confirmed_sync_repeats_seal_to_all_voters() {
     let (mut node, base, next) = sealed_quorum(&join([4, 5, 6]));
     let again = send(2, seal(&base, ballot(1, 1), &next));
     assert!(!node.wait(Duration::from_millis(200)).contains(&again), "2 has answered");
@@ -474,7 +474,7 @@ fn a_confirmation_tells_everybody_that_the_attempt_lives() {
 }
 
 #[test]
-fn impossible_wishes_are_refused_at_once() {
+fn impossible_changes_are_refused_at_once() {
     let base = after(&first([1, 2, 3]), &leave([3]));
     let mut node = Bench::member(1, &base);
     let why = |why| [outcome(Outcome::Refused { why })];
@@ -488,7 +488,7 @@ fn impossible_wishes_are_refused_at_once() {
 }
 
 #[test]
-fn a_proposer_may_remove_itself() {
+fn proposer_may_remove_itself() {
     let base = first([1, 2]);
     let next = after(&base, &leave([1]));
     let b = ballot(1, 1);
@@ -510,7 +510,7 @@ fn a_proposer_may_remove_itself() {
 }
 
 #[test]
-fn a_wait_for_leases_ends_when_somebody_else_seals() {
+fn lease_wait_ends_when_another_node_seals() {
     let base = first([1, 2, 3]);
     let mut node = Bench::member(1, &base);
     node.say(EpochInput::Propose(leave([3])));
@@ -523,7 +523,7 @@ fn a_wait_for_leases_ends_when_somebody_else_seals() {
 }
 
 #[test]
-fn an_adopted_removal_is_neither_probed_nor_withdrawn() {
+fn adopted_removal_is_neither_probed_nor_withdrawn() {
     let base = first([1, 2, 3]);
     let next = after(&base, &lost([3]));
     let mut node = Bench::member(1, &base);
@@ -543,7 +543,7 @@ fn an_adopted_removal_is_neither_probed_nor_withdrawn() {
 }
 
 #[test]
-fn a_member_without_a_vote_may_propose() {
+fn member_without_vote_may_propose() {
     let crowd: Vec<_> = (1..=101).map(id).collect();
     let first = EpochId { generation: 1, number: 1 };
     let base = Arc::new(Epoch::founding(first, crowd, EpochSettings::default()).unwrap());

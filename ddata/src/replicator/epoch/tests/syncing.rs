@@ -11,7 +11,7 @@ fn merged(base: &Arc<Epoch>, of: u64) -> EpochInput {
 }
 
 #[test]
-fn a_joiner_learns_the_configuration_and_confirms_after_a_whole_quorum() {
+fn joiner_confirms_after_snapshots_of_a_quorum() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let mut joiner = Bench::joining(4);
@@ -28,7 +28,7 @@ fn a_joiner_learns_the_configuration_and_confirms_after_a_whole_quorum() {
 }
 
 #[test]
-fn half_with_the_tiebreaker_is_a_whole_quorum_and_without_it_is_not() {
+fn half_with_tiebreaker_is_a_sync_quorum() {
     let base = first([1, 2]);
     let next = after(&base, &join([3]));
     let mut joiner = Bench::joining(3);
@@ -38,7 +38,7 @@ fn half_with_the_tiebreaker_is_a_whole_quorum_and_without_it_is_not() {
 }
 
 #[test]
-fn a_sealed_voter_holds_its_own_snapshot() {
+fn sealed_voter_counts_its_own_snapshot() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let mut voter = Bench::member(2, &base);
@@ -50,7 +50,7 @@ fn a_sealed_voter_holds_its_own_snapshot() {
 }
 
 #[test]
-fn a_voter_that_is_sealed_while_it_pulls_needs_one_snapshot_fewer() {
+fn seal_during_pull_counts_own_snapshot() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let mut voter = Bench::member(3, &base);
@@ -61,7 +61,7 @@ fn a_voter_that_is_sealed_while_it_pulls_needs_one_snapshot_fewer() {
 }
 
 #[test]
-fn a_confirmation_is_good_for_every_later_ballot_and_every_proposal() {
+fn confirmation_holds_for_later_ballots_and_proposals() {
     let base = first([1, 2, 3]);
     let mut joiner = Bench::joining(4);
     joiner.hear(1, sync(&base, ballot(1, 1), &after(&base, &join([4])), ids([1, 2])));
@@ -87,7 +87,7 @@ fn snapshots_of_several_ballots_make_one_quorum() {
 }
 
 #[test]
-fn snapshots_of_strangers_and_of_other_epochs_do_not_count() {
+fn snapshots_of_non_voters_and_other_epochs_do_not_count() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let mut joiner = Bench::joining(4);
@@ -99,7 +99,7 @@ fn snapshots_of_strangers_and_of_other_epochs_do_not_count() {
 }
 
 #[test]
-fn fewer_than_a_quorum_sealed_is_nothing_to_sync_from() {
+fn sync_request_without_sealed_quorum_is_dropped() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let mut joiner = Bench::joining(4);
@@ -114,7 +114,7 @@ fn fewer_than_a_quorum_sealed_is_nothing_to_sync_from() {
 }
 
 #[test]
-fn a_sync_that_was_overtaken_by_its_install_goes_on() {
+fn sync_continues_after_its_install() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let mut joiner = Bench::joining(4);
@@ -129,7 +129,7 @@ fn a_sync_that_was_overtaken_by_its_install_goes_on() {
 }
 
 #[test]
-fn who_waits_for_a_decision_asks_around() {
+fn synced_voter_asks_for_the_decision() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let mut joiner = Bench::joining(4);
@@ -144,7 +144,7 @@ fn who_waits_for_a_decision_asks_around() {
 
 #[cfg(feature = "canaries")]
 #[test]
-fn the_canaries_ack_before_the_sync_and_sync_from_fewer() {
+fn faults_ack_before_sync_and_sync_from_fewer() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let mut early = Bench::with(4, Canary::with(Bug::AckBeforeSync));

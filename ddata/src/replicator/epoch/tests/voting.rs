@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_seal_freezes_then_answers_and_acks_no_more() {
+fn seal_freezes_then_answers_and_stops_acks() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let mut voter = Bench::member(2, &base);
@@ -15,7 +15,7 @@ fn a_seal_freezes_then_answers_and_acks_no_more() {
 }
 
 #[test]
-fn a_seal_said_twice_is_answered_twice_and_freezes_once() {
+fn repeated_seal_is_answered_and_freezes_once() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let mut voter = Bench::member(2, &base);
@@ -27,7 +27,7 @@ fn a_seal_said_twice_is_answered_twice_and_freezes_once() {
 }
 
 #[test]
-fn a_lower_ballot_is_refused_with_the_promise() {
+fn lower_ballot_is_refused_with_the_promise() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let mut voter = Bench::member(2, &base);
@@ -42,7 +42,7 @@ fn a_lower_ballot_is_refused_with_the_promise() {
 }
 
 #[test]
-fn accepting_seals_and_is_named_to_the_next_ballot() {
+fn accept_seals_and_is_named_to_next_ballot() {
     let base = first([1, 2, 3]);
     let (one, other) = (after(&base, &join([4])), after(&base, &join([5])));
     let mut voter = Bench::member(2, &base);
@@ -56,7 +56,7 @@ fn accepting_seals_and_is_named_to_the_next_ballot() {
 }
 
 #[test]
-fn a_seal_that_removes_somebody_waits_for_the_lease_machine() {
+fn seal_with_removal_waits_for_lease_machine() {
     let base = first([1, 2, 3]);
     let next = after(&base, &leave([3]));
     let mut voter = Bench::member(2, &base);
@@ -69,7 +69,7 @@ fn a_seal_that_removes_somebody_waits_for_the_lease_machine() {
 }
 
 #[test]
-fn an_unexpired_lease_refuses_the_seal() {
+fn running_lease_refuses_seal() {
     let base = first([1, 2, 3]);
     let next = after(&base, &leave([3]));
     let mut voter = Bench::member(2, &base);
@@ -81,7 +81,7 @@ fn an_unexpired_lease_refuses_the_seal() {
 }
 
 #[test]
-fn a_higher_promise_made_while_the_lease_machine_thought_stands() {
+fn promise_during_lease_query_refuses_seal() {
     let base = first([1, 2, 3]);
     let mut voter = Bench::member(2, &base);
     voter.hear(1, seal(&base, ballot(1, 1), &after(&base, &leave([3]))));
@@ -92,7 +92,7 @@ fn a_higher_promise_made_while_the_lease_machine_thought_stands() {
 }
 
 #[test]
-fn consents_are_asked_once_per_proposer_and_forgotten_at_an_install() {
+fn one_lease_query_per_proposer_until_install() {
     let base = first([1, 2, 3]);
     let next = after(&base, &leave([3]));
     let mut voter = Bench::member(2, &base);
@@ -109,7 +109,7 @@ fn consents_are_asked_once_per_proposer_and_forgotten_at_an_install() {
 }
 
 #[test]
-fn withhold_is_answered_with_what_still_runs() {
+fn withhold_is_answered_with_running_leases() {
     let base = first([1, 2, 3]);
     let mut voter = Bench::member(2, &base);
     let ask = |removed| EpochMessage::Withhold { epoch: base.id(), ballot: ballot(1, 1), removed };
@@ -128,7 +128,7 @@ fn withhold_is_answered_with_what_still_runs() {
 }
 
 #[test]
-fn who_was_told_that_a_lease_runs_is_told_again_once_it_is_released() {
+fn early_release_repeats_withheld_answer() {
     let base = first([1, 2, 3]);
     let (epoch, why) = (base.id(), Consenting::Withhold);
     let mut voter = Bench::member(2, &base);
@@ -161,7 +161,7 @@ fn who_was_told_that_a_lease_runs_is_told_again_once_it_is_released() {
 }
 
 #[test]
-fn who_answers_a_proposal_without_itself_stops_serving_first() {
+fn voter_for_own_removal_stops_serving_first() {
     let base = first([1, 2, 3]);
     let next = after(&base, &leave([2]));
     let mut voter = Bench::member(2, &base);
@@ -176,7 +176,7 @@ fn who_answers_a_proposal_without_itself_stops_serving_first() {
 }
 
 #[test]
-fn strangers_and_forged_ballots_are_counted_and_dropped() {
+fn ballots_of_non_members_and_forged_ones_are_dropped() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let mut voter = Bench::member(2, &base);
@@ -188,7 +188,7 @@ fn strangers_and_forged_ballots_are_counted_and_dropped() {
 }
 
 #[test]
-fn a_proposal_that_brings_a_removed_incarnation_back_is_dropped() {
+fn proposal_with_returning_incarnation_is_dropped() {
     let base = after(&first([1, 2, 3]), &leave([3]));
     let mut voter = Bench::member(2, &base);
     let back = Epoch::founding(base.id().next(), ids([1, 2, 3]), EpochSettings::default());
@@ -200,7 +200,7 @@ fn a_proposal_that_brings_a_removed_incarnation_back_is_dropped() {
 }
 
 #[test]
-fn an_older_epoch_is_told_of_the_newer_and_a_newer_one_is_asked_for() {
+fn older_epoch_gets_install_and_newer_gets_ask() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let mut voter = Bench::member(2, &next);
@@ -214,7 +214,7 @@ fn an_older_epoch_is_told_of_the_newer_and_a_newer_one_is_asked_for() {
 }
 
 #[test]
-fn a_living_node_answers_a_probe() {
+fn member_answers_probe() {
     let base = first([1, 2, 3]);
     let (epoch, ballot) = (base.id(), ballot(1, 1));
     let mut node = Bench::member(3, &base);
@@ -223,7 +223,7 @@ fn a_living_node_answers_a_probe() {
 }
 
 #[test]
-fn an_abandoned_seal_is_taken_up_with_the_same_members() {
+fn abandoned_seal_is_ended_with_unchanged_members() {
     let base = first([1, 2, 3]);
     let mut voter = Bench::member(2, &base);
     voter.hear(1, seal(&base, ballot(1, 1), &after(&base, &join([4]))));
@@ -236,7 +236,7 @@ fn an_abandoned_seal_is_taken_up_with_the_same_members() {
 }
 
 #[test]
-fn patience_starts_anew_with_each_seal_and_accept_seen() {
+fn patience_restarts_with_each_seal_and_accept() {
     let base = first([1, 2, 3]);
     let next = after(&base, &join([4]));
     let mut voter = Bench::member(2, &base);
@@ -250,7 +250,7 @@ fn patience_starts_anew_with_each_seal_and_accept_seen() {
 }
 
 #[test]
-fn what_is_accepted_or_synced_for_is_pending_and_no_overtaken_ballot_replaces_it() {
+fn pending_proposal_survives_overtaken_ballot() {
     let base = first([1, 2, 3]);
     let (grown, other) = (after(&base, &join([4])), after(&base, &join([5])));
     let mut node = Bench::member(3, &base);
