@@ -1,13 +1,13 @@
-//! The configuration as a value: what follows from what, and what no peer can make us hold.
+//! Configurations as values: successors, forced generations, and the checks of decoded data.
 
 use super::*;
 
-/// Encodes `epoch` with `change` applied to its fields, and decodes it again.
+/// Encodes `epoch`, replaces the ids of one field, and decodes the result.
 fn tampered(epoch: &Epoch, field: &str, value: Vec<u64>) -> Result<Epoch, String> {
     with_field(epoch, field, Any::Ids(value))
 }
 
-/// As if its generation had begun so.
+/// Encodes `epoch` with this record of a forced beginning, and decodes the result.
 fn forced_so(epoch: &Epoch, number: u64, kept: Vec<u64>) -> Result<Epoch, String> {
     let fields = [("n", Any::Number(number)), ("k", Any::Ids(kept))];
     let fields = fields.map(|(name, value)| (name.to_owned(), value));
@@ -50,12 +50,15 @@ fn only_forced_configuration_encodes_forced_record() {
         assert_eq!(rmp_serde::from_slice::<Epoch>(&bytes).unwrap(), *epoch);
         rmp_serde::from_slice::<std::collections::BTreeMap<String, Any>>(&bytes).unwrap()
     };
-    assert!(!fields(&base).contains_key("o"), "bytes of every release so far");
+    assert!(
+        !fields(&base).contains_key("o"),
+        "an unforced configuration encodes as in earlier releases"
+    );
     assert!(fields(&forced).contains_key("o"));
     assert_eq!(base.forced(id(9), &ids([1]).into_iter().collect(), 5), Err(NotForced::NoMember));
 }
 
-/// The clocks of both stand still: only the numbers tell one from the other.
+/// Both clocks show 0, so that only the numbers differ.
 #[test]
 fn successors_of_forced_configuration_keep_forced_record() {
     let base = first([1, 2, 3, 4]);
@@ -75,7 +78,7 @@ fn successors_of_forced_configuration_keep_forced_record() {
         one.is_forced_after(&base) && one.is_forced_after(&other) && next.is_forced_after(&base)
     );
     assert!(!next.is_forced_after(&one) && !base.is_forced_after(&base));
-    // Who says otherwise in between is refused.
+    // A proposal with another record of how the generation began is refused.
     let theirs = forced_so(&after(&one, &join([9])), 1, vec![1, 3]).unwrap();
     assert_eq!(one.admits(&theirs), Err(Unfit::Forced));
     for (number, kept, says) in [
@@ -88,7 +91,7 @@ fn successors_of_forced_configuration_keep_forced_record() {
     }
 }
 
-/// Only a founder, or a peer, that made such an id on purpose leads there.
+/// Such an id is reached only if a founder or a peer chose it on purpose.
 #[test]
 fn force_fails_without_higher_generation_or_number() {
     let kept: std::collections::BTreeSet<_> = ids([3]).into_iter().collect();
@@ -113,10 +116,10 @@ fn only_sole_member_is_succeeded() {
         (next.members(), next.voters(), next.tiebreaker()),
         (&ids([9])[..], &ids([9])[..], id(9))
     );
-    assert_eq!(next.left(), &ids([2, 1])[..], "neither returns");
+    assert_eq!(next.left(), &ids([2, 1])[..], "neither may return");
     assert!(next.id().generation == 5_000 && next.id() > base.id());
     assert!(next.is_forced_after(&base) && next.lease() == &lease);
-    // The clock went back; another life of it at the same time is another configuration.
+    // The clock went back. Another successor at the same time is another configuration.
     let third = next.succeeded(id(10), lease.clone(), 3).unwrap();
     assert_eq!(third.id().generation, 5_001);
     assert_ne!(next.succeeded(id(11), lease.clone(), 3).unwrap().id(), third.id());
@@ -207,7 +210,11 @@ fn list_of_departed_is_bounded_by_count() {
     }
     assert_eq!(epoch.left().len(), LEFT_MAX);
     assert_eq!(epoch.left().last(), Some(&id(18_009)));
-    assert_eq!(epoch.left()[0], id(18_010 - LEFT_MAX as u64), "who left first is forgotten first");
+    assert_eq!(
+        epoch.left()[0],
+        id(18_010 - LEFT_MAX as u64),
+        "the earliest departure is dropped first"
+    );
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Learning what was decided: skipping epochs, catching up, being left out, restarting.
+//! Installing decided configurations: skipped numbers, catch-up, exclusion, restart and forced
+//! recovery.
 
 use super::*;
 
@@ -158,7 +159,7 @@ fn restored_state_of_other_incarnation_makes_joiner() {
     assert_eq!(node.hear(1, seal(&base, ballot(1, 1), &after(&base, &join([8])))), []);
 }
 
-/// These are to go on instead of what is installed there.
+/// The order to go on with the members in `kept`, instead of the configuration installed there.
 fn force<const N: usize>(node: &Bench, kept: [u64; N]) -> EpochInput {
     let replaced = node.machine.installed().map(|epoch| epoch.id()).unwrap_or_default();
     EpochInput::Force { replaced, kept: ids(kept).into_iter().collect() }
@@ -168,7 +169,7 @@ fn force<const N: usize>(node: &Bench, kept: [u64; N]) -> EpochInput {
 fn force_installs_at_once_and_tells_all_members() {
     let base = first([1, 2, 3, 4, 5]);
     let mut node = Bench::member(4, &base);
-    node.hear(1, seal(&base, ballot(1, 1), &after(&base, &leave([2])))); // and nobody went on with it
+    node.hear(1, seal(&base, ballot(1, 1), &after(&base, &leave([2])))); // an abandoned seal
     node.now.wall = WallTime::from_millis(9_000);
     let out = node.say(force(&node, [2, 4, 7]));
     let forced = node.machine.installed().unwrap().clone();
@@ -192,9 +193,9 @@ fn forced_configuration_keeps_some_and_excludes_others() {
     assert_eq!(kept.hear(2, install(&forced)), [installed(&forced), pull]);
     let mut given_up = Bench::member(1, &base);
     let out = given_up.hear(2, install(&forced));
-    let told = send(3, install(&forced)); // it may have heard of nothing, too
+    let told = send(3, install(&forced)); // it may not have heard
     assert_eq!(out, [told, installed(&forced), EpochOutput::Excluded(forced.id())]);
-    // What follows in this generation is decided as ever, and says how the generation began.
+    // Later configurations of this generation are decided as usual and keep the forced record.
     let next = after(&forced, &join([4]));
     assert!(next.is_forced() && forced.admits(&next).is_ok());
     assert_eq!(forced.admits(&first([2, 3])), Err(Unfit::Id(first([2]).id())));
@@ -232,7 +233,7 @@ fn second_force_raises_generation_despite_clock_step() {
     let before = node.epoch();
     node.say(force(&node, []));
     assert_eq!((node.epoch().generation, before.generation), (9_001, 9_000));
-    assert!(node.epoch().number > before.number, "ages only rise");
+    assert!(node.epoch().number > before.number, "the number rises, as ages are made of it");
     assert_eq!(node.machine.installed().unwrap().members(), ids([2]));
 }
 
@@ -258,8 +259,8 @@ fn force_is_ignored_after_newer_install() {
     assert_eq!((node.epoch(), node.machine.stats().forced), (next.id(), 0));
 }
 
-/// Who forced it knows nothing of those that were taken up since, and they nothing of it; or they have
-/// removed it and refuse it.
+/// The forcing node may not know members that joined since, and they do not know it; or they have
+/// removed it and refuse its messages.
 #[test]
 fn given_up_member_tells_all_known_members() {
     let base = first([1, 2, 3, 4]);
@@ -275,7 +276,7 @@ fn given_up_member_tells_all_known_members() {
     let mut of_those = Bench::member(8, &later);
     let out = of_those.hear(2, install(&forced));
     assert!(out.contains(&EpochOutput::Excluded(forced.id())), "{out:?}");
-    // One who is removed as ever tells nobody.
+    // A member that is removed by an ordinary decision tells no other node.
     let mut left = Bench::member(2, &base);
     let next = after(&base, &leave([2]));
     let out = left.hear(1, install(&next));

@@ -1,5 +1,5 @@
-//! Transcripts of one machine: state and outputs of every step and every refusal. What many of
-//! them do together is in `tests/epochs`.
+//! Transcripts of one machine: state and outputs of every step and every refusal. `tests/epochs`
+//! explores many machines together.
 
 mod configuration;
 mod installing;
@@ -26,7 +26,7 @@ fn ballot(number: u64, node: u64) -> Ballot {
     Ballot { number, node: id(node) }
 }
 
-/// Epoch 1.1 of these members.
+/// Configuration 1.1 with these members.
 fn first<const N: usize>(members: [u64; N]) -> Arc<Epoch> {
     let first = EpochId { generation: 1, number: 1 };
     Arc::new(Epoch::founding(first, ids(members), EpochSettings::default()).unwrap())
@@ -48,7 +48,7 @@ fn lost<const N: usize>(members: [u64; N]) -> Change {
     Change { lost: ids(members), ..Change::default() }
 }
 
-/// One machine with a clock. `Persist`s are checked, and left out of its transcripts as `Pending`s are.
+/// One machine with a clock. Transcripts leave out `Persist` (which is checked) and `Pending`.
 struct Bench {
     machine: Epochs,
     now: Now,
@@ -81,8 +81,8 @@ impl Bench {
         bench
     }
 
-    /// What follows, without `Persist`s. A state that an answer depends on is on disk before the
-    /// answer leaves.
+    /// Feeds an input; returns the outputs without `Persist` and `Pending`. Asserts that the state
+    /// on which an answer depends is on disk before the answer leaves.
     fn say(&mut self, input: EpochInput) -> Vec<EpochOutput> {
         let mut out = Outbox::new();
         self.machine.handle(self.now, input, &mut out);
@@ -94,13 +94,16 @@ impl Bench {
                 EpochOutput::Send { message: EpochMessage::Sealed { ballot, .. }, .. } => {
                     assert!(
                         self.disk.promise >= Some(ballot),
-                        "a promise left before it was durable"
+                        "a promise must be durable before it leaves"
                     );
                     outputs.push(output);
                 }
                 EpochOutput::Send { message: EpochMessage::Accepted { ballot, .. }, .. } => {
                     let accepted = self.disk.accepted.as_ref().map(|(ballot, _)| *ballot);
-                    assert!(accepted >= Some(ballot), "an acceptance left before it was durable");
+                    assert!(
+                        accepted >= Some(ballot),
+                        "an acceptance must be durable before it leaves"
+                    );
                     outputs.push(output);
                 }
                 _ => outputs.push(output),
@@ -113,7 +116,7 @@ impl Bench {
         self.say(EpochInput::Message { from: id(from), message })
     }
 
-    /// Time passes, with a tick at every deadline on the way.
+    /// Advances the clock, with a tick at every deadline on the way.
     fn wait(&mut self, span: Duration) -> Vec<EpochOutput> {
         let end = self.now.mono + span;
         let mut outputs = Vec::new();

@@ -1,4 +1,4 @@
-//! The proposer's side: from the wish to the decision, and everything that can come between.
+//! The proposer: from the proposed change to the decision, with every refusal and interruption.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn decided(epoch: &Arc<Epoch>, deferred: Vec<ReplicaId>) -> EpochOutput {
     outcome(Outcome::Decided { epoch: epoch.id(), deferred })
 }
 
-/// 1 of {1,2,3} has proposed `change` and a quorum, {1,2}, is sealed.
+/// Node 1 of {1, 2, 3} has proposed `change`, and the quorum {1, 2} is sealed.
 fn sealed_quorum(change: &Change) -> (Bench, Arc<Epoch>, Arc<Epoch>) {
     let base = first([1, 2, 3]);
     let next = after(&base, change);
@@ -44,7 +44,7 @@ fn join_is_sealed_synced_accepted_and_installed() {
     let expected = [send(2, order.clone()), send(3, order.clone()), send(4, order), pull];
     assert_eq!(out, expected);
     assert_eq!(node.hear(2, synced(&base)), []);
-    assert_eq!(node.hear(2, synced(&base)), [], "said twice, counted once");
+    assert_eq!(node.hear(2, synced(&base)), [], "a repeated confirmation counts once");
     let out = node.say(EpochInput::SnapshotMerged { epoch: base.id(), of: id(2) });
     let ask = accept(&base, b, &next);
     assert_eq!(out, [EpochOutput::StopPulls, send(2, ask.clone()), send(3, ask)]);
@@ -92,13 +92,13 @@ fn running_lease_defers_only_its_removal() {
     let runs = vec![(id(3), Duration::from_secs(3)), (id(77), Duration::from_secs(99))];
     let out = node.hear(2, withheld(&base, ballot(1, 1), runs));
     let next = after(&base, &join([4]));
-    assert_eq!(out[0], send(2, seal(&base, ballot(2, 1), &next)), "the join goes on alone");
+    assert_eq!(out[0], send(2, seal(&base, ballot(2, 1), &next)), "the join proceeds alone");
     let out = node.hear(3, install(&next));
     assert!(out.contains(&decided(&next, ids([3]))), "{out:?}");
 }
 
-/// 3 of `members` wants `change`; `answering` say, as the last of a quorum, that leases of 1 and 2
-/// still run.
+/// Node 3 of `members` proposes `change`. The nodes in `answering`, the last of a quorum, answer
+/// that leases of 1 and 2 still run.
 fn two_leases_run<const N: usize>(
     members: [u64; N],
     change: Change,
@@ -123,20 +123,20 @@ fn withhold(base: &Arc<Epoch>, ballot: Ballot, removed: Vec<ReplicaId>) -> Epoch
 fn batch_waits_for_leases_if_rest_is_no_live_quorum() {
     let base = first([1, 2, 3, 4, 5]);
     let (mut node, out) = two_leases_run([1, 2, 3, 4, 5], leave([1, 2, 5]), &[4, 5]);
-    assert_eq!(out, [], "of 1, 2, 3 and 4 only two are known to live, and 1 breaks ties");
+    assert_eq!(out, [], "only 3 and 4 of {1, 2, 3, 4} have answered, and 1 breaks ties");
     let again = withhold(&base, ballot(1, 3), ids([1, 2, 5]));
     let silent = [1, 2].map(|to| send(to, again.clone()));
     let out = node.wait(Duration::from_millis(2_999));
     assert!(silent.iter().all(|ask| out.contains(ask)), "an answer would help: {out:?}");
     assert!(out.iter().all(|ask| silent.contains(ask)), "the leases run: {out:?}");
     assert!(node.machine.eligible(), "nothing is sealed meanwhile");
-    let out = node.wait(Duration::from_secs(1)); // the leases, after the patience with 1 and 2
+    let out = node.wait(Duration::from_secs(1)); // the leases have expired, after the patience with 1 and 2
     assert!(out.contains(&send(4, again)), "{out:?}");
 }
 
 #[test]
 fn batch_defers_leased_removals_if_rest_is_live() {
-    // 3 breaks ties; then 1 has answered, so it lives, whatever it is accused of.
+    // In the first case 3 breaks ties. In the second, 1 has answered, so it counts as alive.
     for (members, third) in [([3, 4, 5, 1, 2], 5), ([1, 2, 3, 4, 5], 1)] {
         let (_, out) = two_leases_run(members, leave([1, 2, 5]), &[4, third]);
         let ask = withhold(&first(members), ballot(2, 3), ids([5]));
@@ -149,7 +149,7 @@ fn join_proceeds_without_leased_removals() {
     let members = [1, 2, 3, 4, 5];
     let change = Change { leave: ids([1, 2, 4, 5]), ..join([6]) };
     let (mut node, out) = two_leases_run(members, change, &[4, 5]);
-    assert_eq!(out, [], "1 or 2 may answer yet");
+    assert_eq!(out, [], "1 or 2 may still answer");
     let out = node.wait(Duration::from_secs(1));
     let next = after(&first(members), &join([6]));
     assert!(out.contains(&send(4, seal(&first(members), ballot(2, 3), &next))), "{out:?}");
@@ -169,7 +169,7 @@ fn no_seal_before_quorum_of_remaining_has_answered() {
     assert_eq!(
         out,
         [3, 4].map(|to| send(to, again.clone())),
-        "who has answered is not asked again"
+        "2 has answered and is not asked again"
     );
     assert!(node.machine.eligible(), "nothing is sealed meanwhile");
     let out = node.hear(4, withheld(&base, b, vec![]));
@@ -185,7 +185,7 @@ fn removal_without_live_rest_is_refused_then_repeatable() {
     let out = node.wait(Duration::from_secs(1));
     let why = WhyRefused::TooFewAnswered;
     assert_eq!(out.last(), Some(&outcome(Outcome::Refused { why })));
-    assert_eq!(node.wait(Duration::from_secs(60)), [], "nothing is left of it");
+    assert_eq!(node.wait(Duration::from_secs(60)), [], "no timer of the attempt is left");
     node.say(EpochInput::Propose(lost([2])));
     let alone = after(&base, &lost([2]));
     let asks = node.say(consent(2));
@@ -200,8 +200,12 @@ fn late_answer_lets_batch_proceed_without_leased_removals() {
     node.say(consent(1));
     let runs = || vec![(id(3), Duration::from_secs(3))];
     let out = node.hear(2, withheld(&base, ballot(1, 1), runs()));
-    assert_eq!(out, [], "of 2, 3 and 4 only 2 is known to live");
-    assert_eq!(node.hear(2, withheld(&base, ballot(1, 1), runs())), [], "and that is no news");
+    assert_eq!(out, [], "only 2 of {2, 3, 4} has answered");
+    assert_eq!(
+        node.hear(2, withheld(&base, ballot(1, 1), runs())),
+        [],
+        "a repeated answer changes nothing"
+    );
     let out = node.hear(4, withheld(&base, ballot(1, 1), runs()));
     assert_eq!(out[0], send(2, withhold(&base, ballot(2, 1), ids([1]))));
 }
@@ -215,7 +219,7 @@ fn fewest_removals_are_deferred_for_silent_voters() {
         node.say(consent(1));
         node.hear(1, withheld(&base, ballot(1, 4), vec![]));
         let out = node.hear(2, withheld(&base, ballot(1, 4), vec![]));
-        assert_eq!(out, [], "of 3, 4 and 5 only 4 is known to live, and 3 breaks ties");
+        assert_eq!(out, [], "only 4 of {3, 4, 5} has answered, and 3 breaks ties");
         let out = node.wait(Duration::from_secs(1));
         let one = withhold(&base, ballot(2, 4), ids([1]));
         assert!(out.contains(&send(2, one)), "2 stays, with 3, 4 and 5, and breaks ties: {out:?}");
@@ -243,8 +247,8 @@ fn patience_doubles_with_each_refused_change() {
     }
 }
 
-/// Every configuration lets all leases count anew: whoever overtook the other's removal for the
-/// same members would do so each time.
+/// Every install starts all lease waits anew. A proposer that overtook the other's removal with
+/// unchanged members would do so each time.
 #[test]
 fn waiting_removal_does_not_overtake_another_proposer() {
     let base = first([1, 2, 3]);
@@ -269,7 +273,7 @@ fn waiting_removal_does_not_overtake_another_proposer() {
 fn single_removal_waits_for_its_lease() {
     let base = first([1, 2, 3]);
     let b = ballot(1, 1);
-    // 9 was never a member: that it is barred can wait as well.
+    // 9 was never a member: barring it can wait as well.
     for change in [leave([3]), leave([3, 9]), leave([9, 3])] {
         let mut node = Bench::member(1, &base);
         node.say(EpochInput::Propose(change.clone()));
@@ -321,7 +325,7 @@ fn highest_accepted_proposal_is_adopted() {
     let mut node = Bench::member(1, &base);
     node.say(EpochInput::Propose(join([8])));
     node.hear(2, sealed(&base, ballot(1, 1), None));
-    assert_eq!(node.hear(9, sealed(&base, ballot(1, 1), None)), [], "a stranger");
+    assert_eq!(node.hear(9, sealed(&base, ballot(1, 1), None)), [], "9 is no member");
     assert_eq!(node.hear(3, sealed(&base, ballot(9, 1), None)), [], "another ballot");
     let mut node = Bench::member(1, &base);
     node.say(EpochInput::Propose(join([8])));
@@ -355,7 +359,7 @@ fn unfit_accepted_proposal_is_dropped() {
 fn lost_member_is_probed_before_accept() {
     let (mut node, base, next) = sealed_quorum(&lost([3]));
     node.say(EpochInput::SnapshotMerged { epoch: base.id(), of: id(2) });
-    assert_eq!(node.hear(2, synced(&base)), [], "synced, but the probe is out");
+    assert_eq!(node.hear(2, synced(&base)), [], "synced, but the probe is unanswered");
     let out = node.wait(Duration::from_millis(300));
     assert!(out.contains(&send(2, accept(&base, ballot(1, 1), &next))), "{out:?}");
 }
@@ -403,7 +407,7 @@ fn resend_interval_doubles_up_to_bound() {
     }
     assert_eq!(times, [2, 6, 14, 30, 50, 70, 90]);
     node.hear(2, sealed(&base, ballot(9, 9), None));
-    assert_eq!(node.machine.stats().attempts, 1, "asking again is not another ballot");
+    assert_eq!(node.machine.stats().attempts, 1, "a resend begins no ballot");
 }
 
 #[test]
@@ -413,7 +417,7 @@ fn overtaken_attempt_retries_above_the_promise() {
     let mut node = Bench::member(1, &base);
     node.say(EpochInput::Propose(join([4])));
     node.hear(3, refused(&base, ballot(1, 1), Refusal::Promised(ballot(6, 2))));
-    let out = node.wait(Duration::from_millis(2_100)); // own attempts: one
+    let out = node.wait(Duration::from_millis(2_100)); // after one attempt of its own
     assert!(out.contains(&send(2, seal(&base, ballot(7, 1), &next))), "{out:?}");
 }
 
@@ -428,7 +432,7 @@ fn overtaken_attempt_still_counts_answers() {
 
 #[test]
 fn patience_doubles_per_attempt_and_confirmations_last() {
-    let (mut node, base, next) = sealed_quorum(&join([4, 5, 6])); // 4 of 6 must sync; 3 tie-broken
+    let (mut node, base, next) = sealed_quorum(&join([4, 5, 6])); // 4 of 6 must sync, or 3 with the tiebreaker
     node.hear(2, synced(&base));
     let mut begun = Vec::new();
     for second in 0..40 {
@@ -442,7 +446,7 @@ fn patience_doubles_per_attempt_and_confirmations_last() {
             let order = sync(&base, b, &next, ids([1, 2]));
             let asked = |to| out.contains(&send(to, order.clone()));
             let first_three = number <= 4;
-            assert_eq!((asked(4), asked(2)), (first_three, false), "2 need not confirm again");
+            assert_eq!((asked(4), asked(2)), (first_three, false), "2 has confirmed before");
         }
     }
     assert!(begun.len() >= 3 && begun.windows(2).all(|pair| pair[0] < pair[1]), "{begun:?}");
@@ -494,8 +498,12 @@ fn proposer_may_remove_itself() {
     let b = ballot(1, 1);
     let mut node = Bench::member(1, &base);
     node.say(EpochInput::Propose(leave([1])));
-    assert_eq!(node.say(consent(1)), [], "half with the tiebreaker, but nobody would be left");
-    assert_eq!(node.hear(2, withheld(&base, b, vec![])).len(), 2, "the Seal and its lease");
+    assert_eq!(
+        node.say(consent(1)),
+        [],
+        "half with the tiebreaker, but no remaining member has answered"
+    );
+    assert_eq!(node.hear(2, withheld(&base, b, vec![])).len(), 2, "Seal and the lease question");
     let out = node.say(consent(2));
     assert_eq!(out[..2], [EpochOutput::Freeze(base.id()), EpochOutput::StopServing]);
     assert!(out.contains(&send(2, sync(&base, b, &next, ids([1])))), "{out:?}");
@@ -563,5 +571,5 @@ fn member_without_vote_may_propose() {
         node.hear(voter, accepted(&base, ballot(1, 50)));
     }
     assert_eq!(node.epoch(), next.id());
-    assert!(!node.machine.eligible(), "not before it has pulled a state");
+    assert!(!node.machine.eligible(), "it must pull a state first");
 }

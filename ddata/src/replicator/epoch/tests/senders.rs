@@ -1,4 +1,4 @@
-//! From which peers a configuration is taken, and how far it may lie ahead.
+//! Which peers a configuration is taken from, and how far it may lie ahead.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,8 @@ fn ballot_in(base: &Arc<Epoch>, number: u64, from: u64) -> EpochMessage {
     seal(base, ballot(number, from), &after(base, &Change::default()))
 }
 
-/// The sender is doubted: nothing changes, and nothing is reported yet. What is sent.
+/// Feeds a configuration that is refused because of its sender: the installed one stays, and the
+/// refusal is counted but not reported. Returns the sent messages.
 fn doubts(node: &mut Bench, from: u64, epoch: &Arc<Epoch>) -> Vec<EpochOutput> {
     let (id, declined) = (node.machine.id(), node.machine.stats().declined);
     let out = node.hear(from, install(epoch));
@@ -30,7 +31,7 @@ fn doubts(node: &mut Bench, from: u64, epoch: &Arc<Epoch>) -> Vec<EpochOutput> {
     out
 }
 
-/// A probe of node 2.
+/// A hint probe of node 2.
 fn probe(to: u64, epoch: &Epoch) -> EpochOutput {
     send(to, EpochMessage::Ping { epoch: epoch.id(), ballot: ballot(0, 2) })
 }
@@ -48,7 +49,7 @@ fn highest_generation_of_a_stranger_changes_nothing() {
         assert_eq!(doubts(&mut node, 9, &forged), []);
     }
     assert_eq!(node.machine.installed(), Some(&base));
-    // Nor does it make this node ask.
+    // A higher id alone does not make this node ask for it.
     let peer = EpochInput::PeerEpoch { from: id(9), id: Some(base.id().next()) };
     assert_eq!(node.say(peer), []);
     let highest = numbered(NUMBER_MAX, 1, &[9], 0);
@@ -87,7 +88,7 @@ fn unanswered_probe_makes_a_member_believe_let_in_nodes() {
     assert_eq!(node.hear(4, install(&second))[0], installed(&second));
     late.wait(ALONE_FOR);
     doubts(&mut late, 4, &second);
-    // A voter that answers late ends it, too.
+    // A voter that answers late ends this, too.
     late.wait(EpochConfig::default().probe_wait);
     late.hear(1, probe_answer(&base));
     doubts(&mut late, 4, &second);
@@ -111,7 +112,7 @@ fn voter_believes_newcomers_of_a_proposal_that_it_heard() {
     doubts(&mut node, 4, &second);
     node.hear(1, seal(&base, ballot(1, 1), &second));
     assert_eq!(node.hear(4, install(&second))[0], installed(&second));
-    // The next proposal begins with nobody new.
+    // The next proposal adds no believed newcomer yet.
     doubts(&mut node, 5, &after(&second, &join([5])));
 }
 
@@ -122,7 +123,7 @@ fn member_takes_configurations_of_members_now_and_before() {
     let third = after(&second, &join([5]));
     let fourth = after(&third, &join([6]));
     let mut node = Bench::member(2, &base);
-    // 4 is let in, but no member here, and 2 reaches a quorum.
+    // 4 is let in but no member here, and 2 reaches a quorum.
     doubts(&mut node, 4, &second);
     node.hear(1, install(&second));
     assert_eq!(node.epoch(), second.id());
@@ -133,7 +134,7 @@ fn member_takes_configurations_of_members_now_and_before() {
     assert_eq!(node.epoch(), fourth.id());
 }
 
-/// Found by the exhaustive search: the configuration before a skip is not the former one.
+/// Found by the exhaustive search: after a skip, the configuration before it does not count.
 #[test]
 fn member_that_skipped_a_change_doubts_nodes_removed_in_it() {
     let base = first([1, 2, 3]);
@@ -175,7 +176,7 @@ fn joiner_without_membership_takes_no_configuration() {
     node.say(EpochInput::Known([(id(1), true)].into_iter().collect()));
     doubts(&mut node, 3, &base);
     assert_eq!(node.hear(1, install(&base)), [installed(&base)]);
-    // From now on its members are believed, too.
+    // Members of the installed configuration are believed, too.
     assert_eq!(node.hear(3, install(&next))[0], installed(&next));
 }
 
@@ -224,7 +225,7 @@ fn number_or_generation_that_jumps_is_declined_even_of_a_member() {
     assert_eq!(node.epoch(), near.id());
     let force = EpochInput::Force { replaced: near.id(), kept: BTreeSet::new() };
     node.say(force);
-    assert!(node.epoch() > near.id(), "an operator still gets above it");
+    assert!(node.epoch() > near.id(), "forced recovery still has a higher id");
 }
 
 #[test]

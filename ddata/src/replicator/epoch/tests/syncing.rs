@@ -1,4 +1,4 @@
-//! The voters of the next configuration: whole sealed quorums, confirmations that last.
+//! Syncing for the next configuration: snapshots of sealed quorums, and lasting confirmations.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn joiner_confirms_after_snapshots_of_a_quorum() {
     assert_eq!(out, [installed(&base), pull(&base, 1), pull(&base, 2)]);
     assert!(!joiner.machine.is_member() && !joiner.machine.eligible());
     assert_eq!(joiner.say(merged(&base, 2)), []);
-    assert_eq!(joiner.say(merged(&base, 2)), [], "one snapshot twice is one");
+    assert_eq!(joiner.say(merged(&base, 2)), [], "a repeated snapshot counts once");
     let out = joiner.say(merged(&base, 1));
     assert_eq!(out, [EpochOutput::StopPulls, send(1, synced(&base))]);
     assert!(joiner.disk.ready && !joiner.machine.eligible());

@@ -1,4 +1,4 @@
-//! The voter's side: Withhold, Seal, Accept, and what it refuses.
+//! The voter: `Withhold`, `Seal`, `Accept`, and the reasons for which it refuses.
 
 use super::*;
 
@@ -63,7 +63,7 @@ fn seal_with_removal_waits_for_lease_machine() {
     let out = voter.hear(1, seal(&base, ballot(1, 1), &next));
     let why = Consenting::Seal;
     assert_eq!(out, [EpochOutput::AskConsent { query: 1, removed: ids([3]), why }]);
-    assert!(voter.machine.eligible(), "not sealed before the answer");
+    assert!(voter.machine.eligible(), "the lease machine has not answered");
     let out = voter.say(EpochInput::Consent { query: 1, remaining: vec![] });
     assert_eq!(out.last(), Some(&send(1, sealed(&base, ballot(1, 1), None))));
 }
@@ -142,13 +142,13 @@ fn early_release_repeats_withheld_answer() {
     let runs = vec![(id(3), Duration::from_secs(1))];
     voter.hear(1, withhold(1, 1, ids([3])));
     voter.say(EpochInput::Consent { query: 1, remaining: runs.clone() });
-    assert_eq!(voter.say(EpochInput::Released(id(1))), [], "nobody asked about that one");
+    assert_eq!(voter.say(EpochInput::Released(id(1))), [], "no proposer asked about 1");
     let out = voter.say(EpochInput::Released(id(3)));
     assert_eq!(out, [EpochOutput::AskConsent { query: 2, removed: ids([3]), why }]);
     let out = voter.say(EpochInput::Consent { query: 2, remaining: Vec::new() });
     assert_eq!(out, [send(1, withheld(1, 1, Vec::new()))]);
-    assert_eq!(voter.say(EpochInput::Released(id(3))), [], "that is what was told last");
-    // The last question of each counts; an install ends them all.
+    assert_eq!(voter.say(EpochInput::Released(id(3))), [], "the last answer named no lease");
+    // Only the last question of each proposer counts, and an install drops all of them.
     voter.hear(1, withhold(2, 1, ids([3])));
     voter.say(EpochInput::Consent { query: 3, remaining: runs.clone() });
     voter.hear(1, withhold(3, 1, ids([3])));
@@ -255,7 +255,7 @@ fn pending_proposal_survives_overtaken_ballot() {
     let (grown, other) = (after(&base, &join([4])), after(&base, &join([5])));
     let mut node = Bench::member(3, &base);
     node.hear(1, seal(&base, ballot(1, 1), &grown));
-    assert_eq!(node.pending, None, "a seal promises nobody anything");
+    assert_eq!(node.pending, None, "a seal makes no proposal pending");
     node.hear(1, sync(&base, ballot(1, 1), &grown, ids([1, 2])));
     assert_eq!(node.pending.take(), Some(grown.clone()));
     node.hear(2, accept(&base, ballot(2, 2), &other));
