@@ -24,17 +24,17 @@ struct Swarm {
     proposals: u32,
     coordinators: u32,
     steps: u32,
-    loss: u32,   // of 100 deliveries
-    double: u32, // of 100 deliveries
-    tick: u32,   // of 1,000 steps
-    crash: u32,  // of 10,000 steps
+    loss: u32,      // of 100 deliveries
+    duplicate: u32, // of 100 deliveries
+    tick: u32,      // of 1,000 steps
+    crash: u32,     // of 10,000 steps
     restart: u32,
-    lease: u32,    // of 100 proposals
-    in_order: u32, // of 100 deliveries: the oldest
-    busy: u32,     // of 100 steps: an operation
-    guarded: u32,  // of 100 operations: a coordinator's
-    crowd: usize,  // packets in flight, at most: more are lost
-    slow: u32,     // of 100 packets to or from the slow node: not yet
+    lease: u32,           // of 100 proposals
+    in_order: u32,        // of 100 deliveries: the oldest
+    busy: u32,            // of 100 steps: an operation
+    guarded: u32,         // of 100 operations: a coordinator's
+    in_flight_max: usize, // packets in flight, at most: more are lost
+    slow: u32,            // of 100 packets to or from the slow node: not yet
 }
 
 impl Swarm {
@@ -42,7 +42,7 @@ impl Swarm {
         let mut sometimes = |of: std::ops::Range<u32>| {
             if rng.random_bool(0.5) { rng.random_range(of) } else { 0 }
         };
-        let (loss, double, crash) = (sometimes(1..40), sometimes(1..30), sometimes(1..40));
+        let (loss, duplicate, crash) = (sometimes(1..40), sometimes(1..30), sometimes(1..40));
         let (restart, lease, in_order) = (sometimes(1..40), sometimes(1..60), sometimes(1..100));
         let slow = sometimes(50..100);
         Self {
@@ -52,7 +52,7 @@ impl Swarm {
             coordinators: rng.random_range(0..=4),
             steps: rng.random_range(200..1_500),
             loss,
-            double,
+            duplicate,
             tick: [2, 8, 20, 100][rng.random_range(0..4)],
             crash,
             restart,
@@ -60,7 +60,7 @@ impl Swarm {
             in_order,
             busy: rng.random_range(3..30),
             guarded: [0, 50, 90][rng.random_range(0..3)],
-            crowd: [20, 40, 80][rng.random_range(0..3)],
+            in_flight_max: [20, 40, 80][rng.random_range(0..3)],
             slow,
         }
     }
@@ -222,7 +222,7 @@ impl Run {
         if waiting == 0 {
             return;
         }
-        while self.world.net.len() > self.swarm.crowd {
+        while self.world.net.len() > self.swarm.in_flight_max {
             let lost = self.rng.random_range(0..self.world.net.len());
             self.world.net.swap_remove(lost);
         }
@@ -235,7 +235,7 @@ impl Run {
             return;
         }
         let packet = self.world.net.remove(at);
-        if self.chance(self.swarm.double, 100) {
+        if self.chance(self.swarm.duplicate, 100) {
             self.world.net.push(packet.clone());
         }
         if !self.chance(self.swarm.loss, 100) {
