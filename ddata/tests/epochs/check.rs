@@ -1,4 +1,4 @@
-//! What must hold after every step.
+//! Properties that must hold after every step.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,34 +9,36 @@ use ostraca_ddata::replicator::epoch::{Epoch, EpochId};
 use crate::parent::{Cell, Term};
 use crate::world::Node;
 
-/// The incarnation of a hostile client: admitted by the transport, let in by nobody.
+/// The incarnation of a hostile client: the transport admits it, no member lets it in.
 pub(crate) const HOSTILE: u64 = 99;
 
-/// A broken promise, named as in spec/reference/epochs.md §2.
+/// A violated property, by its letter in docs/protocol/configurations.md#properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Violation {
-    /// Two configurations of one epoch.
+    /// Two different configurations with one id.
     A,
-    /// An acked or returned token is missing from a majority read.
+    /// An acknowledged or returned token is missing from a majority read.
     Bc,
-    /// Two acked decisions, neither built on the other.
+    /// Two acknowledged decisions, neither built on the other.
     D1,
-    /// A recovered coordinator lacks a decision acked or spoken of under a term up to its own.
+    /// A recovered coordinator lacks a decision that was acknowledged or answered under a term up
+    /// to its own.
     D2,
     /// A configuration that no quorum decided is installed, or a ballot of its maker is promised.
     Forged,
-    /// A member that had left, or was barred, in an earlier configuration.
+    /// A configuration has a member that had left, or was barred, in an earlier one.
     Returned,
-    /// A replica acked though it lacks what was acked in an earlier epoch. Harmless alone
-    /// (epochs.md §3); looked at only where it is the question.
+    /// A replica acknowledged although it lacks data acknowledged in an earlier configuration.
+    /// Harmless alone (docs/protocol/configurations.md#eligible-replica), so it is checked only in
+    /// strict runs.
     Unsynced,
 }
 
-/// Everything that was promised to somebody so far.
+/// All that was acknowledged or returned to clients so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Checker {
     pub(crate) configurations: BTreeMap<EpochId, Arc<Epoch>>,
-    /// Tokens acked or returned, with the epoch in which they were.
+    /// Tokens acknowledged or returned, with the configuration.
     pub(crate) known: Vec<(EpochId, u64)>,
     acked: Vec<Cell>,
     spoken: BTreeMap<(Term, u64), Vec<u16>>, // by term and coordinator
@@ -62,7 +64,7 @@ impl Checker {
         }
     }
 
-    /// How many that never were members are listed with those who left.
+    /// The number of barred incarnations: listed as departed, never members.
     pub(crate) fn barred(&self) -> u64 {
         let configurations = || self.configurations.values();
         let was_member = |id: &ReplicaId| configurations().any(|epoch| epoch.is_member(*id));
@@ -89,7 +91,7 @@ impl Checker {
         self.promised(epoch, got);
     }
 
-    /// A replica has acked or answered in `epoch` and holds `tokens`.
+    /// A replica has acknowledged or answered in `epoch` and holds `tokens`.
     pub(crate) fn served(&mut self, epoch: EpochId, tokens: u64) {
         let earlier = self.known.iter().filter(|(known, _)| *known < epoch);
         if self.strict && earlier.fold(0, |all, (_, t)| all | t) & !tokens != 0 {
@@ -97,7 +99,7 @@ impl Checker {
         }
     }
 
-    /// A majority that could answer a read right now must not lack what is known.
+    /// Checks that no majority that could answer a read now lacks a known token.
     pub(crate) fn reads(&mut self, nodes: &BTreeMap<u64, Node>) {
         let known = self.all_known();
         if known == 0 || self.found.is_some() {
@@ -121,7 +123,7 @@ impl Checker {
         }
     }
 
-    /// A decision was acked by a majority.
+    /// A majority has acknowledged a decision.
     pub(crate) fn acked(&mut self, coordinator: u64, cell: &Cell) {
         let chain = |other: &Cell| {
             other.history.starts_with(&cell.history) || cell.history.starts_with(&other.history)
@@ -133,7 +135,7 @@ impl Checker {
         self.speaks(cell.term, coordinator, &cell.history);
     }
 
-    /// A recovered coordinator answers with this.
+    /// A recovered coordinator answers with this history.
     pub(crate) fn speaks(&mut self, term: Term, coordinator: u64, history: &[u16]) {
         self.spoken.insert((term, coordinator), history.to_vec());
         let has = |all: &[u16], part: &[u16]| part.iter().all(|decision| all.contains(decision));

@@ -1,11 +1,12 @@
-//! Every schedule of a small case, breadth first, with the real machines.
+//! Explores every schedule of a small case breadth first, with the real machines.
 //!
-//! What makes it fit: a node's step depends on that node and one message only, so each
-//! (node state, event) is executed once and remembered; a state of the world is four small
-//! numbers and a set of messages. Messages stay in the set once sent, so that each may come at
-//! any time, any number of times, or never. The write's coordinator is an adversary: whoever may
-//! ack the token may do so at any time, and acks count per epoch. Timers are left out but for
-//! one: a node may lose its patience as often as the case says.
+//! The search is feasible because a node's step depends on that node and one message only: each
+//! (node state, event) is executed once and remembered, and a state of the world is four small
+//! numbers and a set of messages. Messages stay in the set once sent, so that each may arrive at
+//! any time, any number of times, or never. The coordinator of the write is an adversary: each
+//! replica that may acknowledge the token may do so at any time, and acknowledgements count per
+//! configuration. The only timer is the patience with a seal, which may end as often as the case
+//! allows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,13 +24,13 @@ use ostraca_ddata::replicator::epoch::{
 use crate::check::Violation;
 use crate::parent::Pull;
 
-/// Messages that one case can tell apart, at most.
+/// Most different messages of one case.
 const MESSAGES_MAX: usize = 256;
 
-/// The number of every ballot that an attacker begins: above all others of a search.
+/// The number of every forged ballot: above all others of a search.
 pub(crate) const FORGED_BALLOT: u64 = 1_000;
 
-/// One node with its token.
+/// One node and whether it holds the token.
 #[derive(Clone)]
 struct Local {
     epochs: Epochs,
@@ -57,24 +58,25 @@ enum Event {
     Merge(Pull, bool),
 }
 
-/// A node, what it proposes, and how often it loses its patience with a seal.
+/// A node, its proposals, and how often its patience with a seal ends.
 pub(crate) type Plan = (u64, Vec<Change>, u8);
 
-/// What an event leads to: the node's new state, and messages.
+/// The result of an event: the node's new state, and the messages sent.
 type Step = (u16, Vec<u8>);
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct State {
     locals: [u16; 4],
     sent: [u64; MESSAGES_MAX / 64],
-    /// Who has acked in epoch 1, 2, 3: bits.
+    /// Replicas that acknowledged in configuration 1, 2 and 3, as bits.
     acks: [u8; 3],
 }
 
 pub(crate) struct Case {
     /// Nodes that membership does not list, because they were removed.
     pub(crate) removed: Vec<u64>,
-    /// What an attacker may deliver at any time to a receiver that has come to this epoch number.
+    /// Messages that an attacker may deliver at any time, once the receiver has reached this
+    /// number.
     forged: Vec<(u8, u64)>,
     locals: Vec<Local>,
     known: BTreeMap<String, u16>, // by node and essence
@@ -84,7 +86,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Lets `attacker` send these to a node, whenever it has come to epoch `number`.
+    /// Lets `attacker` send these messages to a node that has reached configuration `number`.
     pub(crate) fn forge(&mut self, attacker: u64, to: u64, number: u64, messages: &[EpochMessage]) {
         for message in messages {
             let message = self.message(attacker, to, message.clone());
@@ -104,7 +106,7 @@ impl Case {
         }
     }
 
-    /// Nodes 1..=members in epoch 1, the others (up to 4) joining.
+    /// Nodes `1..=members` in configuration 1; the others (up to 4) join.
     pub(crate) fn start(&mut self, members: u64, plan: &[Plan], canary: Canary) -> State {
         let first = EpochId { generation: 1, number: 1 };
         let ids = (1..=members).map(ReplicaId::new).collect();
@@ -154,7 +156,7 @@ impl Case {
         let mut inputs = vec![input];
         while let Some(input) = inputs.pop() {
             let mut out = Outbox::new();
-            local.now = local.now + Duration::from_secs(1); // past every pace
+            local.now = local.now + Duration::from_secs(1); // longer than every rate limit
             let now = Now { mono: local.now, wall: WallTime::default() };
             local.epochs.handle(now, input, &mut out);
             for output in out.drain() {
@@ -219,7 +221,7 @@ impl Case {
         step
     }
 
-    /// Everything that can happen to node `id` (its index is `id - 1`).
+    /// All events that are possible at node `id` (its index is `id - 1`).
     fn events(&self, state: &State, id: u64) -> Vec<Event> {
         let local = &self.locals[usize::from(state.locals[id as usize - 1])];
         let mut events = Vec::new();
@@ -269,7 +271,7 @@ impl Case {
         state.acks[self.number(state, id) - 1] & (1 << id) != 0
     }
 
-    /// Whether an attacker's configuration is installed, or its ballot is promised.
+    /// Whether a forged configuration is installed, or a forged ballot is promised.
     fn is_forged(&self, epochs: &Epochs) -> bool {
         let promise = epochs.state().promise;
         let made = |message: &EpochMessage| match message {
@@ -311,7 +313,7 @@ impl Case {
     }
 }
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Debug)]
 #[expect(dead_code, reason = "printed")]
 pub(crate) struct Found {
@@ -319,9 +321,9 @@ pub(crate) struct Found {
     depth: usize,
     nodes: usize,
     messages: usize,
-    /// Whether some state has a majority that serves in epoch 2.
+    /// Whether some state has a majority that serves in configuration 2.
     pub(crate) changed: bool,
-    /// The first violation, and the steps of the shortest trace to it.
+    /// The first violation, and the length of the shortest trace to it.
     pub(crate) violation: Option<(Violation, usize)>,
 }
 
@@ -395,7 +397,7 @@ pub(crate) fn swap(joins: u64, leaves: u64) -> Change {
     Change { leave: vec![ReplicaId::new(leaves)], ..join(joins) }
 }
 
-/// Every schedule, and the change can succeed.
+/// Asserts that no schedule violates a property, and that the change can succeed.
 fn is_safe(members: u64, plan: &[Plan]) -> Found {
     let found = search(members, plan, Canary::none(), usize::MAX);
     assert!(found.violation.is_none() && found.changed, "{found:?}");
@@ -417,8 +419,8 @@ fn two_nodes_that_replace_each_other_at_once() {
     println!("{:?}", is_safe(2, &[(1, vec![swap(3, 2)], 0), (2, vec![swap(4, 1)], 0)]));
 }
 
-/// Breadth first finds the shortest trace; the same case is safe without the bug, as far as it is
-/// searched with it.
+/// Breadth first finds the shortest trace of each fault. The second case without a fault is safe to
+/// a greater depth than its traces.
 #[test]
 fn faults_are_found_with_shortest_traces() {
     use Bug::{AcceptBelowPromise, BallotWithoutNode, HalfWithoutTiebreaker, IgnoreAccepted};

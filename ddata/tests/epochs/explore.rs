@@ -1,6 +1,6 @@
-//! Schedules by chance: any order, loss, doubling, clocks that jump, crashes, restarts, several
-//! proposers and coordinators at once. Each seed turns some faults off and others up (swarm
-//! testing: Groce et al., 2012).
+//! Random schedules: any order, loss, duplicates, clock jumps, crashes, restarts, several proposers
+//! and coordinators at once. Each seed turns some faults off and others up (swarm testing: Groce et
+//! al., 2012).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::exhaustive::FORGED_BALLOT;
 use crate::forged::attack;
 use crate::world::{Packet, World};
 
-/// One seed's weather.
+/// Sizes and fault rates of one seed.
 #[derive(Debug)]
 struct Swarm {
     members: u64,
@@ -31,10 +31,10 @@ struct Swarm {
     restart: u32,
     lease: u32,           // of 100 proposals
     in_order: u32,        // of 100 deliveries: the oldest
-    busy: u32,            // of 100 steps: an operation
-    guarded: u32,         // of 100 operations: a coordinator's
-    in_flight_max: usize, // packets in flight, at most: more are lost
-    slow: u32,            // of 100 packets to or from the slow node: not yet
+    busy: u32,            // of 100 steps: a client operation
+    guarded: u32,         // of 100 operations: of a coordinator
+    in_flight_max: usize, // more packets are lost
+    slow: u32,            // of 100 packets to or from the slow node: deferred
 }
 
 impl Swarm {
@@ -69,7 +69,7 @@ impl Swarm {
 pub(crate) struct Run {
     world: World,
     rng: SmallRng,
-    /// Of the attacker, so that the same seed goes the same way without it.
+    /// Draws of the attacker only, so that a seed has the same schedule without it.
     hostile: SmallRng,
     swarm: Swarm,
     tokens: u32,
@@ -87,7 +87,7 @@ impl Run {
         Self { world, rng, hostile, swarm, tokens: 0, decisions: 8, crashes: 0, slow: 0 }
     }
 
-    /// Chaos; stops at the first violation.
+    /// Runs all steps with faults; stops at the first violation.
     pub(crate) fn chaos(&mut self) -> Option<Violation> {
         for _ in 0..self.swarm.steps {
             self.step();
@@ -129,7 +129,7 @@ impl Run {
         }
     }
 
-    /// A hostile client sends something made-up to somebody, now and then.
+    /// In one of 20 steps a hostile client sends a forged message to a random node.
     fn attack(&mut self) {
         if !self.hostile.random_ratio(1, 20) {
             return;
@@ -179,7 +179,7 @@ impl Run {
         }
         change.join.retain(|id| !epoch.left().contains(id));
         if self.chance(1, 10) {
-            // It may be a member here, be one elsewhere by now, or join in the same batch.
+            // It may be a member here, or elsewhere by now, or join in the same batch.
             change.leave.push(ReplicaId::new(self.rng.random_range(first..=last)));
         }
         change
@@ -245,10 +245,11 @@ impl Run {
 
     // ── after the faults ────────────────────────────────────────────────────────────────────
 
-    /// No faults any more: everybody alive in the newest configuration must serve again.
+    /// Runs without faults until every live member of the newest configuration serves. `false` if a
+    /// quorum that is needed is dead.
     ///
     /// # Panics
-    /// If it does not, though every quorum that is needed lives.
+    /// If no majority serves although every needed quorum is alive.
     pub(crate) fn heal(&mut self, seed: u64) -> bool {
         if !self.can_heal() {
             return false;
@@ -262,11 +263,11 @@ impl Run {
             }
             self.next_deadline();
         }
-        panic!("seed {seed}: nobody serves after the faults\n{}", self.world.picture());
+        panic!("seed {seed}: not all members serve after the faults\n{}", self.world.picture());
     }
 
-    /// epochs.md §2, E: a live quorum of the newest configuration and of every proposal that was
-    /// accepted after it. (Nobody can do without.)
+    /// Whether a quorum is alive of the newest configuration and of every proposal accepted after
+    /// it (docs/protocol/configurations.md#a-change-can-always-be-completed).
     fn can_heal(&self) -> bool {
         let nodes = &self.world.nodes;
         let live = nodes.iter().filter(|(_, node)| node.alive);
@@ -292,7 +293,7 @@ impl Run {
         })
     }
 
-    /// Delivers everything, in order, and what follows from it.
+    /// Delivers all packets in order, with everything that follows from them.
     fn drain(&mut self) {
         for _ in 0..10_000 {
             if self.world.net.is_empty() {
@@ -302,10 +303,10 @@ impl Run {
             self.world.deliver(packet);
             assert_eq!(self.world.check.found, None);
         }
-        panic!("the network never falls silent");
+        panic!("the network never becomes idle");
     }
 
-    /// Time passes for everybody; anti-entropy carries epochs around.
+    /// Advances all clocks to the next deadline; anti-entropy passes ids of configurations on.
     fn next_deadline(&mut self) {
         let alive = self.world.nodes.iter().filter(|(_, node)| node.alive);
         let alive: Vec<u64> = alive.map(|(id, _)| *id).collect();
@@ -327,14 +328,14 @@ impl Run {
     }
 }
 
-/// The seeds of a suite, the one of `OSTRACA_SEED`, or as many as `OSTRACA_SEEDS` says.
+/// The seeds of a suite: the one in `OSTRACA_SEED`, or as many as `OSTRACA_SEEDS` says, or `count`.
 pub(crate) fn seeds(count: u64) -> std::ops::Range<u64> {
     let set = |name| std::env::var(name).ok().and_then(|value: String| value.parse::<u64>().ok());
     let count = set("OSTRACA_SEEDS").unwrap_or(count);
     set("OSTRACA_SEED").map_or(0..count, |seed| seed..seed + 1)
 }
 
-/// The first seed below `count` in which the bug breaks the promise.
+/// The first seed below `count` in which the fault violates one of the properties in `by`.
 pub(crate) fn caught(bug: Bug, count: u64, by: &[Violation]) -> Option<(u64, Violation)> {
     seeds(count).find_map(|seed| {
         let mut run = Run::new(seed, Canary::with(bug));
@@ -343,7 +344,7 @@ pub(crate) fn caught(bug: Bug, count: u64, by: &[Violation]) -> Option<(u64, Vio
     })
 }
 
-/// What a suite of seeds has met. A case that is never reached proves nothing.
+/// Cases that the seeds of a suite have reached. A case that is never reached shows nothing.
 #[derive(Debug, Default)]
 struct Reached(BTreeMap<&'static str, u64>);
 
@@ -416,7 +417,7 @@ fn acked_writes_survive_and_all_serve_after_faults() {
     println!("{reached:?}");
 }
 
-/// Caught by the suite's own seeds; `scenarios.rs` has those that chance finds too rarely.
+/// Faults that random seeds catch; `scenarios.rs` has those that they catch too rarely.
 #[test]
 fn faults_are_caught_within_two_thousand_seeds() {
     use Violation::{A, Bc, D1, D2, Forged, Unsynced};
@@ -436,12 +437,12 @@ fn faults_are_caught_within_two_thousand_seeds() {
     for (bug, by) in canaries {
         let caught = caught(bug, 2_000, by);
         println!("{bug:?}: {caught:?}");
-        assert!(caught.is_some(), "{bug:?} is not caught");
+        assert!(caught.is_some(), "no seed catches {bug:?}");
     }
 }
 
 impl World {
-    /// Every node in a line, for a failure's message.
+    /// The state of every node in a line, for the message of a failure.
     pub(crate) fn picture(&self) -> String {
         let line = |(id, node): (&u64, &crate::world::Node)| {
             let epochs = &node.epochs;

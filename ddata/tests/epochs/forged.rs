@@ -1,9 +1,9 @@
-//! Attackers that send made-up configurations, against the real machines, exhaustively.
+//! Explores attackers that send forged configurations to the real machines, exhaustively.
 //!
-//! An attacker is admitted by the transport, so its messages arrive with its own incarnation as the
-//! sender. It may deliver each of its messages to any node at any time, any number of times, between
-//! the steps of an honest change. A violation is a node that installed what the attacker made up, or
-//! promised its ballot.
+//! The transport admits an attacker, so its messages arrive with its own incarnation as the sender.
+//! It may deliver each of its messages to any node at any time, any number of times, between the
+//! steps of an honest change. A violation is a node that installed a forged configuration or
+//! promised a forged ballot.
 
 use std::sync::Arc;
 
@@ -26,8 +26,8 @@ fn of(generation: u64, number: u64, members: &[u64]) -> Arc<Epoch> {
     Arc::new(Epoch::founding(epoch, members, EpochSettings::default()).expect("distinct"))
 }
 
-/// What an attacker sends to a node: a takeover in a later generation and in this one, a made-up
-/// base to sync from, and a ballot of its own in the configuration that is really there.
+/// The messages of an attacker to a node: forged configurations of a later generation and of this
+/// one, a forged base to sync from, and a forged ballot in the real configuration.
 pub(crate) fn attack(attacker: u64, to: u64, real: &Arc<Epoch>) -> Vec<EpochMessage> {
     let number = real.id().number + 5;
     let ballot = Ballot { number: FORGED_BALLOT, node: id(attacker) };
@@ -46,7 +46,8 @@ pub(crate) fn attack(attacker: u64, to: u64, real: &Arc<Epoch>) -> Vec<EpochMess
     ]
 }
 
-/// Every schedule of `plan` with an attacker whose messages reach nodes in `real` or later.
+/// Explores every schedule of `plan` with an attacker whose messages reach nodes in `real` or
+/// later.
 fn attacked(
     members: u64,
     plan: &[Plan],
@@ -62,7 +63,7 @@ fn attacked(
     for to in (1..=4).filter(|to| *to != attacker) {
         let from = match attacker {
             HOSTILE => 0,           // a joining node may have installed nothing yet
-            LET_IN if to == 3 => 2, // it joins by then; before that it believes all that are let in
+            LET_IN if to == 3 => 2, // node 3 believes let-in nodes until it has joined
             _ => real.id().number,
         };
         case.forge(attacker, to, from, &attack(attacker, to, real));
@@ -72,9 +73,9 @@ fn attacked(
     found
 }
 
-/// States to explore. The schedules of a former member are explored completely if
-/// `OSTRACA_EXHAUSTIVE` is set, which takes minutes; those of a let-in attacker, whose messages are
-/// answered by probes, are too many for that.
+/// Most states to explore. The schedules of a former member are explored completely if
+/// `OSTRACA_EXHAUSTIVE` is set, which takes minutes. Those of a let-in attacker, whose messages
+/// cause probes, are too many for that.
 fn states_max(attacker: u64) -> usize {
     match attacker {
         HOSTILE => usize::MAX,
@@ -84,7 +85,7 @@ fn states_max(attacker: u64) -> usize {
     }
 }
 
-/// Membership has let it in, and no configuration has it.
+/// A node that membership has let in and no configuration lists.
 const LET_IN: u64 = 4;
 
 const ANYBODY: Bug = Bug::ConfigurationFromAnybody;

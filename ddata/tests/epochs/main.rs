@@ -1,10 +1,12 @@
-//! The configuration machine under every schedule that chance finds, and under the worst ones.
+//! Explores the configuration machine: random schedules, all schedules of small cases, and the
+//! shortest bad ones.
 //!
-//! Real [`Epochs`](ostraca_ddata::replicator::epoch::Epochs) machines with a tiny parent each:
-//! tokens for acked writes (merge is union), one guarded cell, one promised term. After every
-//! step the checks A, BC, D1 and D2 of spec/reference/epochs.md §2 hold; after the faults stop,
-//! everything serves again (E). Every canary must be caught, by seeds or by a trace that follows
-//! from its rule; without the bug the same trace is safe.
+//! Each node is a real [`Epochs`](ostraca_ddata::replicator::epoch::Epochs) machine with a small
+//! parent that holds tokens for acknowledged writes (merge is union), one guarded value and one
+//! promised term. After every step the properties A, BC, D1 and D2 of
+//! docs/protocol/configurations.md#properties must hold; after the faults stop, all members must
+//! serve again (E). Every planted fault must be caught, by seeds or by a trace that follows from
+//! its rule; without the fault the same trace is safe.
 //!
 //! Replay a seed: `OSTRACA_SEED=<n> cargo test -p ostraca-ddata --all-features --test epochs`.
 

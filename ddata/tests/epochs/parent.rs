@@ -1,5 +1,4 @@
-//! The smallest parent that the configuration machine can have: what the Replicator does with
-//! data, in miniature.
+//! The smallest parent of the configuration machine: a model of what the Replicator does with data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,18 +7,19 @@ use ostraca_ddata::bug::{Bug, Canary};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId, Epochs};
 
-/// A coordinator's term. With `TermWithoutCoordinator` the second half is always 0.
+/// A coordinator's term: number and coordinator. With `TermWithoutCoordinator` the latter is always
+/// 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Term(pub(crate) u32, pub(crate) u64);
 
 impl Term {
-    /// Strictly above, so that equal terms are compared both ways.
+    /// Strictly above, so that histories under equal terms are compared both ways.
     pub(crate) fn above(self, other: Self) -> bool {
         self > other
     }
 }
 
-/// The guarded register: its latest decision and all it was built on.
+/// The guarded value: its latest decision, and all decisions that it was built on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Cell {
     pub(crate) term: Term,
@@ -27,7 +27,7 @@ pub(crate) struct Cell {
     pub(crate) history: Vec<u16>,
 }
 
-/// What a replica holds.
+/// The data of a replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Data {
     pub(crate) tokens: u64,
@@ -42,7 +42,7 @@ impl Data {
         }
     }
 
-    /// A snapshot or a whole state.
+    /// Merges a snapshot or a whole state.
     pub(crate) fn merge(&mut self, other: &Self, canary: Canary) {
         self.tokens |= other.tokens;
         if !canary.has(Bug::CellsNotSynced) {
@@ -54,7 +54,7 @@ impl Data {
     }
 }
 
-/// A standing order of the machine.
+/// A pull that the machine has ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Pull {
     Snapshot(EpochId, ReplicaId),
@@ -77,15 +77,15 @@ pub(crate) enum Answer {
     Fenced,
 }
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Goal {
     Write(u64),
-    /// Reads what was known before it began, at least.
+    /// Must return at least the tokens known before it began.
     Read {
         expected: u64,
     },
-    /// The same, with the merged value on its way back.
+    /// The same read while its merged value is written back.
     WriteBack {
         expected: u64,
         tokens: u64,
@@ -115,7 +115,8 @@ impl Request {
         }
     }
 
-    /// Fences go by the tie rule, all else needs a majority of the voters.
+    /// Whether the answers suffice: a quorum by the tie rule for a fence, else a majority of the
+    /// voters.
     pub(crate) fn is_complete(&self, canary: Canary) -> bool {
         let who: BTreeSet<_> = self.answers.keys().copied().collect();
         if matches!(self.goal, Goal::Fence(_)) {
@@ -125,7 +126,7 @@ impl Request {
         2 * voters.iter().filter(|id| who.contains(id)).count() > voters.len()
     }
 
-    /// An open request starts counting anew in a newer epoch.
+    /// Starts counting anew in a newer configuration.
     pub(crate) fn restart(&mut self, epoch: &Arc<Epoch>) {
         self.epoch = epoch.clone();
         self.answers.clear();
@@ -135,7 +136,7 @@ impl Request {
     }
 }
 
-/// A node that has fenced, and what it builds on.
+/// A node that has taken a term, and the value that it builds on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Coordinator {
     pub(crate) term: Term,
@@ -144,7 +145,7 @@ pub(crate) struct Coordinator {
     pub(crate) seq: u32,
 }
 
-/// A replica's data and its user's requests.
+/// A replica's data and the requests of its user.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Parent {
     pub(crate) data: Data,
@@ -161,14 +162,14 @@ impl Parent {
         Self { data, canary, ..Self::default() }
     }
 
-    /// The snapshot, with the last ack in it.
+    /// Takes the snapshot, with the last acknowledgement in it.
     pub(crate) fn freeze(&mut self, epoch: EpochId) {
         let late = self.canary.has(Bug::SnapshotBeforeLastAck);
         let data = if late { &self.before_last_ack } else { &self.data };
         self.snapshot = Some((epoch, data.clone()));
     }
 
-    /// Refused once, or about to take a higher term: nothing of the old one is answered any more.
+    /// Gives up the term, after a refusal or before a higher one: drops the requests under it.
     pub(crate) fn step_down(&mut self) {
         self.coordinator = None;
         self.requests.retain(|open| {
@@ -176,7 +177,7 @@ impl Parent {
         });
     }
 
-    /// Answers a request of `epoch`, if this replica may. What is written is merged in any case.
+    /// Answers a request of `epoch`, if this replica may. Written tokens are merged in any case.
     pub(crate) fn serve(&mut self, epochs: &Epochs, epoch: EpochId, ask: &Ask) -> Option<Answer> {
         epochs.installed()?;
         let before = self.data.clone();
@@ -207,7 +208,7 @@ impl Parent {
         Some(answer)
     }
 
-    /// What a pull asks for, if this replica has it.
+    /// The data that a pull asks for, if this replica may serve it.
     pub(crate) fn give(&self, epochs: &Epochs, pull: Pull) -> Option<Data> {
         match pull {
             Pull::Snapshot(epoch, _) => {

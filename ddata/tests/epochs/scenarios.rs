@@ -1,5 +1,5 @@
-//! The traces that chance finds too rarely, each derived from the rule that it needs broken
-//! (spec/reference/epochs.md §3), and each safe without the bug.
+//! Traces that random seeds reach too rarely. Each is derived from a rule of
+//! docs/protocol/configurations.md, violates it with a planted fault, and is safe without the fault.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ fn joining<const N: usize>(ids: [u64; N]) -> Change {
 }
 
 impl World {
-    /// Delivers what satisfies `what`, in order, with all that follows from it; the rest waits.
+    /// Delivers packets that satisfy `what` in order, with all that follow from them; the rest
+    /// waits.
     fn flow(&mut self, what: impl Fn(&Packet) -> bool) {
         while let Some(at) = self.net.iter().position(&what) {
             let packet = self.net.remove(at);
@@ -25,12 +26,12 @@ impl World {
         }
     }
 
-    /// Delivers what these nodes say to each other and satisfies `what`.
+    /// Delivers packets between these nodes that satisfy `what`.
     fn flow_among(&mut self, nodes: &[u64], what: impl Fn(&Packet) -> bool) {
         self.flow(|p| nodes.contains(&p.from) && nodes.contains(&p.to) && what(p));
     }
 
-    /// Ten seconds for everybody: every interval between two messages to one peer is over.
+    /// Advances all clocks by ten seconds, longer than every rate limit.
     fn pass_time(&mut self) {
         for node in self.nodes.values_mut() {
             node.now = node.now + Duration::from_secs(10);
@@ -41,7 +42,7 @@ impl World {
         self.net.clear();
     }
 
-    /// The node's clock runs until it begins another ballot.
+    /// Advances the node's clock until it begins another ballot.
     fn lose_patience(&mut self, id: u64) {
         let before = self.nodes[&id].epochs.stats().attempts;
         while self.nodes[&id].epochs.stats().attempts == before {
@@ -59,8 +60,8 @@ impl World {
     }
 }
 
-/// 2 is out of reach while 1, which decides alone as the tiebreaker of two, takes up 3; then 3 speaks
-/// first. Nobody but 3 has a reason to send 2 anything.
+/// 2 is unreachable while 1, which decides alone as the tiebreaker of two, takes in 3. Then 3 sends
+/// to 2 first. No other node has a reason to send to 2.
 #[test]
 fn hint_of_a_newcomer_brings_the_newest_configuration() {
     let mut world = World::new(2, 1, 1, Canary::none());
@@ -68,15 +69,16 @@ fn hint_of_a_newcomer_brings_the_newest_configuration() {
     world.flow_among(&[1, 3], is_config);
     world.lose_everything();
     assert_eq!([1, 2, 3].map(|id| world.newest(id)), [2, 1, 2]);
-    world.pass_time(); // past every pace
+    world.pass_time(); // longer than every rate limit
     world.push(3, 2);
     world.flow_among(&[2, 3], |_| true);
     assert_eq!((world.newest(2), world.nodes[&2].epochs.stats().declined), (1, 0));
     world.flow(|_| true);
-    assert_eq!(world.newest(2), 2, "1 has answered it");
+    assert_eq!(world.newest(2), 2, "1 has answered the hint probe");
 }
 
-/// The same, and 2 reaches 1 no more: its failure detector says so, or takes 3's word for 1.
+/// The same, and 2 no longer reaches 1: its failure detector says so, or no voter answers its hint
+/// probe because the detector relies on 3.
 #[test]
 fn member_that_lost_all_others_learns_from_a_newcomer() {
     for is_detected in [true, false] {
@@ -93,12 +95,12 @@ fn member_that_lost_all_others_learns_from_a_newcomer() {
         world.lose_everything();
         if !is_detected {
             assert_eq!(world.newest(2), 1);
-            world.tick(2); // nobody has answered its probe
+            world.tick(2); // no voter has answered its probe
             world.flow_among(&[2, 3], |_| true);
         }
         assert_eq!((world.newest(2), world.nodes[&2].epochs.is_member()), (2, true));
     }
-    // A hostile client is not believed even so.
+    // A hostile client is still not believed.
     let mut world = World::new(2, 1, 1, Canary::none());
     world.cut_off(2, &[1]);
     let first = world.nodes[&2].epochs.installed().unwrap().clone();
@@ -108,7 +110,7 @@ fn member_that_lost_all_others_learns_from_a_newcomer() {
     assert_eq!((world.newest(2), world.nodes[&2].epochs.stats().declined), (1, 3));
 }
 
-/// 1 and 2 hand the cluster over to 3, 4 and 5, and die before 3 hears of anything.
+/// 1 and 2 are replaced by 4 and 5, and die before 3 hears of it.
 #[test]
 fn cut_off_member_learns_from_nodes_let_in_since() {
     let mut world = World::new(3, 2, 1, Canary::none());
@@ -120,7 +122,7 @@ fn cut_off_member_learns_from_nodes_let_in_since() {
     world.push(4, 3);
     world.push(3, 4);
     world.flow_among(&[3, 4], |_| true);
-    assert_eq!(world.newest(3), 1, "it reaches a quorum of what it knows");
+    assert_eq!(world.newest(3), 1, "it reaches a quorum of its own configuration");
     world.crash(1);
     world.crash(2);
     world.pass_time();
@@ -149,16 +151,16 @@ const fn is_vote(packet: &Packet) -> bool {
     matches!(packet.body, Body::Epoch(M::Seal { .. } | M::Accept { .. }))
 }
 
-/// 1 has accepted {1,2,3,4} in ballot 1, nobody else; {2,3} decide {1,2,3} in ballot 2; then 1
-/// asks {1,3} in ballot 3 and hears of both.
+/// Only 1 has accepted {1, 2, 3, 4} in ballot 1. {2, 3} decide {1, 2, 3} in ballot 2. Then 1 asks
+/// {1, 3} in ballot 3 and is told of both.
 fn two_proposals_were_accepted(canary: Canary) -> World {
     let mut world = World::new(3, 1, 1, canary);
     world.propose(1, joining([4]));
     world.flow_among(&[1, 2], |p| is_config(p) && !is_accept(p));
-    assert!(world.nodes[&1].epochs.state().accepted.is_some(), "1 has accepted its own");
+    assert!(world.nodes[&1].epochs.state().accepted.is_some(), "1 has accepted its own proposal");
     world.propose(2, Change::default());
     world.flow_among(&[2, 3], |p| is_config(p) && !is_install(p));
-    assert_eq!((world.newest(2), world.newest(3)), (2, 1), "2 knows that it is decided");
+    assert_eq!((world.newest(2), world.newest(3)), (2, 1), "only 2 has installed the decision");
     world.flow_among(&[1, 3], is_config); // 3 refuses the first ballot
     world.lose_patience(1);
     world.flow_among(&[1, 3], is_config);
@@ -173,7 +175,8 @@ fn ballot_adopts_highest_accepted_proposal() {
     assert_eq!(two_proposals_were_accepted(canary).found(), Some(Violation::A));
 }
 
-/// 3 has its own ack in epoch 1, which nobody seals; then 2 acks in epoch 2.
+/// 3 has its own acknowledgement in configuration 1, and does not seal. Then 2 acknowledges in
+/// configuration 2.
 fn acks_of_two_epochs(canary: Canary) -> World {
     let mut world = World::new(3, 2, 1, canary);
     world.write(3, 1);
@@ -192,8 +195,8 @@ fn acks_of_two_epochs_never_count_together() {
     assert_eq!((mixed.found(), mixed.check.all_known()), (Some(Violation::Bc), 2));
 }
 
-/// 1 coordinates under term 1. 2 takes a higher term while {2,3} are sealed and before epoch 2
-/// adds two replicas; then 1 decides there, with the two.
+/// 1 coordinates under term 1. 2 takes a higher term while {2, 3} are sealed, or before, and
+/// configuration 2 adds two replicas. Then 1 decides there with these two.
 fn a_fence_beside_a_seal(canary: Canary, fence_first: bool) -> World {
     let mut world = World::new(3, 2, 1, canary);
     world.fence(1);
@@ -231,7 +234,8 @@ fn snapshots_carry_promised_terms() {
     assert_eq!(a_fence_beside_a_seal(canary, true).found(), Some(Violation::D2));
 }
 
-/// A decision is acked by {1,2}; {2,3} are sealed; in epoch 2 the third takes over with {3,4,5}.
+/// A decision is acknowledged by {1, 2}. {2, 3} are sealed. In configuration 2, 3 takes a term with
+/// {3, 4, 5}.
 fn a_coordinator_after_a_change(canary: Canary) -> World {
     let mut world = World::new(3, 2, 1, canary);
     world.fence(1);
@@ -255,8 +259,8 @@ fn snapshots_carry_guarded_values() {
     assert_eq!(a_coordinator_after_a_change(canary).found(), Some(Violation::D2));
 }
 
-/// A token is acked by {1,2}; {2,3} are sealed and replaced by {3,4,5}, who pull nothing; then
-/// these decide epoch 3 among themselves.
+/// A token is acknowledged by {1, 2}. {2, 3} are sealed and replaced by {3, 4, 5}, which pull
+/// nothing. Then these decide configuration 3 among themselves.
 fn two_changes_without_a_pull(canary: Canary) -> World {
     let mut world = World::new(3, 2, 1, canary);
     world.write(1, 1);
@@ -279,8 +283,8 @@ fn accept_waits_until_a_quorum_has_synced() {
     assert_eq!((bad.found(), bad.newest(3)), (Some(Violation::Bc), 3));
 }
 
-/// The first coordinator's decision is on its own replica only; the second reads it there and
-/// speaks of it; the third asks the two others.
+/// The first coordinator's decision is on its own replica only. The second reads it there and
+/// answers with it. The third asks the two other replicas.
 fn three_coordinators(canary: Canary) -> World {
     let mut world = World::new(3, 1, 1, canary);
     world.fence(1);

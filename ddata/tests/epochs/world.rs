@@ -1,4 +1,4 @@
-//! Nodes, and a network that is a bag: anything may be delivered at any time, twice or never.
+//! Nodes, and a network without order: each packet may be delivered at any time, twice or never.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) enum Body {
     Answer(u32, Answer),
     PullRequest(Pull),
     PullAnswer(Pull, Option<Data>),
-    /// Anti-entropy: data and cells, never promises.
+    /// Anti-entropy: tokens and the guarded value, never promised terms.
     Push(u64, Cell),
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Node {
     pub(crate) outcomes: Vec<Outcome>,
     pub(crate) stopped: bool,
     pub(crate) last_term: u32,
-    /// What the lease machine answers: the next question finds these leases running.
+    /// Answers of the lease machine: the next question finds these leases running.
     pub(crate) leases: BTreeMap<u64, Duration>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Nodes `1..=members` founded together, and `joiners` more that know of nobody.
+    /// Nodes `1..=members` found the cluster; `joiners` more are in no configuration.
     pub(crate) fn new(members: u64, joiners: u64, seed: u64, canary: Canary) -> Self {
         let mut world = Self {
             nodes: BTreeMap::new(),
@@ -85,7 +85,7 @@ impl World {
         world
     }
 
-    /// Membership has let in every node, and reaches those that live.
+    /// Membership has let in every node, and reaches those that are alive.
     fn introduce(&mut self) {
         let known = |(id, node): (&u64, &Node)| (ReplicaId::new(*id), node.alive);
         let known: BTreeMap<_, _> = self.nodes.iter().map(known).collect();
@@ -94,7 +94,7 @@ impl World {
         }
     }
 
-    /// The failure detector of `id` reaches none of these any more.
+    /// The failure detector of `id` no longer reaches these nodes.
     pub(crate) fn cut_off(&mut self, id: u64, from: &[u64]) {
         let known = |(other, node): (&u64, &Node)| {
             (ReplicaId::new(*other), node.alive && !from.contains(other))
@@ -148,7 +148,7 @@ impl World {
             EpochOutput::AskConsent { query, removed, .. } => {
                 let left = |id: &ReplicaId| Some((*id, *node.leases.get(&id.get())?));
                 let remaining = removed.iter().filter_map(left).collect();
-                node.leases.clear(); // over by the next question
+                node.leases.clear(); // expired at the next question
                 self.input(id, EpochInput::Consent { query, remaining });
             }
             EpochOutput::Outcome(outcome) => node.outcomes.push(outcome),
@@ -197,7 +197,7 @@ impl World {
         self.input(id, EpochInput::Propose(change));
     }
 
-    /// The node's clock jumps to its next deadline.
+    /// Advances the node's clock to its next deadline.
     pub(crate) fn tick(&mut self, id: u64) {
         let node = self.nodes.get_mut(&id).unwrap();
         if let Some(at) = node.epochs.next_deadline().filter(|_| node.alive) {
@@ -211,7 +211,7 @@ impl World {
         self.introduce();
     }
 
-    /// A restart with everything that was durable: the data, and what the machine asked for.
+    /// Restarts a node with its durable state: the data, and the state that the machine persisted.
     pub(crate) fn restart(&mut self, id: u64) {
         let fresh = self.node(id).epochs;
         let node = self.nodes.get_mut(&id).unwrap();
@@ -299,7 +299,7 @@ impl World {
         self.open(id, Goal::Read { expected });
     }
 
-    /// A new coordinator takes a term.
+    /// A coordinator takes a new term.
     pub(crate) fn fence(&mut self, id: u64) {
         let anonymous = self.canary.has(Bug::TermWithoutCoordinator);
         let node = self.nodes.get_mut(&id).unwrap();
@@ -309,7 +309,7 @@ impl World {
         self.open(id, Goal::Fence(term));
     }
 
-    /// A recovered coordinator decides something on top of what it knows.
+    /// A recovered coordinator decides, on top of the value that it knows.
     pub(crate) fn decide(&mut self, id: u64) {
         self.decisions += 1;
         let decision = self.decisions;
@@ -336,7 +336,7 @@ impl World {
         }
     }
 
-    /// Asks everybody, this node included.
+    /// Asks all voters, this node included.
     fn ask_one(&mut self, id: u64, request: u32) {
         let requests = &self.nodes[&id].parent.requests;
         let Some(open) = requests.iter().find(|open| open.id == request) else { return };
@@ -380,7 +380,7 @@ impl World {
         if epoch != Some(open.epoch.id()) && !canary.has(Bug::MixedEpochs) {
             return;
         }
-        // A late answer to the read does not ack its write-back.
+        // A late answer to the read does not acknowledge its write-back.
         let fits = match (&open.goal, &answer) {
             (_, Answer::Fenced) => true,
             (Goal::Read { .. }, answer) => matches!(answer, Answer::Tokens(_)),
