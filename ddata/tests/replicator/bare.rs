@@ -1,5 +1,5 @@
-//! One Replicator without a simulator: inputs by hand, outputs as lists, peers that say what the
-//! test lets them say.
+//! One Replicator without a simulator: the test feeds inputs by hand, reads outputs as lists, and
+//! plays the peers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,16 +27,16 @@ use crate::node::replica;
 pub type Answer = Result<Reply, RequestError>;
 pub type Words = ORSet<String>;
 
-/// Wall time at the start, in milliseconds.
+/// Wall clock at the start, in milliseconds.
 pub const START: u64 = 1_700_000_000_000;
 
 #[derive(Debug)]
 pub struct Bare {
     pub replicator: Replicator,
     pub now: Now,
-    /// Records that were ordered to be written and wait for [`stored`](Self::stored).
+    /// Orders to write records that wait for [`stored`](Self::stored).
     pub persists: Vec<u64>,
-    /// Everything sent since [`sent`](Self::sent) was last asked.
+    /// Messages sent since the last call of [`sent`](Self::sent).
     sent: Vec<(ReplicaId, Message)>,
     answers: Vec<(RequestId, Answer)>,
     pub others: Vec<Output>,
@@ -51,17 +51,17 @@ pub fn epoch_id() -> EpochId {
     EpochId { generation: 1, number: 1 }
 }
 
-/// An acknowledgement of all of a push.
+/// An acknowledgement of a whole push.
 pub fn ack(push: u64) -> Body {
     Body::Ack { push, scope: Scope::All, counts: true, nacks: vec![] }
 }
 
-/// The push that a message names, and which sending of it that is.
+/// The push that a message names, and the number of the sending.
 pub fn sent_as(name: u64) -> (u64, u64) {
     (name / 16, name % 16)
 }
 
-/// The refusal of a push's only entry.
+/// The refusal of the only entry of a push.
 pub fn nack(push: u64, nack: Nack) -> Body {
     Body::Ack { push, scope: Scope::All, counts: true, nacks: vec![(0, nack)] }
 }
@@ -94,7 +94,7 @@ pub fn get(key: &str, consistency: ReadConsistency) -> Request {
 }
 
 impl Bare {
-    /// Node 0 of a first configuration of so many members.
+    /// Node 0 of a first configuration with `members` members.
     pub fn of(members: usize) -> Self {
         Self::with(members, Config::default())
     }
@@ -107,14 +107,14 @@ impl Bare {
         bare
     }
 
-    /// Let in by membership, in no configuration; durable data is loaded, and empty.
+    /// Let in by membership, in no configuration. Durable data is loaded and empty.
     pub fn joining(config: Config) -> Self {
         let mut bare = Self::loaded(config);
         bare.members(3, &[], &[]);
         bare
     }
 
-    /// Known to nobody; durable data is loaded, and empty.
+    /// Known to no node. Durable data is loaded and empty.
     fn loaded(config: Config) -> Self {
         let durable = !config.durable_keys.is_empty();
         let mut bare = Self::unloaded(config);
@@ -134,7 +134,7 @@ impl Bare {
 
     pub fn with_bug(me: ReplicaId, config: Config, canary: Canary) -> Self {
         let mut registry = Registry::new();
-        registry.register::<crate::acknowledged::TwoPhase>().expect("the only one");
+        registry.register::<crate::acknowledged::TwoPhase>().expect("the only type of this name");
         let setup = Setup { me, config, registry, seed: 7, canary };
         let second = Instant::from_nanos(1_000_000_000);
         let now = Now { mono: second, wall: WallTime::from_millis(START) };
@@ -155,12 +155,12 @@ impl Bare {
         self.others.clear();
     }
 
-    /// One batch of the driver: the input, then a tick if one is due.
+    /// Feeds one batch of the driver: the input, then ticks that are due.
     pub fn feed(&mut self, input: Input) {
         self.feed_all(vec![input]);
     }
 
-    /// The same, with several inputs.
+    /// Feeds several inputs as one batch of the driver.
     pub fn feed_all(&mut self, inputs: Vec<Input>) {
         let mut out = Outbox::new();
         for input in inputs {
@@ -199,7 +199,7 @@ impl Bare {
         }
     }
 
-    /// Lets time pass, deadline by deadline.
+    /// Advances the clock from deadline to deadline.
     pub fn pass(&mut self, span: Duration) {
         let end = self.now.mono + span;
         while let Some(at) = self.replicator.next_deadline().filter(|at| *at <= end) {
@@ -232,7 +232,7 @@ impl Bare {
         ids
     }
 
-    /// Member 1 of two answers so many pushes after this time each: then round trips are known.
+    /// Member 1 of two acknowledges 64 pushes after `trip` each, so that round trips are known.
     pub fn round_trips(&mut self, trip: Duration) {
         for n in 0..64 {
             let _ = self.now(insert("k", &n.to_string(), WriteConsistency::Local));
@@ -242,7 +242,7 @@ impl Bare {
         }
     }
 
-    /// Hears a message of a member, in the first configuration.
+    /// Feeds a message of a member in the first configuration.
     pub fn hear(&mut self, from: usize, body: Body) {
         self.hear_in(peer(from), Some(epoch_id()), body);
     }
@@ -251,7 +251,7 @@ impl Bare {
         self.feed(Input::Message { from, message: Message { epoch, body } });
     }
 
-    /// The answer to a request, if it was given; never two.
+    /// The answer to a request, if there is one. Asserts that there are not two.
     pub fn answer(&self, id: RequestId) -> Option<Answer> {
         let mut all = self.answers.iter().filter(|(of, _)| *of == id);
         let first = all.next().map(|(_, answer)| answer.clone());
@@ -259,18 +259,18 @@ impl Bare {
         first
     }
 
-    /// Asks and takes the answer that comes at once.
+    /// Sends a request and returns the answer, which must come at once.
     pub fn now(&mut self, request: Request) -> Answer {
         let id = self.ask(request);
         self.answer(id).expect("answered at once")
     }
 
-    /// What was sent since this was last asked.
+    /// Takes the messages sent since the last call.
     pub fn sent(&mut self) -> Vec<(ReplicaId, Body)> {
         std::mem::take(&mut self.sent).into_iter().map(|(to, m)| (to, m.body)).collect()
     }
 
-    /// The pushes among what was sent: receiver, number, entries.
+    /// Takes the pushes sent since the last call: receiver, number, entries.
     pub fn pushes(&mut self) -> Vec<(ReplicaId, u64, Vec<Entry>)> {
         let push = |(to, body)| match body {
             Body::Write { push, entries, .. } => Some((to, push, entries.to_vec())),
@@ -279,18 +279,22 @@ impl Bare {
         self.sent().into_iter().filter_map(push).collect()
     }
 
-    /// The only push sent just now, which went to every other member once.
+    /// Takes the only push sent since the last call. Asserts that it went to every other member
+    /// once.
     pub fn push_to_all(&mut self, members: usize) -> (u64, Vec<Entry>) {
         let pushes = self.pushes();
         let to: Vec<_> = pushes.iter().map(|(to, ..)| *to).collect();
         let all: Vec<_> = (1..members).map(peer).collect();
-        assert_eq!(to, all, "one message to each");
+        assert_eq!(to, all, "one message to each member");
         let (_, push, entries) = pushes[0].clone();
-        assert!(pushes.iter().all(|(_, n, e)| (*n, e) == (push, &entries)), "the same to all");
+        assert!(
+            pushes.iter().all(|(_, n, e)| (*n, e) == (push, &entries)),
+            "the same message to all"
+        );
         (push, entries)
     }
 
-    /// The last push sent just now, among others.
+    /// Takes the last push sent since the last call. Asserts that it went to every other member.
     pub fn push_to_all_of_many(&mut self, members: usize) -> (u64, Vec<Entry>) {
         let pushes = self.pushes();
         let (_, last, entries) = pushes.last().expect("a push").clone();
@@ -298,20 +302,20 @@ impl Bare {
         (last, entries)
     }
 
-    /// The store has written, or refused, what it was told first.
+    /// Reports that the store has written, or failed to write, the first open order.
     pub fn stored(&mut self, result: Result<(), ostraca_ddata::durable::StoreError>) {
         let id = self.persists.remove(0);
         self.feed(Input::Persisted { id, result });
     }
 
-    /// The store has written all that it was told.
+    /// Reports that the store has written all open orders.
     pub fn persist_all(&mut self) {
         while !self.persists.is_empty() {
             self.stored(Ok(()));
         }
     }
 
-    /// Membership says: these have announced their stop, these are out of reach.
+    /// Membership of `all` nodes, of which some have announced their stop and some are unreachable.
     pub fn members(&mut self, all: usize, stopping: &[usize], unreachable: &[usize]) {
         let peer = |n: usize| Peer {
             id: peer(n),
@@ -329,7 +333,7 @@ impl Bare {
         let seal = EpochMessage::Seal { epoch: epoch_id(), ballot, proposal: proposal.clone() };
         self.hear(1, Body::Epoch(seal));
         self.persist_all();
-        assert!(self.replicator.epochs().sealed(), "the seal was taken");
+        assert!(self.replicator.epochs().sealed(), "the replica is sealed");
         proposal
     }
 

@@ -1,7 +1,7 @@
-//! The bytes of every message between Replicators: fixed by `tests/golden/messages.hex`, read by
-//! the release before and after, and no weapon when a newer one says what is not known here.
+//! The encoded bytes of every message between Replicators are fixed in `tests/golden/messages.hex`.
+//! The releases before and after read them, and unknown parts of a newer release do no harm.
 //!
-//! `UPDATE_EXPECT=1` writes the file anew: only with a new version of the protocol.
+//! `UPDATE_EXPECT=1` rewrites the file: only with a new version of the protocol.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -37,7 +37,7 @@ fn guard(term: Option<Term>) -> Option<WireGuard> {
     Some(WireGuard { group: Group::new("home-"), term })
 }
 
-/// Two replicas' set, its last change and its context.
+/// A set of two replicas, its last change and its context.
 fn set() -> (Causal<ORSet<String>>, Vec<u8>, ContextBytes) {
     let mut set = Causal::new();
     set.edit(author(0), |set: &mut ostraca_ddata::types::edit::Edit<'_, ORSet<String>>| {
@@ -171,7 +171,7 @@ fn steps() -> Vec<(&'static str, EpochMessage)> {
     ]
 }
 
-/// A configuration with everything that all nodes of one cluster share.
+/// A configuration with the id of a cluster.
 fn of_a_cluster() -> Arc<Epoch> {
     let settings = EpochSettings { cluster: 0x0123_4567_89ab_cdef, ..EpochSettings::default() };
     Arc::new(Epoch::founding(first().id(), vec![peer(0), peer(1)], settings).unwrap())
@@ -207,7 +207,10 @@ fn bytes_of_every_message_are_stable() {
         std::fs::write(KEPT, &golden).unwrap();
     }
     let kept = std::fs::read_to_string(KEPT).unwrap();
-    assert!(golden == kept, "other nodes speak the old bytes: a change needs a new version");
+    assert!(
+        golden == kept,
+        "other nodes read the old bytes: a change needs a new protocol version"
+    );
 }
 
 #[test]
@@ -224,7 +227,7 @@ fn golden_bytes_decode_to_their_messages() {
     }
 }
 
-/// Which kinds a message is of. A kind that is added does not compile here: give it golden bytes.
+/// Collects the kinds in a message. A new kind does not compile here: give it golden bytes.
 fn kinds(message: &Message, found: &mut BTreeSet<String>) {
     let mut of = |kind: &str, value: &dyn std::fmt::Debug| {
         let text = format!("{value:?}");
@@ -266,7 +269,7 @@ fn kinds(message: &Message, found: &mut BTreeSet<String>) {
     nacks.iter().for_each(|(_, nack)| of("Nack", nack));
 }
 
-/// The variants of an enum in the package's source.
+/// The variants of an enum in the source of the package.
 fn declared(file: &str, name: &str) -> BTreeSet<String> {
     let path = format!("{}/src/replicator/{file}", env!("CARGO_MANIFEST_DIR"));
     let source = std::fs::read_to_string(path).unwrap();
@@ -298,8 +301,8 @@ fn every_kind_of_message_has_golden_bytes() {
 
 // ── other releases ──
 
-/// Where in a message structs and tagged enums begin, each with its number of fields, and where
-/// the texts of one letter stand that are no names of fields.
+/// Offsets in a message of structs and tagged enums, each with its number of fields, and of strings
+/// of one letter that are not field names.
 #[derive(Default)]
 struct Places {
     maps: Vec<(usize, usize)>,
@@ -313,7 +316,7 @@ impl Places {
         places
     }
 
-    /// Where the value that begins at `at` ends.
+    /// Walks the value that begins at `at`; returns where it ends.
     fn walk(&mut self, bytes: &[u8], at: usize, named: bool) -> usize {
         let number = |width: usize| {
             let digits = &bytes[at + 1..=at + width];
@@ -347,7 +350,7 @@ impl Places {
     }
 }
 
-/// The message with a field that nobody knows in the struct that begins at `at`.
+/// The message with an unknown field added to the struct that begins at `at`.
 fn widened(bytes: &[u8], at: usize) -> Vec<u8> {
     const UNKNOWN: [u8; 5] = [0xa3, b'n', b'e', b'w', 0xc0];
     [&bytes[..at], &[bytes[at] + 1], &UNKNOWN, &bytes[at + 1..]].concat()
@@ -360,7 +363,7 @@ fn unknown_field_is_skipped_at_every_place() {
         let bytes = message.encode();
         for (at, fields) in Places::of(&bytes).maps {
             if bytes[at + 2..].starts_with(b"secs") {
-                continue; // std's `Duration` has two fields for ever
+                continue; // std's `Duration` always has two fields
             }
             match Message::decode(&widened(&bytes, at)) {
                 Ok(newer) => assert_eq!(newer, message, "{name} at {at}"),
@@ -374,8 +377,8 @@ fn unknown_field_is_skipped_at_every_place() {
     assert!(structs > 100 && single >= 5, "{structs} structs, {single} of one field");
 }
 
-/// Whatever a newer release says that this one has no word for: one error that names it, which
-/// who decodes counts (`ostraca`'s `node::receiver`), and never another message.
+/// An unknown variant of a newer release is one error, which the receiver counts (`ostraca`'s
+/// `node::receiver`), and never another message.
 #[test]
 fn unknown_variant_is_an_error_at_every_place() {
     let mut tried = 0;
@@ -388,7 +391,7 @@ fn unknown_variant_is_an_error_at_every_place() {
             newer[at] = b'Z';
             let decoded = Message::decode(&newer);
             if name.starts_with("epoch-ask") && decoded.is_ok() {
-                continue; // a field, not a variant: that of a struct whose only one is optional
+                continue; // an optional field, not a variant
             }
             assert!(matches!(decoded, Err(DecodeError::Message(_))), "{name} at {at}: {decoded:?}");
             tried += 1;
@@ -397,8 +400,8 @@ fn unknown_variant_is_an_error_at_every_place() {
     assert!(tried > 60, "{tried}");
 }
 
-/// A value in a layout of tomorrow is not understood; what came with it is taken, and its sender
-/// hears which entry was not.
+/// A value in a newer layout does not decode. The rest of its message is taken, and its sender is
+/// told which entry was not.
 #[test]
 fn value_in_newer_layout_is_counted_and_rest_taken() {
     let mut bare = Bare::of(3);

@@ -1,4 +1,5 @@
-//! A hostile client, and a hostile node that no member let in, send what only members may send.
+//! A hostile client, and a hostile node that no member let in, send messages that only members may
+//! send.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::bare::{Bare, epoch_id, insert, peer};
 use crate::cluster::{Plan, READ_MAJORITY, WRITE_MAJORITY, first_epoch, got, secs};
 use crate::node::{Command, replica};
 
-/// A client's incarnation: it is admitted, and nothing else.
+/// Incarnation of a client that the transport admits and no member lets in.
 const CLIENT: ReplicaId = ReplicaId::new(0xbad);
 
 fn takeover(by: ReplicaId, generation: u64, number: u64) -> Arc<Epoch> {
@@ -43,13 +44,13 @@ fn forged_configurations_leave_the_cluster_running() {
             cluster.run(secs(1));
         }
     }
-    assert_eq!(cluster.log().installed.len(), 3, "nothing but the first configuration");
+    assert_eq!(cluster.log().installed.len(), 3, "only the first configuration is installed");
     let add = |set: &mut Edit<'_, ORSet<String>>| set.insert("tea");
     let write = cluster.update::<ORSet<String>, _>(0, "w", WRITE_MAJORITY, add);
     assert!(matches!(cluster.answer(write), Ok(Reply::Updated { .. })));
     let read = cluster.get(2, "w", READ_MAJORITY);
     assert!(got::<ORSet<String>>(cluster.answer(read)).unwrap().contains("tea"));
-    // Once it is let in, the same node joins as any other.
+    // Once a member lets it in, the same node joins as any other.
     cluster.introduce();
     cluster.propose(1, Change { join: vec![replica(3, 1)], ..Change::default() });
     cluster.run(secs(5));
@@ -71,7 +72,7 @@ fn strangers_read_neither_sealed_nor_synced_states() {
             |(to, body): &(ReplicaId, Body)| *to == from && matches!(body, Body::Compared { .. });
         bare.sent().iter().any(is_answer)
     };
-    assert!(!read(&mut bare, peer(5), At::Sealed(epoch)), "nobody has proposed it yet");
+    assert!(!read(&mut bare, peer(5), At::Sealed(epoch)), "no member has proposed it yet");
     bare.hear(1, Body::Epoch(EpochMessage::Seal { epoch, ballot, proposal }));
     assert!(bare.replicator.epochs().sealed());
     for at in [At::Sealed(epoch), At::Synced(epoch), At::Live] {
@@ -81,7 +82,7 @@ fn strangers_read_neither_sealed_nor_synced_states() {
     assert!(
         read(&mut bare, peer(1), At::Sealed(epoch)) && read(&mut bare, peer(1), At::Synced(epoch))
     );
-    assert!(read(&mut bare, peer(5), At::Sealed(epoch)), "it is to join");
+    assert!(read(&mut bare, peer(5), At::Sealed(epoch)), "a proposed member may read the snapshot");
 }
 
 #[test]
@@ -92,7 +93,7 @@ fn term_that_jumps_is_not_promised() {
         let term = Term { number, owner: peer(1) };
         Body::Fence { request: 1, group: group.clone(), term, held: vec![] }
     };
-    // Generation 1: terms of a forced installation begin below 2^21.
+    // In generation 1, terms after a forced recovery begin below 2^21.
     let highest = (1 << 48) + (1 << 21);
     for number in [u64::MAX / 2, highest + 1] {
         bare.hear(1, ask(number));
@@ -101,5 +102,9 @@ fn term_that_jumps_is_not_promised() {
     bare.hear(1, ask(highest));
     bare.hear(1, ask(highest + 1));
     let promised = Term { number: highest + 1, owner: peer(1) };
-    assert_eq!(bare.replicator.promises(), [(group.clone(), promised)], "later owners go on");
+    assert_eq!(
+        bare.replicator.promises(),
+        [(group.clone(), promised)],
+        "later owners can take higher terms"
+    );
 }

@@ -1,9 +1,9 @@
-//! Canaries: every deliberate bug is caught by a suite within 2,000 seeds, and the very run that
-//! catches it is clean without the bug. Four are safe alone or hardly ever do harm where no peer is
-//! hostile, and are caught in [`crate::directed`]: `AckBeforeSync`, `FenceWhileSealed`, `MixedEpochs`,
-//! `ConfigurationFromAnybody`.
+//! Planted faults: a suite must catch each one within 2,000 seeds, and the run that catches it must
+//! pass without the fault. Four are caught in [`crate::directed`] instead, because they are safe
+//! alone or hardly ever do harm without a hostile peer: `AckBeforeSync`, `FenceWhileSealed`,
+//! `MixedEpochs`, `ConfigurationFromAnybody`.
 //!
-//! `OSTRACA_CANARIES=1` and `--nocapture` print by which seed, and what was seen.
+//! `OSTRACA_CANARIES=1` and `--nocapture` print the seed that catches each fault, and the reason.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,10 +14,10 @@ use ostraca_ddata::sim::Seed;
 use crate::plans;
 use crate::run::{Plan, run};
 
-/// Seeds within which a bug must show.
+/// Seeds within which a fault must be caught.
 const SEEDS_MAX: u64 = 2_000;
 
-/// The first seed of a plan that catches a bug, and what was seen.
+/// The first seed of a plan that catches a fault, and the reason of its failure.
 fn hunt(bug: Bug, plan: fn(Seed) -> Plan) -> Option<(u64, String)> {
     let (next, found) = (AtomicU64::new(0), Mutex::new(None::<(u64, String)>));
     let fails = |seed: u64| {
@@ -51,7 +51,7 @@ fn hunt(bug: Bug, plan: fn(Seed) -> Plan) -> Option<(u64, String)> {
 
 fn is_caught(bug: Bug, plan: fn(Seed) -> Plan) {
     let Some((seed, reason)) = hunt(bug, plan) else {
-        panic!("{bug:?} is not caught by {SEEDS_MAX} seeds");
+        panic!("none of {SEEDS_MAX} seeds catches {bug:?}");
     };
     if let Err(failure) = run(plan(seed.into())) {
         panic!("seed {seed} fails without {bug:?} too:\n{failure}");

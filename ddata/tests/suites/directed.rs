@@ -1,5 +1,6 @@
-//! Directed scenarios on one machine, for rules whose breach alone does no harm or is hardly ever
-//! seen from outside: the forbidden answer itself is shown, and that it never comes otherwise.
+//! Directed scenarios on one machine, for rules whose violation alone does no harm or is hardly
+//! ever visible from outside: each shows the forbidden answer with the planted fault, and its
+//! absence without.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +28,9 @@ const fn id(number: u64) -> ReplicaId {
 fn first() -> Arc<Epoch> {
     let members = vec![id(1), id(2), id(3)];
     let number = EpochId { generation: 1, number: 1 };
-    Arc::new(Epoch::founding(number, members, EpochSettings::default()).expect("a valid one"))
+    Arc::new(
+        Epoch::founding(number, members, EpochSettings::default()).expect("a valid configuration"),
+    )
 }
 
 fn machine(me: u64, canary: Canary) -> Replicator {
@@ -35,7 +38,7 @@ fn machine(me: u64, canary: Canary) -> Replicator {
     Replicator::new(Setup { me: id(me), config, registry, seed: 1, canary })
 }
 
-/// What a machine sends in answer to one input.
+/// The messages that a machine sends in answer to one input.
 fn feed(machine: &mut Replicator, input: Input) -> Vec<Body> {
     let body = |output| match output {
         Output::Send { message, .. } => Some(message.body),
@@ -44,7 +47,7 @@ fn feed(machine: &mut Replicator, input: Input) -> Vec<Body> {
     order(machine, input).into_iter().filter_map(body).collect()
 }
 
-/// What a machine orders in answer to one input.
+/// The outputs of a machine for one input.
 fn order(machine: &mut Replicator, input: Input) -> Vec<Output> {
     let now = Now { mono: Instant::from_nanos(1_000), wall: WallTime::from_millis(1_000) };
     let mut out = Outbox::new();
@@ -56,7 +59,7 @@ fn from(sender: u64, epoch: &Epoch, body: Body) -> Input {
     Input::Message { from: id(sender), message: Message { epoch: Some(epoch.id()), body } }
 }
 
-/// Whether a member that has installed a configuration, and not synced for it, acks a push.
+/// Whether a member that is not synced for its installed configuration acknowledges a push.
 fn acks_unsynced(canary: Canary) -> bool {
     let mut joiner = machine(4, canary);
     let peer = |number| Peer { id: id(number), stopping: false, reachable: true };
@@ -72,7 +75,7 @@ fn acks_unsynced(canary: Canary) -> bool {
         Body::Ack { counts, .. } => Some(*counts),
         _ => None,
     });
-    ack.expect("a push is answered")
+    ack.expect("an answer to the push")
 }
 
 #[test]
@@ -81,7 +84,7 @@ fn unsynced_member_does_not_count() {
     assert!(acks_unsynced(Canary::with(Bug::AckBeforeSync)));
 }
 
-/// Whether a member installs what a peer sends that is in no configuration.
+/// Whether a member installs a configuration of a peer that is in no configuration.
 fn installs_of_a_stranger(canary: Canary) -> bool {
     let mut member = machine(1, canary);
     feed(&mut member, Input::Found(first()));
@@ -102,7 +105,7 @@ fn configuration_of_a_stranger_is_not_installed() {
     assert!(installs_of_a_stranger(Canary::with(Bug::ConfigurationFromAnybody)));
 }
 
-/// Whether a replica that answered a Seal promises a term.
+/// Whether a sealed replica promises a term.
 fn promises_sealed(canary: Canary) -> bool {
     let mut voter = machine(1, canary);
     feed(&mut voter, Input::Found(first()));
@@ -124,8 +127,8 @@ fn sealed_replica_promises_no_term() {
     assert!(promises_sealed(Canary::with(Bug::FenceWhileSealed)));
 }
 
-/// Whether a write that was asked for among three is done once two of the next five hold it: one
-/// by its own count, one by an acknowledgement in the new configuration.
+/// Whether a majority write that began among three members ends when two of the next five hold it:
+/// the writer itself, and one by an acknowledgement in the new configuration.
 fn two_of_five_are_enough(canary: Canary) -> bool {
     let mut writer = machine(1, canary);
     feed(&mut writer, Input::Found(first()));
@@ -146,13 +149,16 @@ fn two_of_five_are_enough(canary: Canary) -> bool {
     let same = Body::Compared { session, at, answer: Answer::Same.into(), promises: Vec::new() };
     feed(&mut writer, from(2, &second, same));
     assert!(writer.epochs().eligible());
-    let first_sending = 1 << 4; // of its first push
+    let first_sending = 1 << 4; // the name of the first push's first sending
     let ack = Body::Ack { push: first_sending, scope: Scope::All, counts: true, nacks: Vec::new() };
     let done = |outputs: Vec<Output>| {
         outputs.iter().any(|output| matches!(output, Output::Reply { reply: Ok(_), .. }))
     };
     let early = done(order(&mut writer, from(4, &second, ack.clone())));
-    assert!(early || done(order(&mut writer, from(5, &second, ack))), "three of five are enough");
+    assert!(
+        early || done(order(&mut writer, from(5, &second, ack))),
+        "three of five are a majority"
+    );
     early
 }
 
@@ -162,9 +168,9 @@ fn acknowledgements_of_two_configurations_never_mix() {
     assert!(two_of_five_are_enough(Canary::with(Bug::MixedEpochs)));
 }
 
-/// Two coordinators of one node that wrote one key in one batch had their changes joined under
-/// the higher term, and the lower one's write was acknowledged after the higher one's fence had
-/// returned (found by `coordinators`, seed 1040, R5).
+/// Two coordinators of one node wrote one key in one batch. Their changes were joined under the
+/// higher term, so that the write of the lower one was acknowledged after the fence of the higher
+/// one had returned (found by the suite of coordinators, seed 1040).
 #[test]
 fn two_terms_never_share_an_entry() {
     let mut writer = machine(1, Canary::none());

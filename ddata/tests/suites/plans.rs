@@ -1,4 +1,4 @@
-//! What seeds draw: sizes, settings, habits and faults of every suite.
+//! Plans that seeds draw: sizes, settings, habits of users, and faults of every suite.
 
 use std::time::Duration;
 
@@ -44,8 +44,8 @@ fn config(draw: &mut Stream) -> Config {
     }
 }
 
-/// Everything but crashes, which the suites bring about where a cluster survives them; in one run
-/// of five crashes as they come.
+/// All faults except crashes, which the suites inject where a cluster survives them. One run of
+/// five has random crashes, too.
 fn faults(draw: &mut Stream, seed: Seed) -> Faults {
     let mut faults = Faults::swarm(seed);
     if draw.chance(0.8) {
@@ -60,7 +60,7 @@ fn size(draw: &mut Stream) -> usize {
     *draw.pick(&[1, 2, 3, 3, 3, 3, 4, 5, 5, 5, 6, 7])
 }
 
-/// Users at every level under the network's faults; members stay, but for those who crash.
+/// Users at every consistency level under network faults. Members stay, except for crashes.
 pub fn steady(seed: Seed) -> Plan {
     let mut draw = draw(seed);
     let keys = 1 + draw.index(10);
@@ -80,8 +80,7 @@ pub fn steady(seed: Seed) -> Plan {
     }
 }
 
-/// As [`steady`], with members that come and go all the time and faults right after the steps of
-/// a change.
+/// As [`steady`], with constant joins and departures, and faults right after the steps of a change.
 pub fn changing(seed: Seed) -> Plan {
     let mut draw = Stream::split(seed.value, "changing", 0);
     let churn = Churn {
@@ -114,8 +113,8 @@ pub fn coordinated(seed: Seed) -> Plan {
     Plan { zeal: Some(zeal), config, habits, ..plan }
 }
 
-/// Few replicas, many coordinators and changes, hardly anything else: what terms and syncs must
-/// survive, in as little time as possible.
+/// Few replicas, many coordinators and many changes, hardly any other work: exercises terms and
+/// syncs in as little time as possible.
 pub fn contested(seed: Seed) -> Plan {
     let mut draw = Stream::split(seed.value, "contested", 0);
     let churn = Churn {
@@ -129,15 +128,15 @@ pub fn contested(seed: Seed) -> Plan {
     let zeal = Zeal { most: 3, rise: *draw.pick(&[0.05, 0.2]), decide: 0.5, keys: 1 };
     let plan = steady(seed);
     let keys = vec![Kind::Set];
-    // Terms and syncs are what is tried here: nothing that takes time from them.
+    // The plan exercises terms and syncs, so hardly any other work takes time from them.
     let habits = Habits { keys, every: 20 * MS, changes: 40, again: 0, ..plan.habits };
     let members = 2 + draw.index(3);
     let span = draw.span(3 * SECOND, 10 * SECOND);
     Plan { members, spares: 2, churn, zeal: Some(zeal), habits, span, strikes: 0.1, ..plan }
 }
 
-/// As [`contested`], with members that are replaced all the time and hardly any anti-entropy, so that
-/// a new member holds earlier values only because the snapshot that it synced from had them.
+/// As [`contested`], with members replaced constantly and hardly any anti-entropy, so that a new
+/// member holds earlier values only if the snapshot that it synced from had them.
 pub fn replaced(seed: Seed) -> Plan {
     let plan = contested(seed);
     let interval = 30 * SECOND;
@@ -147,7 +146,7 @@ pub fn replaced(seed: Seed) -> Plan {
     Plan { config, churn, ..plan }
 }
 
-/// As [`changing`], with a disk that is slow, fails, and forgets.
+/// As [`changing`], with a disk that is slow, fails and loses data.
 pub fn durable(seed: Seed) -> Plan {
     let mut draw = Stream::split(seed.value, "durable", 0);
     let plan = if draw.chance(0.5) { steady(seed) } else { changing(seed) };
@@ -162,7 +161,8 @@ pub fn durable(seed: Seed) -> Plan {
     Plan { config, faults, ..plan }
 }
 
-/// As [`changing`], with values of many frames, frames of a few kilobytes, and eager rounds.
+/// As [`changing`], with values of many frames, frames of a few kilobytes, and eager pushes to a
+/// part of the peers.
 pub fn large(seed: Seed) -> Plan {
     let mut draw = Stream::split(seed.value, "large", 0);
     let plan = if draw.chance(0.5) { steady(seed) } else { changing(seed) };
@@ -178,7 +178,7 @@ pub fn large(seed: Seed) -> Plan {
     Plan { config, habits, ..plan }
 }
 
-/// The measure of speed: 5 replicas, 20 operations a second over 10 keys, all faults.
+/// The measure of speed: 5 replicas, 20 operations a second on 10 keys, all faults.
 pub fn speed(seed: Seed) -> Plan {
     let mut faults = Faults::all();
     faults.pause.1 = 10 * SECOND;

@@ -1,4 +1,4 @@
-//! A seed is a run: the same events in the same order, today and tomorrow, debug and release.
+//! A seed determines a run: the same events in the same order, in every build.
 
 use crate::plans;
 use crate::run::{Plan, run};
@@ -18,8 +18,8 @@ fn same_seed_gives_same_events() {
     }
 }
 
-/// Pinned so that every build agrees. A change of the protocol, of the simulator's draws or of a
-/// plan changes them: look once that it was meant, then pin the new ones.
+/// Pinned, so that all builds agree. A change of the protocol, of the simulator's draws or of a
+/// plan changes the hashes: check that the change is intended, then pin the new ones.
 #[test]
 fn pinned_runs_have_pinned_hashes() {
     let hashes = [
