@@ -1,4 +1,5 @@
-//! How a member answers who wants in (spec/membership.md, *Joining*).
+//! Admission of nodes: how a member answers a search, a join, and gossip of an unknown node
+//! (docs/protocol/membership.md).
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::cluster::gossip::{ClusterId, Gossip, JoinRefused, Joined};
 use crate::cluster::member::{Member, Status};
 use crate::cluster::wire::{ClusterMessage, InitAnswer, Settings};
 
-/// Tells a newcomer whether it may ask to be let in here.
+/// Tells a searching node whether it may ask this member to be let in.
 pub(super) fn answer(
     core: &mut Core,
     now: Now,
@@ -39,13 +40,14 @@ pub(super) fn answer(
     core.answer(from, what, out);
 }
 
-/// Whether this node is let in but not taken up: what it knows may be all that is left of its side.
+/// Whether this node is let in but in no configuration yet: its knowledge may be all that is left
+/// of its side (docs/protocol/membership.md#waiting-members-admit-nobody).
 fn waits_itself(core: &Core, gossip: &Gossip) -> bool {
     let own = gossip.member(core.me.incarnation);
     own.is_some_and(|own| matches!(own.status, Status::Joining | Status::WeaklyUp))
 }
 
-/// Whether settings that must agree do not; tells of those that should, too.
+/// Whether settings that must agree differ. Also reports settings that should agree and do not.
 fn differs(core: &mut Core, now: Now, from: NodeId, settings: &Settings, out: &mut Out) -> bool {
     let (must, should) = core.differing(settings);
     let is_refused = !must.is_empty();
@@ -56,15 +58,15 @@ fn differs(core: &mut Core, now: Now, from: NodeId, settings: &Settings, out: &m
     is_refused
 }
 
-/// What a join has done to the state.
+/// Whether a join has changed the gossip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Done {
     Nothing,
-    /// Somebody new is in it, or a former life of the newcomer is Down now.
+    /// A node is new in it, or an earlier incarnation of the joining peer is now Down.
     Changed,
 }
 
-/// Lets a newcomer in, or says why not.
+/// Lets a joining node in, or answers with the reason of the refusal.
 pub(super) fn join(
     core: &mut Core,
     now: Now,
@@ -82,11 +84,11 @@ pub(super) fn join(
         return refuse(core, from, why, true, out);
     }
     if waits_itself(core, gossip) {
-        let why = "the node that was asked waits to be taken up itself; ask another one".to_owned();
+        let why = "the node that was asked is in no configuration yet; ask another one".to_owned();
         return refuse(core, from, why, true, out);
     }
     if differs(core, now, from, settings, out) {
-        let why = "settings that must agree do not; make them equal".to_owned();
+        let why = "settings that must agree differ; make them equal".to_owned();
         return refuse(core, from, why, false, out);
     }
     let joiner = Member { since: gossip.next_stamp(), ..member };
@@ -107,7 +109,7 @@ pub(super) fn join(
             let notice = Notice::JoinRefused { node: from, why: why.to_string(), passes: retry };
             core.say(now, notice, out);
             let JoinRefused::OtherIncarnation(old) = why else { return Done::Nothing };
-            // Another life of that peer is there, and this one is silent.
+            // Another incarnation of that peer is a member, and unreachable from here.
             let is_gone = gossip.unreachable_to(me).contains(&old);
             let is_downed = is_gone && gossip.move_to(me, old, Status::Down).unwrap_or(false);
             if is_downed { Done::Changed } else { Done::Nothing }
@@ -115,28 +117,29 @@ pub(super) fn join(
     }
 }
 
-/// Lets in a node that another member has let in already, and that asks nobody because it holds itself
-/// for inside. That member may have been removed before this node heard of it. So it is a node that
-/// waits to be taken up or to be let go, or one that the installed configuration lists.
+/// Lets in a node that another member has let in before
+/// (docs/protocol/membership.md#adoption-of-unknown-newcomers). The node asks no member, because it
+/// counts itself as let in, and that member may have been removed before this node heard of it. So
+/// the node must be waiting for a configuration, leaving, or listed in the installed configuration.
 ///
-/// While this node reaches no quorum of its configuration, a node that is Up is let in, too: it may be
-/// in a newer configuration, which this node takes from let-in nodes only, and it may be the only one
-/// that can tell of it. A node that was removed here is never let in.
+/// While this node reaches no quorum of its configuration, it also lets in a node that is Up: that
+/// node may be in a newer configuration, which this node takes from let-in nodes only, and may be
+/// the only one that can tell of it. A node that was removed here is never let in.
 pub(super) fn adopt(core: &mut Core, gossip: &mut Gossip, from: NodeId, theirs: &Gossip) -> Done {
     let me = core.me.incarnation;
     let Some(member) = theirs.member(from.incarnation) else { return Done::Nothing };
     let is_over = matches!(member.status, Status::Down | Status::Removed);
-    let goes = gossip.member(me).is_none_or(|own| own.status.is_going());
+    let is_leaving = gossip.member(me).is_none_or(|own| own.status.is_going());
     let waits = !is_over && member.status != Status::Up;
-    // Two whom nobody knows would take each other for a cluster.
-    let lets_in = waits && !goes && !waits_itself(core, gossip);
-    // Who goes votes on with it until it is out, and needs its vote for that.
+    // Two waiting nodes would take each other for a cluster.
+    let lets_in = waits && !is_leaving && !waits_itself(core, gossip);
+    // A leaving member votes until it is removed, and needs the vote of the other.
     let installed = core.installed.as_ref();
-    let is_taken_up = installed.is_some_and(|epoch| epoch.is_member(from.incarnation));
+    let is_listed = installed.is_some_and(|epoch| epoch.is_member(from.incarnation));
     let is_cut_off = installed.is_some_and(|epoch| {
         epoch.is_member(me) && !epoch.is_quorum(&reached(core, epoch, gossip), Canary::none())
     });
-    if member.node != from || !(lets_in || is_taken_up || is_cut_off && !is_over) {
+    if member.node != from || !(lets_in || is_listed || is_cut_off && !is_over) {
         return Done::Nothing;
     }
     match gossip.let_in(me, Member::clone(member)) {
