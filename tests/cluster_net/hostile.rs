@@ -1,4 +1,4 @@
-//! A peer that holds the secret, never joins, and sends what only members may send.
+//! A peer that holds the secret, never joins, and sends messages that only members may send.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use ostraca::prelude::*;
 
 use crate::fixture::{Plan, SOON, all_up, drop_all, eventually, free_addresses, soon};
 
-/// Keeps the newest configuration that each node has told.
+/// Keeps the newest configuration that each node has sent.
 #[derive(Default)]
 struct Eavesdropper(Mutex<BTreeMap<ReplicaId, Arc<Epoch>>>);
 
@@ -43,7 +43,7 @@ struct Attacker {
 }
 
 impl Attacker {
-    /// It dials all seeds.
+    /// Starts a transport that dials all seeds.
     async fn start(plan: &Plan) -> Self {
         let config = plan.config(&free_addresses(1)[0], None).net;
         let identity = Identity::load(None).expect("an identity");
@@ -60,14 +60,14 @@ impl Attacker {
         self.net.me().incarnation
     }
 
-    /// Sends as a configuration machine in `epoch` would, if there is a lane.
+    /// Sends a message as a configuration machine in `epoch` would. `false` if there is no lane.
     fn send(&self, to: &Node, epoch: Option<EpochId>, message: EpochMessage) -> bool {
         let message = Message { epoch, body: Body::Epoch(message) };
         let lane = self.net.lane(to.cluster().me().incarnation, Class::Control);
         lane.is_some_and(|lane| lane.send(&[], &message.encode()).is_ok())
     }
 
-    /// The configuration of the cluster: a node tells it to each peer that asks.
+    /// The configuration of a node, which it sends to every peer that asks.
     async fn configuration(&self, of: &Node) -> Arc<Epoch> {
         let id = of.cluster().me().incarnation;
         let heard = || self.heard.0.lock().expect("not poisoned").get(&id).cloned();
@@ -80,8 +80,8 @@ impl Attacker {
         heard().expect("just heard")
     }
 
-    /// Made-up configurations of this cluster, which are well-formed and above the real one, and
-    /// votes of a ballot that nobody began.
+    /// Forged configurations of this cluster, well formed and above the real one, and votes of a
+    /// forged ballot.
     fn attack(&self, real: &Epoch) -> Vec<EpochMessage> {
         let me = self.me();
         let settings = EpochSettings { cluster: real.cluster(), ..EpochSettings::default() };
