@@ -142,19 +142,19 @@ struct Frozen {
 /// A request that waits until everything is delivered.
 #[derive(Clone, Debug)]
 struct Flush {
-    /// Pushes under way.
+    /// Pushes that are under way.
     open: BTreeSet<u64>,
     /// Peers that still lack changes, which anti-entropy brings.
     behind: BTreeSet<ReplicaId>,
     deadline: Instant,
 }
 
-/// Arguments of [`Replicator::new`].
+/// The arguments of [`Replicator::new`].
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// This incarnation: random, never used before.
     pub me: ReplicaId,
-    /// Settings.
+    /// The settings of the Replicator.
     pub config: Config,
     /// The user-defined data types of this node.
     pub registry: Registry,
@@ -215,13 +215,13 @@ impl Replicator {
         }
     }
 
-    /// This incarnation.
+    /// The incarnation of this replica.
     #[must_use]
     pub const fn id(&self) -> ReplicaId {
         self.me
     }
 
-    /// The configuration machine.
+    /// The machine that decides configurations.
     #[must_use]
     pub const fn epochs(&self) -> &Epochs {
         &self.epochs

@@ -13,7 +13,7 @@ use crate::id::ReplicaId;
 /// A node that membership knows, with the state that matters to the Replicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its incarnation.
+    /// The incarnation of the node.
     pub id: ReplicaId,
     /// It has announced its stop. Requests with `All` do not wait for it.
     pub stopping: bool,
@@ -26,25 +26,25 @@ pub struct Peer {
 pub enum Input {
     /// A deadline may have passed.
     Tick,
-    /// A user's request.
+    /// A request of a user of this node.
     Request {
         /// The id of the request, which its answer names.
         id: RequestId,
-        /// The request.
+        /// The request, with its consistency level.
         request: Request,
     },
     /// A message of a peer.
     Message {
         /// The sending incarnation, authenticated by the transport.
         from: ReplicaId,
-        /// The message.
+        /// The message, already decoded.
         message: Message,
     },
     /// The connection to a peer is new. Messages under way may be lost.
     LinkUp(ReplicaId),
     /// A peer named its configuration in a message of another protocol, for example a heartbeat.
     PeerEpoch {
-        /// The peer.
+        /// The incarnation that sent it.
         from: ReplicaId,
         /// Its installed configuration; `None` before the first.
         id: Option<EpochId>,
@@ -58,7 +58,7 @@ pub enum Input {
     ProposeAfter {
         /// The installed configuration that the change was made for.
         base: EpochId,
-        /// The change.
+        /// The change to propose.
         change: Change,
     },
     /// An operator's order: these members and this one go on without the consent of a quorum.
@@ -122,23 +122,23 @@ pub enum Alarm {
     },
     /// A value has grown large. A full repair sends all of it.
     LargeValue {
-        /// The key.
+        /// The key of the value.
         key: crate::key::KeyName,
         /// Approximate size in bytes.
         bytes: usize,
     },
     /// A peer sent data that does not decode, or of a type that is not registered here.
     Undecodable {
-        /// The peer.
+        /// The incarnation that sent it.
         from: ReplicaId,
-        /// The reason.
+        /// The reason why it was refused.
         why: String,
     },
     /// A key holds another data type here than at a peer: two programs use the same key.
     WrongType {
-        /// The peer.
+        /// The incarnation that sent it.
         from: ReplicaId,
-        /// The key.
+        /// The key with two types.
         key: crate::key::KeyName,
     },
     /// A message, probably with a large value, exceeds `assembly_bytes_max` here. It was not sent
@@ -153,11 +153,11 @@ pub enum Alarm {
     },
     /// A newer configuration from a peer was refused.
     Declined {
-        /// The sender.
+        /// The incarnation that sent it.
         from: ReplicaId,
         /// The id of the refused configuration.
         epoch: EpochId,
-        /// The reason.
+        /// The reason of the refusal.
         why: Declined,
     },
     /// The durable store failed. Data that was not written is not acknowledged.
@@ -176,7 +176,7 @@ pub struct LoadError {
     pub failed: usize,
     /// The first of them.
     pub what: String,
-    /// The reason.
+    /// The reason why it cannot be read.
     pub why: String,
 }
 
@@ -186,25 +186,25 @@ pub struct LoadError {
 pub enum Output {
     /// Send a message to a peer, in order within a class.
     Send {
-        /// The receiver.
+        /// The incarnation that receives it.
         to: ReplicaId,
-        /// The lane.
+        /// The lane that it takes.
         class: Class,
-        /// The message.
+        /// The message to send.
         message: Message,
     },
     /// The answer to a request.
     Reply {
         /// The id of the request.
         id: RequestId,
-        /// The result.
+        /// The result of the request.
         reply: Result<Reply, RequestError>,
     },
     /// A notice to a subscriber.
     Notify {
-        /// The subscription.
+        /// The subscription that the notice is for.
         subscription: SubscriptionId,
-        /// The notice.
+        /// The notice to deliver.
         notice: Notice,
     },
     /// Write these to the durable store, after everything ordered before, and answer with
@@ -212,7 +212,7 @@ pub enum Output {
     Persist {
         /// The id of the order.
         id: u64,
-        /// The records.
+        /// The records to write.
         records: Vec<Record>,
     },
     /// A question to the lease machine, answered by [`Input::Consent`].

@@ -328,7 +328,7 @@ impl Run {
     }
 }
 
-/// The seeds of a suite: the one in `OSTRACA_SEED`, or as many as `OSTRACA_SEEDS` says, or `count`.
+/// The seeds of a suite: the one in `OSTRACA_SEED`, or the number in `OSTRACA_SEEDS`, or `count`.
 pub(crate) fn seeds(count: u64) -> std::ops::Range<u64> {
     let set = |name| std::env::var(name).ok().and_then(|value: String| value.parse::<u64>().ok());
     let count = set("OSTRACA_SEEDS").unwrap_or(count);

@@ -223,7 +223,7 @@ impl World {
         self.introduce();
     }
 
-    /// Delivers one packet.
+    /// Delivers one packet, unless its receiver is dead.
     pub(crate) fn deliver(&mut self, packet: Packet) {
         let Packet { from, to, epoch, body } = packet;
         let Some(node) = self.nodes.get_mut(&to).filter(|node| node.alive) else { return };

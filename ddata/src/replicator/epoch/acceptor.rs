@@ -21,7 +21,7 @@ use crate::bug::{Bug, Canary};
 /// its data must clear them. It must clear its promise too, because it is a new incarnation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AcceptorState {
-    /// The installed configuration.
+    /// The installed configuration; `None` before the first.
     #[serde(rename = "i")]
     pub installed: Option<Arc<Epoch>>,
     /// The highest ballot number used or heard of in this configuration.

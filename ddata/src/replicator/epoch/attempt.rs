@@ -20,7 +20,7 @@ pub(super) enum Phase {
     Withholding,
     /// Waits until these leases have expired. A late answer may still allow a smaller batch.
     Waiting,
-    /// Collects promises.
+    /// Collects the promises of voters.
     Sealing,
     /// A quorum of `base` is sealed; the voters of the chosen proposal sync.
     Syncing,
@@ -37,7 +37,7 @@ pub(super) enum Origin {
     Abandoned,
 }
 
-/// What follows from an answer.
+/// The next action after an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AttemptStep {
     /// Wait for more answers.

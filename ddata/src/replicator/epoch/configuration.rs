@@ -81,7 +81,7 @@ pub struct Ballot {
     /// Higher than every number that its proposer had used or heard of.
     #[serde(rename = "n")]
     pub number: u64,
-    /// The proposer.
+    /// The incarnation of the proposer.
     #[serde(rename = "p")]
     pub node: ReplicaId,
 }
@@ -231,9 +231,9 @@ pub enum InvalidEpoch {
     /// More than [`MEMBERS_MAX`] members, or a table above its bound.
     #[error("{len} ids where at most {limit} are allowed")]
     TooLarge {
-        /// Ids given.
+        /// The number of ids given.
         len: usize,
-        /// Ids allowed.
+        /// The number of ids allowed.
         limit: usize,
     },
     /// An id is listed twice in a list of distinct ids.
@@ -274,7 +274,7 @@ impl Change {
         self.join.is_empty() && self.leave.is_empty() && self.lost.is_empty()
     }
 
-    /// All removals.
+    /// All removed incarnations, of members and of barred nodes.
     pub fn removed(&self) -> impl Iterator<Item = ReplicaId> + '_ {
         self.leave.iter().chain(&self.lost).copied()
     }
@@ -574,19 +574,19 @@ impl Epoch {
         self.id
     }
 
-    /// Members, oldest first.
+    /// The members, oldest first; at least one.
     #[must_use]
     pub fn members(&self) -> &[ReplicaId] {
         &self.members
     }
 
-    /// Voters, oldest first.
+    /// The voters, oldest first; at least one.
     #[must_use]
     pub fn voters(&self) -> &[ReplicaId] {
         &self.voters
     }
 
-    /// The oldest voter.
+    /// The oldest voter, which decides ties.
     #[must_use]
     pub const fn tiebreaker(&self) -> ReplicaId {
         self.tiebreaker

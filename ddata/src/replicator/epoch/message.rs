@@ -18,11 +18,11 @@ pub type AcceptedProposal = (Ballot, Arc<Epoch>);
 /// configuration named first is the one that the proposal follows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum EpochMessage {
-    /// Proposer → voters: how long do your lease promises to these members run? Grant no more to
-    /// them.
+    /// Proposer → voters: how long do your lease promises to these members run? Grant them none
+    /// from now on.
     #[serde(rename = "w")]
     Withhold {
-        /// The installed configuration.
+        /// The id of the configuration that the proposal follows.
         #[serde(rename = "e")]
         epoch: EpochId,
         /// The ballot of the attempt.
@@ -36,7 +36,7 @@ pub enum EpochMessage {
     /// none.
     #[serde(rename = "h")]
     Withheld {
-        /// The id of the question.
+        /// The configuration named in the question.
         #[serde(rename = "e")]
         epoch: EpochId,
         /// The ballot of the question.
@@ -49,7 +49,7 @@ pub enum EpochMessage {
     /// Proposer → voters: promise this ballot, stop acknowledging, freeze a snapshot.
     #[serde(rename = "s")]
     Seal {
-        /// The installed configuration.
+        /// The id of the configuration that the proposal follows.
         #[serde(rename = "e")]
         epoch: EpochId,
         /// The ballot to promise.
@@ -62,7 +62,7 @@ pub enum EpochMessage {
     /// The voter has promised the ballot and is sealed.
     #[serde(rename = "z")]
     Sealed {
-        /// The id of the question.
+        /// The configuration named in the question.
         #[serde(rename = "e")]
         epoch: EpochId,
         /// The ballot of the question.
@@ -75,13 +75,13 @@ pub enum EpochMessage {
     /// Answer of a voter that refuses a `Seal` or an `Accept`.
     #[serde(rename = "n")]
     Refused {
-        /// The id of the question.
+        /// The configuration named in the question.
         #[serde(rename = "e")]
         epoch: EpochId,
         /// The ballot of the question.
         #[serde(rename = "b")]
         ballot: Ballot,
-        /// The reason.
+        /// The reason of the refusal.
         #[serde(rename = "w")]
         why: Refusal,
     },
@@ -112,17 +112,17 @@ pub enum EpochMessage {
     /// with ballot number 0, when an untrusted node has named a newer configuration.
     #[serde(rename = "i")]
     Ping {
-        /// The installed configuration.
+        /// The id of the configuration installed at the sender.
         #[serde(rename = "e")]
         epoch: EpochId,
         /// The ballot of the attempt.
         #[serde(rename = "b")]
         ballot: Ballot,
     },
-    /// Answer to `Ping`.
+    /// A live node's answer to `Ping`.
     #[serde(rename = "o")]
     Pong {
-        /// The id of the question.
+        /// The configuration named in the question.
         #[serde(rename = "e")]
         epoch: EpochId,
         /// The ballot of the question.
@@ -132,7 +132,7 @@ pub enum EpochMessage {
     /// Proposer → voters: accept this proposal. A voter that is not sealed seals.
     #[serde(rename = "a")]
     Accept {
-        /// The installed configuration.
+        /// The id of the configuration that the proposal follows.
         #[serde(rename = "e")]
         epoch: EpochId,
         /// The ballot it is proposed in.
@@ -145,7 +145,7 @@ pub enum EpochMessage {
     /// The voter has accepted. A quorum of these decides.
     #[serde(rename = "d")]
     Accepted {
-        /// The id of the question.
+        /// The configuration named in the question.
         #[serde(rename = "e")]
         epoch: EpochId,
         /// The ballot of the question.
@@ -155,7 +155,7 @@ pub enum EpochMessage {
     /// A decided configuration: install it if it is newer than yours.
     #[serde(rename = "c")]
     Install {
-        /// The decided configuration.
+        /// The decided configuration, as a whole.
         #[serde(rename = "c")]
         epoch: Arc<Epoch>,
     },

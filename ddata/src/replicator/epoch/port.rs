@@ -64,7 +64,7 @@ pub enum EpochInput {
     Message {
         /// The sending incarnation, authenticated by the transport.
         from: ReplicaId,
-        /// The message.
+        /// The message, decoded and well formed.
         message: EpochMessage,
     },
     /// The lease machine's answer to [`EpochOutput::AskConsent`]. From now on it grants nothing to
@@ -81,7 +81,7 @@ pub enum EpochInput {
     /// The parent has merged the whole snapshot (data, guarded values, promised terms) that `of`
     /// froze for `epoch`.
     SnapshotMerged {
-        /// The sealed configuration.
+        /// The id of the sealed configuration.
         epoch: EpochId,
         /// The replica whose snapshot it is.
         of: ReplicaId,
@@ -89,14 +89,14 @@ pub enum EpochInput {
     /// The parent has merged the whole state of `from`, which was synced for `epoch` when it began
     /// to send it.
     StateMerged {
-        /// The installed configuration.
+        /// The id of the installed configuration.
         epoch: EpochId,
         /// The replica whose state it is.
         from: ReplicaId,
     },
     /// `from` cannot serve its state, because it is unreachable or not synced itself: try another.
     SourceFailed {
-        /// The installed configuration.
+        /// The id of the installed configuration.
         epoch: EpochId,
         /// The source that failed.
         from: ReplicaId,
@@ -116,9 +116,9 @@ pub enum EpochInput {
     Restore(AcceptorState),
     /// A message of any kind carried this id of the sender's configuration; `None` if it has none.
     PeerEpoch {
-        /// The sender.
+        /// The incarnation that sent it.
         from: ReplicaId,
-        /// Its installed configuration.
+        /// The id of its installed configuration.
         id: Option<EpochId>,
     },
     /// The nodes that membership has let in and not removed since, and whether it reaches each.
@@ -140,9 +140,9 @@ pub enum Consenting {
 pub enum EpochOutput {
     /// Send a message to a peer, never to this node itself.
     Send {
-        /// The receiver.
+        /// The receiver, which is another node.
         to: ReplicaId,
-        /// The message.
+        /// The message to send.
         message: EpochMessage,
     },
     /// Make this state durable before anything that is ordered or acknowledged later leaves the
@@ -155,7 +155,7 @@ pub enum EpochOutput {
     /// Pull and merge the snapshot that `of` froze for `epoch`. Repeat lost messages until
     /// `StopPulls`. The order itself may be repeated.
     PullSnapshot {
-        /// The sealed configuration.
+        /// The id of the sealed configuration.
         epoch: EpochId,
         /// The replica whose snapshot it is.
         of: ReplicaId,
@@ -163,12 +163,12 @@ pub enum EpochOutput {
     /// Pull and merge the state of `from`, if it is synced for `epoch`. Replaces the last
     /// `PullState`; merged data stays merged.
     PullState {
-        /// The installed configuration.
+        /// The id of the installed configuration.
         epoch: EpochId,
         /// The replica whose state it is.
         from: ReplicaId,
     },
-    /// Ends all pulls.
+    /// Ends all pulls that were ordered.
     StopPulls,
     /// This configuration is installed: open requests start counting anew, and the snapshot is
     /// dropped.
@@ -199,11 +199,11 @@ pub enum EpochOutput {
     /// sender is the reason, it is reported once no member has confirmed the configuration within
     /// 10 s.
     Declined {
-        /// The sender.
+        /// The incarnation that sent it.
         from: ReplicaId,
         /// The id of the refused configuration.
         epoch: EpochId,
-        /// The reason.
+        /// The reason of the refusal.
         why: Declined,
     },
 }
@@ -215,7 +215,7 @@ pub enum Outcome {
     /// Decided and installed. `deferred` lists removals that were left out, because a lease still
     /// ran or the member answered the probe. Propose them again if they are still wanted.
     Decided {
-        /// The new configuration.
+        /// The id of the new configuration.
         epoch: EpochId,
         /// Members that should be removed and stayed.
         deferred: Vec<ReplicaId>,
@@ -223,12 +223,12 @@ pub enum Outcome {
     /// Not proposed, or given up. A change that was given up may still be decided if a voter had
     /// accepted it in an earlier ballot: only the next [`EpochOutput::Installed`] tells.
     Refused {
-        /// The reason.
+        /// The reason of the refusal.
         why: WhyRefused,
     },
     /// Another configuration was installed first. Propose the change again if it is still wanted.
     Superseded {
-        /// The new configuration.
+        /// The id of the new configuration.
         by: EpochId,
     },
 }
@@ -237,7 +237,7 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WhyRefused {
-    /// Only members propose.
+    /// This node is no member of the installed configuration.
     #[error("this node is no member of the newest configuration; nothing was proposed")]
     NotAMember,
     /// An attempt of this node is past its first `Seal`: propose again after the next `Installed`.
@@ -271,7 +271,7 @@ pub struct EpochStats {
     pub abandoned: u64,
     /// `Seal` and `Accept` messages refused here.
     pub refused: u64,
-    /// Configurations installed.
+    /// Configurations installed here, founding ones included.
     pub installed: u64,
     /// Decisions of this node's own attempts.
     pub decided: u64,
