@@ -23,8 +23,8 @@
 //!   reaches the nodes that missed it.
 //!
 //! The rules have names in docs/protocol/configurations.md, where each has its reason.
-//! `tests/epochs` explores this machine and shows for each rule a run that fails without it:
-//! explore every change of a rule there.
+//! `tests/epochs` explores this machine, and shows for each planted fault a run that violates a
+//! property: explore every change of a rule there.
 
 mod acceptor;
 mod attempt;
