@@ -118,12 +118,12 @@ impl Request {
     /// Whether the answers suffice: a quorum by the tie rule for a fence, else a majority of the
     /// voters.
     pub(crate) fn is_complete(&self, canary: Canary) -> bool {
-        let who: BTreeSet<_> = self.answers.keys().copied().collect();
+        let answered: BTreeSet<_> = self.answers.keys().copied().collect();
         if matches!(self.goal, Goal::Fence(_)) {
-            return self.epoch.is_quorum(&who, canary);
+            return self.epoch.is_quorum(&answered, canary);
         }
         let voters = self.epoch.voters();
-        2 * voters.iter().filter(|id| who.contains(id)).count() > voters.len()
+        2 * voters.iter().filter(|id| answered.contains(id)).count() > voters.len()
     }
 
     /// Starts counting anew in a newer configuration.

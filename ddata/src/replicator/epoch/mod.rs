@@ -257,9 +257,9 @@ impl Epochs {
     #[cfg(feature = "canaries")]
     #[must_use]
     pub fn essence(&self) -> String {
-        let who = (self.role, self.stopped, self.attempts, self.source);
+        let own = (self.role, self.stopped, self.attempts, self.source);
         let senders = (&self.former, &self.unforced, &self.proposed, &self.known, &self.hint_probe);
-        format!("{:?}", (&self.state, who, &self.attempt, &self.consents, &self.syncing, senders))
+        format!("{:?}", (&self.state, own, &self.attempt, &self.consents, &self.syncing, senders))
     }
 
     fn tick(&mut self, now: Now, out: &mut Out) {

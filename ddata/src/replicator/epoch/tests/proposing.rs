@@ -108,7 +108,7 @@ fn two_leases_run<const N: usize>(
     let mut node = Bench::member(3, &base);
     node.say(EpochInput::Propose(change));
     node.say(consent(1));
-    let runs = || [1, 2].map(|who| (id(who), Duration::from_secs(3))).to_vec();
+    let runs = || [1, 2].map(|member| (id(member), Duration::from_secs(3))).to_vec();
     let answers =
         answering.iter().map(|from| node.hear(*from, withheld(&base, ballot(1, 3), runs())));
     let last = answers.last().unwrap();
