@@ -1,5 +1,10 @@
-//! Installing decided configurations (docs/protocol/configurations.md#install-the-newest), and the
-//! state pull that follows an install without a sync.
+//! Installing configurations: founding, forced recovery, restore after a restart, and decided
+//! configurations (docs/protocol/configurations.md#install-the-newest).
+//!
+//! Every install resets the voting state and tells the parent. A member that was not ready for the
+//! new configuration then pulls the state of one voter, and changes the source when that fails.
+//! [`Epochs::peer_epoch`] keeps nodes up to date: it answers older ids with `Install` and newer
+//! ones with `Ask`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,6 @@
-//! Messages between configuration machines, as they are encoded. The Replicator frames them.
+//! Messages between configuration machines, as they are encoded; the Replicator frames them
+//! (docs/protocol/configurations.md#messages). All messages of one ballot are idempotent, and the
+//! proposer repeats them until they are answered.
 
 use std::sync::Arc;
 use std::time::Duration;

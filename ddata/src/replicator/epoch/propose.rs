@@ -1,5 +1,9 @@
 //! The proposer: one attempt at a time, from the proposed change to the decision
 //! (docs/protocol/configurations.md#the-proposer).
+//!
+//! [`Attempt`] counts the answers of one ballot and returns the next step. This file carries the
+//! step out: it sends the question of each phase, repeats it to silent voters, and begins a new
+//! ballot when leases run, a probe is answered or patience ends.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

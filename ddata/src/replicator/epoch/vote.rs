@@ -1,4 +1,8 @@
-//! The voter: `Withhold`, `Seal` and `Accept` (docs/protocol/configurations.md#the-voter).
+//! The voter: answers `Withhold`, `Seal` and `Accept` (docs/protocol/configurations.md#the-voter).
+//!
+//! The lease machine must consent before this voter seals for a proposal that removes members,
+//! because a removed member may serve until its lease ends. Its answer arrives as a later input;
+//! until then the message waits in [`Consents`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
