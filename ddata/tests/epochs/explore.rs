@@ -104,12 +104,12 @@ impl Run {
         self.rng.random_range(0..of) < part
     }
 
-    fn somebody(&mut self) -> u64 {
+    fn random_node(&mut self) -> u64 {
         self.rng.random_range(1..=self.swarm.members + self.swarm.joiners)
     }
 
     fn step(&mut self) {
-        let id = self.somebody();
+        let id = self.random_node();
         if self.chance(1, 80) {
             self.slow = id;
         }
@@ -156,8 +156,8 @@ impl Run {
         self.swarm.proposals -= 1;
         let change = self.change(&epoch);
         if self.chance(self.swarm.lease, 100) {
-            let victim = self.somebody();
-            let holder = self.somebody();
+            let victim = self.random_node();
+            let holder = self.random_node();
             let holder = self.world.nodes.get_mut(&holder).unwrap();
             let run = std::time::Duration::from_secs(1);
             holder.leases.extend(change.removed().map(|id| (id.get(), run)).chain([(victim, run)]));
@@ -190,7 +190,7 @@ impl Run {
             return self.world.ask_again(id);
         }
         if self.chance(1, 6) {
-            let to = self.somebody();
+            let to = self.random_node();
             return self.world.push(id, to);
         }
         if self.chance(self.swarm.guarded, 100) {
@@ -321,7 +321,7 @@ impl Run {
                 self.world.input(*id, EpochInput::Tick);
             }
         }
-        let (from, to) = (alive[self.rng.random_range(0..alive.len())], self.somebody());
+        let (from, to) = (alive[self.rng.random_range(0..alive.len())], self.random_node());
         self.world.push(from, to);
         self.world.push(to, from);
         self.world.ask_again(from);

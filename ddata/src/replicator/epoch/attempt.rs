@@ -371,9 +371,9 @@ impl Attempt {
     /// Receivers of a repeated `Seal`: the voters that have not answered. If the sync has
     /// progressed, all voters, so that none takes the seal for abandoned.
     pub(super) fn seal_again(&mut self) -> Vec<ReplicaId> {
-        let everybody = std::mem::take(&mut self.progressed);
+        let to_all = std::mem::take(&mut self.progressed);
         let voters = self.base.voters().iter().copied();
-        voters.filter(|id| everybody || !self.sealed.contains_key(id)).collect()
+        voters.filter(|id| to_all || !self.sealed.contains_key(id)).collect()
     }
 
     fn unsynced(&self) -> Vec<ReplicaId> {

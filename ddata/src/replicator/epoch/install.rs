@@ -61,7 +61,7 @@ impl Epochs {
     }
 
     /// Restores the state that an earlier run made durable. The promises of a predecessor bind
-    /// nobody: an incarnation that is not a member of the restored configuration is a joiner.
+    /// no other incarnation: one that is not a member of the restored configuration is a joiner.
     pub(super) fn restore(&mut self, now: Now, state: AcceptorState, out: &mut Out) {
         assert!(self.state == AcceptorState::default(), "restore must be the first input");
         let Some(epoch) = state.installed.clone() else { return };

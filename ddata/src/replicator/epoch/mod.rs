@@ -270,7 +270,7 @@ impl Epochs {
                 Deadline::Leases => self.leases_expired(now, out),
                 Deadline::RemovalProbe => self.removal_probe_ended(now, out),
                 Deadline::Source => self.next_source(now, out),
-                Deadline::Ask => self.ask_somebody(now, out),
+                Deadline::Ask => self.ask_random_peer(now, out),
                 Deadline::Doubt => self.report_doubt(out),
                 Deadline::HintProbe => self.hint_probe_ended(now, out),
             }

@@ -257,10 +257,10 @@ impl Epochs {
     fn decided(&mut self, now: Now, chosen: &SharedEpoch, out: &mut Out) {
         self.stats.decided += 1;
         let base = self.current();
-        let everybody: BTreeSet<_> = base.members().iter().chain(chosen.members()).collect();
+        let members: BTreeSet<_> = base.members().iter().chain(chosen.members()).collect();
         self.learn(now, None, chosen.clone(), out);
         let install = EpochMessage::Install { epoch: chosen.clone() };
-        let others = everybody.into_iter().copied().filter(|id| *id != self.me);
+        let others = members.into_iter().copied().filter(|id| *id != self.me);
         self.send_all(others.collect::<Vec<_>>(), &install, out);
     }
 

@@ -141,7 +141,7 @@ impl Epochs {
 
     /// Asks a random voter for a decision. A voter that has synced may miss `Install`, and no other
     /// node knows that it waits.
-    pub(super) fn ask_somebody(&mut self, now: Now, out: &mut Out) {
+    pub(super) fn ask_random_peer(&mut self, now: Now, out: &mut Out) {
         let Some(syncing) = &self.syncing else { return };
         let peers: Vec<_> = syncing.peers.iter().copied().filter(|id| *id != self.me).collect();
         if !peers.is_empty() {

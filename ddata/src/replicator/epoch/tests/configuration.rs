@@ -196,17 +196,17 @@ fn impossible_changes_are_refused_with_reason() {
     let epoch = after(&first([1, 2]), &leave([2]));
     assert_eq!(epoch.next(&join([2])), Err(ChangeError::Returned(id(2))));
     assert_eq!(epoch.next(&lost([1])), Err(ChangeError::NobodyLeft));
-    let crowd = Change { join: (10..20_000).map(id).collect(), ..Change::default() };
-    assert_eq!(epoch.next(&crowd), Err(ChangeError::TooMany { len: 19_991 }));
+    let many = Change { join: (10..20_000).map(id).collect(), ..Change::default() };
+    assert_eq!(epoch.next(&many), Err(ChangeError::TooMany { len: 19_991 }));
 }
 
 #[test]
 fn list_of_departed_is_bounded_by_count() {
     let mut epoch = Epoch::clone(&first([1]));
     for round in 0..9 {
-        let crowd: Vec<_> = (0..2_000).map(|n| id(10 + round * 2_000 + n)).collect();
-        epoch = epoch.next(&Change { join: crowd.clone(), ..Change::default() }).unwrap();
-        epoch = epoch.next(&Change { leave: crowd, ..Change::default() }).unwrap();
+        let many: Vec<_> = (0..2_000).map(|n| id(10 + round * 2_000 + n)).collect();
+        epoch = epoch.next(&Change { join: many.clone(), ..Change::default() }).unwrap();
+        epoch = epoch.next(&Change { leave: many, ..Change::default() }).unwrap();
     }
     assert_eq!(epoch.left().len(), LEFT_MAX);
     assert_eq!(epoch.left().last(), Some(&id(18_009)));

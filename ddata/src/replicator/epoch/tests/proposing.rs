@@ -375,7 +375,7 @@ fn leaving_member_is_not_probed() {
 fn member_that_answers_probe_stays() {
     let (mut node, base, _) = sealed_quorum(&Change { join: ids([4]), ..lost([3]) });
     let pong = |ballot| EpochMessage::Pong { epoch: base.id(), ballot };
-    assert_eq!(node.hear(2, pong(ballot(1, 1))), [], "nobody asked 2");
+    assert_eq!(node.hear(2, pong(ballot(1, 1))), [], "2 was not probed");
     let out = node.hear(3, pong(ballot(1, 1)));
     let next = after(&base, &join([4]));
     assert_eq!(out[..2], [2, 3].map(|to| send(to, seal(&base, ballot(2, 1), &next))));
@@ -484,8 +484,8 @@ fn impossible_changes_are_refused_at_once() {
     let why = |why| [outcome(Outcome::Refused { why })];
     let returned = WhyRefused::Change(ChangeError::Returned(id(3)));
     assert_eq!(node.say(EpochInput::Propose(join([3]))), why(returned));
-    let nobody = WhyRefused::Change(ChangeError::NobodyLeft);
-    assert_eq!(node.say(EpochInput::Propose(leave([1, 2]))), why(nobody));
+    let no_member = WhyRefused::Change(ChangeError::NobodyLeft);
+    assert_eq!(node.say(EpochInput::Propose(leave([1, 2]))), why(no_member));
     let mut stranger = Bench::joining(9);
     assert_eq!(stranger.say(EpochInput::Propose(join([9]))), why(WhyRefused::NotAMember));
     assert_eq!(node.machine.stats().attempts, 0);
@@ -552,9 +552,9 @@ fn adopted_removal_is_neither_probed_nor_withdrawn() {
 
 #[test]
 fn member_without_vote_may_propose() {
-    let crowd: Vec<_> = (1..=101).map(id).collect();
+    let many: Vec<_> = (1..=101).map(id).collect();
     let first = EpochId { generation: 1, number: 1 };
-    let base = Arc::new(Epoch::founding(first, crowd, EpochSettings::default()).unwrap());
+    let base = Arc::new(Epoch::founding(first, many, EpochSettings::default()).unwrap());
     let mut node = Bench::member(50, &base);
     let out = node.say(EpochInput::Propose(join([200])));
     let next = after(&base, &join([200]));
