@@ -1,4 +1,7 @@
-//! Sharding's machines together: every order of every step, and the real Replicator below them.
+//! Suites of sharding: exhaustive exploration of moves (`moves`), coordinators and regions on the
+//! real Replicator under simulated faults (`cluster`, `stack`), entities behind their gates
+//! (`entities`), whole simulated nodes (`nodes`), and a check that each listed behaviour has a test
+//! (`coverage`).
 
 mod cluster;
 mod coverage;

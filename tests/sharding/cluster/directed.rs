@@ -1,6 +1,8 @@
-//! Rare traces on the real Replicator: four coordinators one after the other, two of which leave a
-//! decision on one replica only; a home key that is removed; and a majority that is lost with what
-//! only it and one survivor knew.
+//! Directed scenarios on the real Replicator, too rare for random runs: four successive
+//! coordinators, two of which leave a decision on a single replica; a home key that is removed; the
+//! loss of a majority with decisions that only it and one survivor knew; and two forced
+//! configurations of one generation. Each scenario runs with the rule in force and, to show that
+//! the test can fail, with the rule weakened by a fault injection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +26,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// So many nodes, and nothing decided.
+    /// A cluster of `nodes` nodes without any decision.
     fn of(nodes: usize, seed: u64, rule: Canary) -> Self {
         Self::founded(nodes, seed, rule, EpochId { generation: 1, number: 1 })
     }
@@ -42,7 +44,7 @@ impl Stage {
         stage
     }
 
-    /// Three nodes; the shard lives on the last one, by a coordinator on the first.
+    /// Three nodes. A coordinator on node 0 has placed the shard on node 2.
     fn new(rule: Canary) -> Self {
         let mut stage = Self::of(3, 1, rule);
         stage.acts(0);
@@ -76,12 +78,12 @@ impl Stage {
         self.run(300);
     }
 
-    /// A region is told where the coordinator is.
+    /// Tells the region of `node` where the coordinator runs.
     fn led_by(&mut self, node: usize, coordinator: usize) {
         self.command(node, Command::CoordinatorAt(replica(coordinator, 1)));
     }
 
-    /// Where the shard lives.
+    /// The node whose region has an instance of the shard.
     fn host(&self) -> Option<usize> {
         let hosts = |node: &Node| {
             node.region.hosted().any(|(shard, run)| shard == SHARD && run != Run::Idle)
@@ -99,7 +101,7 @@ impl Stage {
         self.sim.partition(groups);
     }
 
-    /// What others say to it comes so much later.
+    /// Delays everything that other nodes send to `node` by `millis`.
     fn deafens(&mut self, node: usize, millis: u64) {
         let from = (0..5).filter(|other| *other != node).map(NodeIndex::new).collect();
         let links = vec![Links { from, to: vec![NodeIndex::new(node)] }];
@@ -134,8 +136,8 @@ fn a_takeover_that_does_not_write_what_it_read_makes_two_hosts_on_the_real_repli
     assert_eq!(two_decisions_that_one_replica_holds(Canary::none()).seen, None);
 }
 
-/// The shard's only host hears of nothing, while two others decide that it is to live nowhere, and
-/// then that it is to live with one of them.
+/// The shard's only host is partitioned away. The other two nodes decide home `None` for the shard,
+/// and then allocate it to one of themselves.
 fn a_home_for_what_lives_nowhere(rule: Canary) -> Stage {
     let mut stage = Stage::new(rule);
     stage.splits([&[0, 1], &[2]]);
@@ -149,7 +151,9 @@ fn a_home_for_what_lives_nowhere(rule: Canary) -> Stage {
     stage
 }
 
-/// The kernel refuses to remove a key under guard; this is what would happen if it did not.
+/// The Replicator refuses to remove a guarded key
+/// (docs/protocol/sharding.md#home-keys-are-never-removed). The fault injection removes it and
+/// shows why: the shard gets a second host.
 #[test]
 fn a_home_key_that_is_removed_makes_two_hosts() {
     let weak = a_home_for_what_lives_nowhere(Canary::with(Bug::HomeKeyRemoved));
@@ -158,8 +162,8 @@ fn a_home_key_that_is_removed_makes_two_hosts() {
     assert_eq!(a_home_for_what_lives_nowhere(Canary::none()).seen, None);
 }
 
-/// Five nodes. Three of them decide that the shards live on node 1, two of the three die, and node 0
-/// goes on by force with 1, which it does not reach just then, and 2.
+/// Five nodes. Nodes 1, 3 and 4 decide that the shards live on node 1. Nodes 3 and 4 crash. Node 0
+/// forces a configuration with node 1, which it cannot reach at that time, and node 2.
 fn a_majority_that_is_lost_with_what_it_knew_of(
     shards: &[ShardId],
     seed: u64,
@@ -197,18 +201,18 @@ fn after_a_recovery_by_force_nothing_is_decided_before_every_survivor_has_said_w
         assert!(weak.contains("shard 0 at "), "seed {seed}: {weak:?}");
         let mut stage = a_majority_that_is_lost_with_what_it_knew(seed, Canary::none());
         assert_eq!(stage.seen, None, "seed {seed}");
-        assert_eq!(stage.host(), Some(1), "seed {seed}: it runs where it ran");
+        assert_eq!(stage.host(), Some(1), "seed {seed}: the shard moved");
         let starts = stage.sim.observer().counts.hosted;
         stage.sim.heal();
         for _ in 0..5 {
-            stage.run(4_000); // it asks again, hears of a higher term, and steps down
+            stage.run(4_000); // it asks again, learns of a higher term, and steps down
             stage.acts(0);
             stage.command(0, Command::Want(SHARD));
         }
         assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(1)), "seed {seed}");
         let counts = &stage.sim.observer().counts;
         assert_eq!((counts.hosted, counts.adopted), (starts + 1, 1), "seed {seed}: adopted");
-        let node = stage.sim.process(NodeIndex::new(0)).expect("it is up");
+        let node = stage.sim.process(NodeIndex::new(0)).expect("node 0 is up");
         let home = node.coordinator.record(SHARD).map(|record| record.home().region);
         assert_eq!(home, Some(Some(RegionId::new(replica(1, 1)))), "seed {seed}");
         stage.moves(0, 2);
@@ -217,8 +221,8 @@ fn after_a_recovery_by_force_nothing_is_decided_before_every_survivor_has_said_w
     }
 }
 
-/// Node 1 runs one more than it tells of in one message. It is counted once it is reached again, and then
-/// that one is to move.
+/// Node 1 hosts one shard more than fits into one message of the recount. After the partition
+/// heals, the coordinator recounts node 1 and then moves that last shard.
 fn a_count_that_comes_in_two_parts(seed: u64, rule: Canary) -> Stage {
     let shards = [0, 1, 2].map(ShardId::new);
     let mut stage = a_majority_that_is_lost_with_what_it_knew_of(&shards, seed, rule);
@@ -234,7 +238,8 @@ fn a_count_that_comes_in_two_parts(seed: u64, rule: Canary) -> Stage {
 
 #[test]
 fn a_part_of_a_count_that_is_taken_for_all_makes_two_hosts() {
-    let mut caught = 0; // unless the home that it is given in ignorance is the old one
+    // Not every seed catches the fault: the home that is chosen in ignorance may be the old one.
+    let mut caught = 0;
     for seed in 0..20 {
         let weak = a_count_that_comes_in_two_parts(seed, Canary::with(Bug::PartCountsAsAll));
         caught += usize::from(weak.seen.is_some_and(|seen| seen.contains("shard 2 at ")));
@@ -244,16 +249,16 @@ fn a_part_of_a_count_that_is_taken_for_all_makes_two_hosts() {
         let homes = [0, 1, 2].map(|shard| home(&stage, 0, ShardId::new(shard)));
         assert_eq!(homes, [region(1), region(1), region(0)], "seed {seed}");
     }
-    assert!(caught > 0, "it was never caught");
+    assert!(caught > 0, "the fault was never caught");
 }
 
-/// A coordinator that dies in the middle of the count leaves it to the next one.
+/// The coordinator stops in the middle of the recount; its successor starts the recount again.
 #[test]
 fn a_count_that_is_not_finished_is_begun_anew_by_the_next_coordinator() {
     for seed in 0..20 {
         let mut stage = a_majority_that_is_lost_with_what_it_knew(seed, Canary::none());
         stage.sim.heal();
-        stage.run(1 + seed * 7); // in the middle, wherever that is
+        stage.run(1 + seed * 7); // another point of the recount for each seed
         stage.stops(0);
         (0..3).for_each(|node| stage.led_by(node, 2));
         for _ in 0..5 {
@@ -262,25 +267,26 @@ fn a_count_that_is_not_finished_is_begun_anew_by_the_next_coordinator() {
             stage.run(4_000);
         }
         assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(1)), "seed {seed}");
-        let node = stage.sim.process(NodeIndex::new(2)).expect("it is up");
+        let node = stage.sim.process(NodeIndex::new(2)).expect("node 2 is up");
         let home = node.coordinator.record(SHARD).map(|record| record.home().region);
         assert_eq!(home, Some(Some(RegionId::new(replica(1, 1)))), "seed {seed}");
     }
 }
 
-/// A shard that nobody has heard of but a coordinator that is given up.
+/// A second shard, at first known only to the coordinator that the survivors abandon.
 const OTHER: ShardId = ShardId::new(1);
 
-/// Where a coordinator that reads it now finds a shard.
+/// The home of `shard` in the records of `coordinator`.
 fn home(stage: &Stage, coordinator: usize, shard: ShardId) -> Option<RegionId> {
-    let node = stage.sim.process(NodeIndex::new(coordinator)).expect("it is up");
+    let node = stage.sim.process(NodeIndex::new(coordinator)).expect("the coordinator is up");
     node.coordinator.record(shard).and_then(|record| record.home().region)
 }
 
-/// Five nodes, node 4 coordinates, in terms that nodes 0 and 1 have not heard of. A cut keeps from them
-/// what it says: that 1 is to release the shard to 2. Then it is alone with a decision on another shard
-/// that it can't get acknowledged. Node 0 goes on by force with 1, and both decide on what they want. Then
-/// it reaches them again: it says and writes all of it again, until it hears that it is out.
+/// Five nodes. Node 4 coordinates, in terms that nodes 0 and 1 have not heard of. A partition hides
+/// its decision from them that node 1 must release the shard to node 2. Then node 4 is isolated
+/// with a decision on another shard that no quorum acknowledges. Node 0 forces a configuration with
+/// node 1, and the two make decisions of their own. Then node 4 reaches them again: it repeats its
+/// orders and writes until it learns that it was excluded.
 fn a_coordinator_that_is_given_up_alive(seed: u64, rule: Canary) -> Stage {
     let mut stage = Stage::of(5, seed, rule);
     (0..5).for_each(|node| stage.led_by(node, 4));
@@ -308,8 +314,8 @@ fn a_coordinator_that_is_given_up_alive(seed: u64, rule: Canary) -> Stage {
         (0..2).for_each(|node| stage.command(node, Command::Want(OTHER)));
         stage.run(5_000);
     }
-    stage.splits([&[0, 1, 4], &[2], &[3]]); // without leases a living quorum would go on
-    stage.deafens(4, 5_000); // for so long it says all of it, and hears nothing
+    stage.splits([&[0, 1, 4], &[2], &[3]]); // without leases a live quorum would continue
+    stage.deafens(4, 5_000); // it repeats its orders and hears nothing during that time
     for _ in 0..5 {
         stage.run(4_000);
         stage.acts(0);
@@ -327,10 +333,10 @@ fn what_a_given_up_coordinator_that_lives_says_and_writes_late_changes_nothing()
         let mut stage = a_coordinator_that_is_given_up_alive(seed, Canary::none());
         assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(1)), "seed {seed}");
         let region = |node| RegionId::new(replica(node, 1));
-        let one = stage.sim.process(NodeIndex::new(1)).expect("it is up");
+        let one = stage.sim.process(NodeIndex::new(1)).expect("node 1 is up");
         ignored += one.region.stats().given_up;
         assert!([0, 1].map(|node| Some(region(node))).contains(&home(&stage, 0, OTHER)));
-        // The next one reads what stands.
+        // The next coordinator reads the same homes.
         let before = home(&stage, 0, OTHER);
         stage.stops(0);
         (0..2).for_each(|node| stage.led_by(node, 1));
@@ -342,29 +348,33 @@ fn what_a_given_up_coordinator_that_lives_says_and_writes_late_changes_nothing()
         stage.run(40_000);
         assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(0)), "seed {seed}");
     }
-    assert!(caught > 0, "terms that go on were never caught");
-    assert!(ignored > 0, "no late order came");
+    assert!(caught > 0, "terms that continue after a forced configuration were never caught");
+    assert!(ignored > 0, "no late order arrived");
 }
 
-/// When a cluster was founded whose clocks were ahead by an hour then, in milliseconds since 1970: a
-/// run begins at 1,700,000,000 s.
+/// Founding time, in milliseconds since 1970, of a cluster whose clock was an hour ahead at that
+/// time. A run begins at 1,700,000,000 s.
 const AN_HOUR_AHEAD: u64 = 1_700_000_000_000 + 3_600_000;
-/// Terms stand still above 2^42 ms, but for the numbers of configurations.
+/// A founding time above 2^42 ms, where the clock no longer raises terms and only the numbers of
+/// configurations do.
 const FAR_AHEAD: u64 = 1 << 50;
 
-/// Two operators force two configurations of one generation: the clock was ahead as the cluster was
-/// founded. The survivor whom both have kept has counted in the lower one already, with one of them.
+/// Two operators force two configurations of the same generation, because the clock was ahead when
+/// the cluster was founded. Node 2 survives in both, and has already been recounted in the lower
+/// one. Returns the two operators' nodes: that of the lower configuration and that of the higher
+/// one.
 fn two_operators(seed: u64, founded: u64) -> (Stage, [usize; 2]) {
     let id = EpochId { generation: founded, number: 1 };
     let mut stage = Stage::founded(5, seed, Canary::none(), id);
     stage.run(100);
     let of = |node: usize| {
-        let epoch = stage.sim.process(NodeIndex::new(node)).expect("it is up").replicator.epochs();
+        let process = stage.sim.process(NodeIndex::new(node)).expect("the node is up");
+        let epoch = process.replicator.epochs();
         let epoch = epoch.installed().expect("founded").clone();
         epoch.forced(replica(node, 1), &[replica(2, 1)].into(), 0).expect("a member").id()
     };
     let [lower, higher] = if of(0) < of(1) { [0, 1] } else { [1, 0] };
-    // Only 2 and the other one have nothing of it.
+    // `lower` and 2 know nothing of this decision.
     stage.splits([&[lower, 2], &[higher, 3, 4]]);
     stage.acts(higher);
     [higher, 3, 4].into_iter().for_each(|node| stage.led_by(node, higher));
@@ -378,7 +388,7 @@ fn two_operators(seed: u64, founded: u64) -> (Stage, [usize; 2]) {
         stage.command(node, Command::Force([replica(2, 1)].into()));
     }
     stage.run(1_000);
-    // The lower one counts with 2, and records it.
+    // `lower` recounts with 2 and records that.
     [lower, 2].into_iter().for_each(|node| stage.led_by(node, lower));
     stage.acts(lower);
     stage.run(5_000);
@@ -392,18 +402,18 @@ fn who_was_counted_in_one_configuration_is_counted_again_in_another_one_of_the_s
     for (seed, founded) in runs {
         let (mut stage, [lower, higher]) = two_operators(seed, founded);
         let ids = [lower, higher].map(|node| {
-            let node = stage.sim.process(NodeIndex::new(node)).expect("it is up");
+            let node = stage.sim.process(NodeIndex::new(node)).expect("the node is up");
             node.replicator.epochs().installed().expect("forced").id()
         });
         assert!(ids[0] < ids[1] && ids[0].generation == ids[1].generation, "{ids:?}");
         let recounts = |stage: &Stage, node| {
-            let node = stage.sim.process(NodeIndex::new(node)).expect("it is up");
+            let node = stage.sim.process(NodeIndex::new(node)).expect("the node is up");
             node.coordinator.stats().recounts
         };
         assert_eq!(recounts(&stage, lower), 1, "seed {seed}");
         if founded == AN_HOUR_AHEAD {
             // 2^20 terms for each millisecond.
-            let node = stage.sim.process(NodeIndex::new(lower)).expect("it is up");
+            let node = stage.sim.process(NodeIndex::new(lower)).expect("the node is up");
             let millis = node.coordinator.term().number >> 20;
             assert_eq!((millis, ids[0].generation), (founded + 1, founded + 1), "seed {seed}");
         }

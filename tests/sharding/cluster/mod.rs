@@ -1,10 +1,11 @@
-//! Coordinators and regions on the real Replicator, under faults: one host, I3, no message handled
-//! twice, and, when the faults are over, every shard at the home that was decided last and every
-//! accepted message handled, but for those that a dead node held.
+//! Coordinators and regions on the real Replicator under simulated faults. Checked after every step
+//! (`watch.rs`): a shard has one host, its acknowledged decisions have rising generations, no
+//! message is handled twice. Checked after the faults end: each shard runs at the home that was
+//! decided last, and every accepted message was handled, except those that a crashed node held.
 //!
-//! Up to three coordinators believe at once that they are the one. Messages of every lane are
-//! lost, doubled and reordered; links are cut, nodes pause and crash; configurations change. What
-//! is a stand-in: see `node.rs`.
+//! Up to three coordinators act at once, each believing that it is the only one. Messages of every
+//! lane are lost, duplicated and reordered; links are cut, nodes pause and crash, configurations
+//! change. `node.rs` lists the parts that are stand-ins.
 
 mod directed;
 mod node;
@@ -36,7 +37,7 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const NODES: usize = 5;
 const CHAOS: Duration = Duration::from_secs(60);
-/// Simulated time in which everything must be settled after the last fault.
+/// Longest simulated time until all shards are settled after the last fault.
 const REST_WITHIN: Duration = Duration::from_secs(200);
 
 struct World {
@@ -131,7 +132,8 @@ impl World {
         Ok(())
     }
 
-    /// Something is asked of somebody.
+    /// One random action: a coordinator starts, stops or moves a shard, a region asks for a shard,
+    /// messages are sent, or a node crashes.
     fn act(&mut self) {
         let running = self.running();
         if running.is_empty() {
@@ -165,7 +167,7 @@ impl World {
         }
     }
 
-    /// Some messages for what lives somewhere.
+    /// Sends up to two messages to each hosted shard.
     fn tell(&mut self) {
         let hosted = |(node, process): (NodeIndex, &Node)| {
             process.region.hosted().map(|(shard, _)| (node, shard)).collect::<Vec<_>>()
@@ -179,7 +181,7 @@ impl World {
         }
     }
 
-    /// Whether a quorum of the newest configuration, and one member more, runs without this one.
+    /// Whether a quorum of the newest configuration plus one member runs without `id`.
     fn survives_without(&self, id: ReplicaId) -> bool {
         let running = self.running();
         let Some(epoch) = &self.sim.observer().newest else { return false };
@@ -190,7 +192,8 @@ impl World {
         living > epoch.members().len() / 2 + 1
     }
 
-    /// Membership: tells everybody who is known, and has the dead replaced.
+    /// Stand-in for membership: tells all nodes the known members, and proposes a configuration
+    /// that replaces the crashed ones.
     fn look(&mut self) {
         let running = self.running();
         let Some(epoch) = self.sim.observer().newest.clone() else { return };
@@ -211,7 +214,7 @@ impl World {
         }
     }
 
-    /// No more faults, one coordinator: everything comes to rest.
+    /// Ends the faults, appoints one coordinator, and waits until all shards are settled.
     fn peace(&mut self) -> Result<(), Box<Failure>> {
         self.sim.heal();
         self.sim.restart_all();
@@ -235,7 +238,8 @@ impl World {
         Err(Box::new(self.sim.failure(format!("not at rest: {reason}"))))
     }
 
-    /// The singleton, when all agree: on the first member that runs.
+    /// Stand-in for the singleton after the faults: runs the coordinator on the first running
+    /// member and stops all others.
     fn appoint(&mut self) {
         let Some(epoch) = self.sim.observer().newest.clone() else { return };
         let running = self.running();
@@ -254,10 +258,11 @@ impl World {
         }
     }
 
-    /// What is not as the coordinator has decided.
+    /// The first difference from the coordinator's decisions, or `None` when all shards are
+    /// settled.
     fn unsettled(&self) -> Option<String> {
         let acting = self.sim.processes().find(|(_, p)| p.coordinator.phase() == Phase::Active);
-        let Some((_, process)) = acting else { return Some("nobody acts".into()) };
+        let Some((_, process)) = acting else { return Some("no coordinator acts".into()) };
         let missing = self.sim.observer().open.difference(&self.died_with).next();
         if let Some(id) = missing {
             return Some(format!("message {id} is neither handled nor counted"));
@@ -317,7 +322,7 @@ fn every_shard_has_one_host_and_ends_at_its_last_home() {
     assert!(runs < 20 || (changed && reached.iter().all(|count| *count > 0)), "{all:?}");
 }
 
-/// Whether one of so many runs sees it.
+/// Whether one of the seeds `0..runs` fails with this fault injected.
 fn is_seen(weakened: Weakened, runs: u64) -> bool {
     let seen = |value: u64| {
         let seed = Seed::from(value);

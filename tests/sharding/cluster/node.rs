@@ -1,8 +1,9 @@
-//! A node: the real Replicator, a coordinator while it is told to run one, and a region. What is
-//! a stand-in: membership (the harness says who is known, and proposes), leases (none: only the
-//! dead are removed), the singleton (the harness starts and stops coordinators as it likes), the
-//! strategy (any region), gates (a message comes where the shard lives), and entities (mailboxes of
-//! numbers, handled one after the other; what is left when a drain ends is the payload).
+//! A simulated node: the real Replicator, a region, and a coordinator while the harness runs one
+//! here. Stand-ins: membership (the harness announces the members and proposes configurations),
+//! leases (none: only crashed nodes are removed), the singleton (the harness starts and stops
+//! coordinators at will), the strategy (any region), gates (a message arrives where the shard is
+//! hosted), and entities (a mailbox of numbers for each shard, handled one after the other; the
+//! messages that are left when a drain ends are the payload).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -51,7 +52,7 @@ pub(crate) enum Word {
     Sharding(ShardingMessage),
 }
 
-/// A message between two incarnations: one to a former life is not heard.
+/// A message between two incarnations. A node ignores messages to its earlier incarnations.
 #[derive(Clone, Debug)]
 pub(crate) struct Letter {
     from: ReplicaId,
@@ -64,35 +65,37 @@ pub(crate) enum Command {
     Found(Arc<Epoch>),
     Members(Vec<Peer>),
     Propose(Change),
-    /// An operator's word: these go on without the others.
+    /// An operator forces a configuration with these members and the node itself.
     Force(BTreeSet<ReplicaId>),
-    /// The singleton starts here, or stops.
+    /// Starts (`true`) or stops the coordinator on this node.
     Coordinate(bool),
     CoordinatorAt(ReplicaId),
     Want(ShardId),
-    /// To any region, or nowhere.
+    /// Moves the shard to a random region, or to home `None`.
     Move(ShardId),
     MoveTo(ShardId, Option<RegionId>),
-    /// A message for an entity of the shard, if it lives here.
+    /// A message for an entity of the shard; ignored unless the shard is hosted here.
     Tell(ShardId, u64),
 }
 
 #[derive(Debug)]
 pub(crate) enum Event {
     Installed(Arc<Epoch>),
-    /// A coordinator has read these, or a quorum has acknowledged them.
+    /// A coordinator has read these homes.
     Read(Vec<(ShardId, ShardHome)>),
+    /// A quorum has acknowledged these homes.
     Decided(Vec<(ShardId, ShardHome)>),
     Hosts(ShardId, Generation),
     Adopted,
     Refused,
-    /// A message went into a mailbox, was handled, or is counted as lost.
+    /// The message went into a mailbox.
     Accepted(u64),
     Handled(u64),
+    /// The message was dropped and counted as lost.
     Discarded(u64),
 }
 
-/// Rules that are left out.
+/// Rules of sharding and of the Replicator that a fault injection leaves out.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Weakened {
     pub(crate) rule: Canary,
@@ -107,11 +110,11 @@ pub(crate) struct Node {
     pub(crate) region: Region,
     weakened: Weakened,
     above: u64,
-    coordinators: u64, // that ran here
+    coordinators: u64, // number of coordinators that ran here before the present one
     asked: BTreeMap<RequestId, Ask>,
     chosen: Option<(Instant, CoordinatorInput)>,
     drains: BTreeMap<ShardId, Instant>,
-    mailboxes: BTreeMap<ShardId, Vec<u64>>, // accepted and not begun
+    mailboxes: BTreeMap<ShardId, Vec<u64>>, // messages accepted and not yet handled
     handle_at: Option<Instant>,
     chance: Stream,
 }
@@ -126,10 +129,10 @@ impl Node {
             seed: boot.seed,
             canary: weakened.store,
         };
-        // Messages have 8 bytes: two go together, more come in pieces.
+        // A message has 8 bytes: a payload of two is sent whole, a longer one in parts.
         let cut = Cut { whole: 16, part: 8, window: 16, words: 250 };
         let config = RegionConfig { shards: SHARDS, cut, ..RegionConfig::default() };
-        let entity_type = EntityType::new("counter").expect("a fine name");
+        let entity_type = EntityType::new("counter").expect("a valid name");
         Self {
             id,
             key: HomesKey::new(&entity_type, MajorityPlus::Some(0)).with_canary(weakened.rule),
@@ -232,7 +235,7 @@ impl Node {
     fn allocate(&mut self, now: Now, question: u64, shards: Vec<(ShardId, Option<RegionId>)>) {
         let targets: Vec<RegionId> = self.coordinator.targets().collect();
         if targets.is_empty() || self.chance.chance(0.05) {
-            return; // it fails, and is asked again
+            return; // the strategy fails, and the coordinator asks again
         }
         let why: std::sync::Arc<str> = "any".into();
         let chosen = |(shard, _)| {
@@ -256,7 +259,7 @@ impl Node {
                     fx.emit(Event::Hosts(shard, generation));
                     let carried = payload.map(|payload| messages(&payload)).unwrap_or_default();
                     let before = self.mailboxes.insert(shard, carried);
-                    assert!(before.is_none_or(|mailbox| mailbox.is_empty()), "it was drained");
+                    assert!(before.is_none_or(|mailbox| mailbox.is_empty()), "undrained mailbox");
                     self.handle_at = Some(now.mono);
                 }
                 RegionOutput::Adopt { shard, generation } => {
@@ -281,7 +284,7 @@ impl Node {
         }
     }
 
-    /// Each shard that lives here handles a message.
+    /// Each shard hosted here handles one message.
     fn handle(&mut self, now: Now, fx: &mut Effects<Self>) {
         let mut more = false;
         for (shard, mailbox) in &mut self.mailboxes {
@@ -295,7 +298,7 @@ impl Node {
         self.handle_at = more.then(|| now.mono + pause);
     }
 
-    /// Messages that would be lost with this node.
+    /// The messages that a crash of this node would lose.
     pub(crate) fn holds(&self) -> Vec<u64> {
         let shards = (0..SHARDS).map(ShardId::new);
         let kept = shards.filter_map(|shard| self.region.shard(shard)?.kept().cloned());
@@ -441,8 +444,8 @@ impl Process for Node {
     fn recode(letter: Letter) -> Letter {
         let Word::Sharding(message) = &letter.word else { return letter };
         let bytes = rmp_serde::to_vec_named(message).expect("messages encode");
-        let decoded = rmp_serde::from_slice(&bytes).expect("what is encoded decodes");
-        assert_eq!(message, &decoded, "what is decoded is what was encoded");
+        let decoded = rmp_serde::from_slice(&bytes).expect("encoded messages decode");
+        assert_eq!(message, &decoded, "decoding changed the message");
         Letter { word: Word::Sharding(decoded), ..letter }
     }
 }

@@ -1,5 +1,6 @@
-//! What must hold after every step: one host per shard, generations of hosts that rise,
-//! decisions acknowledged in the order of their generations (I3), messages handled at most once.
+//! Invariants that are checked after every step of a run: a shard has at most one host; its hosts
+//! have rising generations; its decisions are acknowledged in the order of their generations; a
+//! message is handled at most once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ pub(crate) struct Watch {
     pub(crate) counts: Counts,
 }
 
-/// What a run has reached.
+/// Numbers of events of one run, so that a suite can demand that its runs reach the rare ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) decided: u64,
@@ -32,7 +33,7 @@ pub(crate) struct Counts {
     pub(crate) read: u64,
     pub(crate) discarded: u64,
     pub(crate) handled: u64,
-    /// Payloads that came in pieces, at nodes that were there at the end.
+    /// Payloads fetched in parts, at the nodes that ran at the end.
     pub(crate) fetched: u64,
     pub(crate) lost_with_a_node: u64,
     pub(crate) configurations: u64,
@@ -61,7 +62,7 @@ impl Watch {
         }
     }
 
-    /// What is acknowledged is new and above all others, or was met by a coordinator before.
+    /// An acknowledged home is above all known ones of its shard, or was already known.
     fn decided(&mut self, cells: &[(ShardId, ShardHome)]) -> Result<(), Violation> {
         for (shard, home) in cells {
             let known = self.known.entry(*shard).or_default();
@@ -77,7 +78,7 @@ impl Watch {
         Ok(())
     }
 
-    /// At most once.
+    /// A message may be handled at most once.
     fn handles(&mut self, id: u64) -> Result<(), Violation> {
         self.open.remove(&id);
         self.counts.handled += 1;
@@ -96,7 +97,9 @@ impl Watch {
             )));
         }
         if !self.known.get(&shard).is_some_and(|known| known.contains(&at)) {
-            return Err(Violation::new(format!("shard {shard}: nobody decided {at}")));
+            return Err(Violation::new(format!(
+                "shard {shard} is hosted at {at}, which was never decided"
+            )));
         }
         Ok(())
     }
