@@ -1,5 +1,6 @@
-//! Long messages to a few entities of another node, and what they leave to others: the way of their
-//! shard mates, and the turns of other shards.
+//! Fairness of a lane under long messages: they must not starve short messages of the same shard,
+//! nor be starved by them, and shards share the lane in turns by bytes
+//! (docs/protocol/message-order.md#long-messages-wait-with-their-caller).
 
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +20,7 @@ enum Freight {
     Short(u32),
 }
 
-/// Notes whether what it is told was long, and its number.
+/// Logs of each message whether it was long, and its number.
 struct Depot(Arc<Mutex<Vec<(bool, u32)>>>);
 
 impl Entity for Depot {
@@ -56,7 +57,7 @@ impl Freighters {
         self.nodes.lanes.lock().expect("nobody panicked").limit = frames;
     }
 
-    /// The name of an entity of a shard.
+    /// An entity id that hashes to `shard`.
     fn name(&self, shard: u32) -> String {
         let of = &self.nodes.nodes[0].hosting;
         let is_of_it =
@@ -68,7 +69,7 @@ impl Freighters {
         self.nodes.nodes[0].region.entity(to).tell(freight).expect("it waits, or is sent");
     }
 
-    /// A task that sends a long message, and waits for room with it.
+    /// Starts a task that sends a long message and waits for room with it.
     fn ship(&mut self, to: &str) {
         let to = self.nodes.nodes[0].region.entity(to);
         self.nodes.executor.spawn(Box::pin(async move {
@@ -83,7 +84,7 @@ impl Freighters {
         }
     }
 
-    /// Delivers the first frame of the lane: its length and its shard.
+    /// Delivers the first frame of the lane; returns its length and its shard.
     fn deliver(&mut self) -> Option<(usize, u8)> {
         let first = {
             let lanes = self.nodes.lanes.lock().expect("nobody panicked");
@@ -129,7 +130,7 @@ fn waiting_long_message_gets_its_turn_among_short_ones() {
         delivered += 1;
         assert!(delivered < 600, "the long message starves");
     }
-    assert!(delivered > 3, "it did not pass those that were told before it");
+    assert!(delivered > 3, "the long message overtook earlier ones");
 }
 
 #[test]
@@ -155,7 +156,7 @@ fn shards_share_a_lane_in_turns_by_bytes() {
     // Room for one message at a time: the shards alternate.
     let shards: Vec<u8> = (0..10).filter_map(|_| freighters.deliver()).map(|(_, of)| of).collect();
     assert!(shards[1..].windows(2).all(|pair| pair[0] != pair[1]), "{shards:?}");
-    // Room for all of them: none sends more than its share before the other one has its turn.
+    // Room for all messages: a shard sends at most its share before the other one has its turn.
     freighters.limit_lane(usize::MAX);
     let (mut run, mut last, mut turns) = (0, u8::MAX, 0);
     while let Some((bytes, shard)) = freighters.deliver() {

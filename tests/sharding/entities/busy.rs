@@ -1,5 +1,6 @@
-//! Full mailboxes elsewhere: who is told, until when, and what becomes of a notice that is lost or
-//! of no use any more.
+//! Full mailboxes: which limits apply, how a remote sender learns by a busy notice that an entity's
+//! mailbox is full, how long that notice holds, and that a lost or outdated notice blocks no sender
+//! for ever (docs/protocol/message-order.md#mailbox-limits-and-busy-notices).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::future::poll_fn;
@@ -43,7 +44,7 @@ enum Paper {
     Wait,
     Burn,
     Count(Reply<u64>),
-    /// To be told to another one.
+    /// Tell `Note(u64)` to this other entity.
     For(String, u64),
 }
 
@@ -68,7 +69,7 @@ impl Entity for Clerk {
     }
 }
 
-/// Three nodes; the clerk works on the first one. `mailbox`: messages.
+/// Three nodes; shard 0 with the entity `c` is hosted on node 0.
 struct Desks {
     nodes: Nodes<Clerk>,
     office: Arc<Office>,
@@ -96,15 +97,16 @@ impl Desks {
         Self::new(settings, Supervision::Restart)
     }
 
-    /// The mailbox is full, and one more came from node 1, which has heard of it.
+    /// The mailbox of `c` is full, and a further message of node 1 was refused: node 1 has a busy
+    /// notice.
     fn full(mailbox_size: usize) -> Self {
         let mut desks = Self::of(mailbox_size);
-        desks.tell(1, Paper::Wait).expect("it lives");
+        desks.tell(1, Paper::Wait).expect("there is room");
         desks.nodes.settle();
         for number in 1..=mailbox_size as u64 {
             desks.tell(1, Paper::Note(number)).expect("there is room");
         }
-        desks.tell(1, Paper::Note(99)).expect("nobody knows yet");
+        desks.tell(1, Paper::Note(99)).expect("no notice has come yet");
         desks.nodes.settle();
         assert_eq!(desks.nodes.lost(Lost::MailboxFull), 1);
         desks
@@ -126,7 +128,7 @@ impl Desks {
         }
     }
 
-    /// The next frame on a lane, which does not arrive.
+    /// Takes the next frame off a lane, so that it does not arrive.
     fn intercept(&mut self, from: usize, to: usize) -> Vec<u8> {
         loop {
             let found = {
@@ -146,7 +148,7 @@ impl Desks {
         self.nodes.lanes.lock().expect("nobody panicked").frames.clear();
     }
 
-    /// How many notices were on their way.
+    /// Drops the busy and room notices on all lanes, and returns how many there were.
     fn drop_notices(&self) -> usize {
         let mut lanes = self.nodes.lanes.lock().expect("nobody panicked");
         let on_lanes = |lanes: &Lanes| lanes.frames.values().map(VecDeque::len).sum::<usize>();
@@ -155,7 +157,8 @@ impl Desks {
         before - on_lanes(&lanes)
     }
 
-    /// A node tells many, one after the other, and waits for room. How many it has told.
+    /// Starts a task on a node that tells `EACH` messages to `c`, waiting for room each time.
+    /// Returns the number of messages told so far.
     fn teller(&self, from: usize) -> Arc<AtomicUsize> {
         let (clerk, told) = (self.nodes.nodes[from].region.entity("c"), Arc::default());
         let counts: Arc<AtomicUsize> = Arc::clone(&told);
@@ -180,11 +183,11 @@ async fn others_turn() {
     .await;
 }
 
-/// The kind of the first frame of those about mailboxes.
+/// Frame kind of a busy notice, the lowest one of the frames about mailboxes.
 const BUSY: u8 = 8;
 const FREE: u8 = 9;
 
-/// What a teller tells.
+/// Number of messages of each teller.
 const EACH: usize = 40;
 
 fn busy() -> Result<(), TellError> {
@@ -195,7 +198,7 @@ fn busy() -> Result<(), TellError> {
 fn who_was_refused_elsewhere_is_told_and_waits_until_there_is_room() {
     let mut desks = Desks::full(4);
     assert_eq!(desks.tell(1, Paper::Note(5)), busy());
-    assert_eq!(desks.tell(2, Paper::Note(99)), Ok(()), "another node has not heard of it");
+    assert_eq!(desks.tell(2, Paper::Note(99)), Ok(()), "node 2 has no notice yet");
     let asked = desks.count(1);
     assert!(matches!(asked, Err(AskError::NotSent(TellError::Busy { .. }))), "{asked:?}");
     let (told, clerk) = (Arc::<AtomicUsize>::default(), desks.nodes.nodes[1].region.entity("c"));
@@ -211,7 +214,7 @@ fn who_was_refused_elsewhere_is_told_and_waits_until_there_is_room() {
     desks.office.door.open();
     desks.nodes.settle();
     assert_eq!(told.load(Ordering::SeqCst), 36);
-    // What is on its way when the mailbox is full again is lost, and counted.
+    // Messages that were under way when the mailbox filled again are lost and counted.
     let handled = desks.office.handled();
     let lost = desks.nodes.lost(Lost::MailboxFull) as usize;
     assert!(handled.is_sorted() && handled[..4] == [1, 2, 3, 4], "{handled:?}");
@@ -233,7 +236,7 @@ fn a_notice_ends_with_the_home_that_gave_it() {
     assert_eq!(told.load(Ordering::SeqCst), 0);
     desks.nodes.decide(ShardId::new(0), Some(2));
     desks.nodes.settle();
-    assert_eq!(told.load(Ordering::SeqCst), 1, "a move is announced: it waits for that instead");
+    assert_eq!(told.load(Ordering::SeqCst), 1, "during the move the message waits at the gate");
     desks.office.door.open();
     desks.nodes.settle();
     assert_eq!(desks.office.handled(), [1, 2, 3]);
@@ -250,7 +253,7 @@ fn a_notice_ends_with_its_node() {
     assert_eq!(desks.office.handled(), [3]);
 }
 
-/// Whoever waits is never kept for ever by a word that did not come.
+/// A lost room notice must not block a waiting caller for ever.
 #[test]
 fn a_lost_notice_of_room_is_asked_for_and_without_an_answer_it_is_tried() {
     for answers in [true, false] {
@@ -259,7 +262,7 @@ fn a_lost_notice_of_room_is_asked_for_and_without_an_answer_it_is_tried() {
         while desks.nodes.executor.ready() > 0 {
             desks.nodes.executor.step(0);
         }
-        desks.drop_all_frames(); // among them: there is room
+        desks.drop_all_frames(); // the room notice among them
         assert_eq!(desks.tell(1, Paper::Note(3)), busy());
         let clerk = desks.nodes.nodes[1].region.entity("c");
         let waits = async move { clerk.tell_wait(Paper::Note(3)).await };
@@ -296,7 +299,7 @@ fn as_long_as_it_is_asked_for_a_notice_is_renewed_and_nothing_more_is_lost() {
 #[test]
 fn a_late_notice_of_an_earlier_home_says_nothing() {
     let mut desks = Desks::full(2);
-    desks.tell(2, Paper::Note(98)).expect("it has not heard of it");
+    desks.tell(2, Paper::Note(98)).expect("node 2 has no notice yet");
     let late = desks.intercept(0, 2);
     assert_eq!(late[0], BUSY, "{late:?}");
     desks.office.door.open();
@@ -308,7 +311,7 @@ fn a_late_notice_of_an_earlier_home_says_nothing() {
 #[test]
 fn only_the_home_that_said_busy_says_free() {
     let mut desks = Desks::full(2);
-    desks.tell(2, Paper::Note(98)).expect("it has not heard of it");
+    desks.tell(2, Paper::Note(98)).expect("node 2 has no notice yet");
     let mut free = desks.intercept(0, 2);
     assert_eq!(std::mem::replace(&mut free[0], FREE), BUSY, "{free:?}");
     let hosting = Arc::clone(&desks.nodes.nodes[1].hosting);
@@ -336,7 +339,7 @@ fn who_waits_on_the_node_that_a_shard_leaves_hears_of_it() {
     assert_eq!((told.load(Ordering::SeqCst), desks.office.handled()), (1, vec![1, 2, 3]));
 }
 
-/// In one shard, and in two.
+/// The waiting entity and the full one are in one shard, and then in two.
 #[test]
 fn a_draining_handler_that_waits_for_room_in_what_drains_as_well_holds_up_no_move() {
     for shards in [1, 50] {
@@ -357,11 +360,11 @@ fn a_draining_handler_that_waits_for_room_in_what_drains_as_well_holds_up_no_mov
             desks.nodes.decide(shard, Some(1));
             desks.nodes.settle();
         }
-        assert_eq!(region(&desks).callers(), 0, "what drains makes no room");
+        assert_eq!(region(&desks).callers(), 0, "a draining mailbox blocks no caller");
         desks.office.door.open();
         desks.nodes.settle();
         assert_eq!((desks.office.handled(), desks.nodes.all_lost()), (vec![1, 2, 3], 0));
-        assert_eq!(region(&desks).entities(), 0, "no time has passed");
+        assert_eq!(region(&desks).entities(), 0, "the shards have left before any timeout");
     }
 }
 
@@ -404,7 +407,8 @@ fn a_mailbox_is_full_by_bytes_as_well_and_one_long_message_alone_fits() {
     assert_eq!((desks.tell(1, long(1)), desks.tell(0, long(1))), (Ok(()), Ok(())));
 }
 
-/// Random schedules; the shard moves all the time. What is lost is what a full mailbox refused.
+/// Random schedules under which the shard keeps moving. The only lost messages are those that a
+/// full mailbox refused.
 #[test]
 fn whatever_moves_and_whichever_notice_is_lost_everybody_who_waits_gets_through() {
     let test = "whatever_moves_and_whichever_notice_is_lost_everybody_who_waits_gets_through";
@@ -414,7 +418,7 @@ fn whatever_moves_and_whichever_notice_is_lost_everybody_who_waits_gets_through(
         let mut desks = Desks::of(1 + chance.index(4));
         let shard = ShardId::new(0);
         let told = [0, 1, 2].map(|from| desks.teller(from));
-        let pause = *chance.pick(&[20, 500]); // between two moves; steps
+        let pause = *chance.pick(&[20, 500]); // mean number of steps between two moves
         for _ in 0..500 {
             let steps = desks.nodes.possible();
             match chance.below(30) {
@@ -444,7 +448,7 @@ fn whatever_moves_and_whichever_notice_is_lost_everybody_who_waits_gets_through(
         let discarded = desks.nodes.lost(Lost::Discarded);
         assert!(
             unique == handled.len() && missing == lost && discarded == 0,
-            "{missing} are missing, {lost} lost, {discarded} given up, though nobody died\n{}",
+            "{missing} messages missing, {lost} refused, {discarded} discarded without a crash\n{}",
             seed.replay_command()
         );
         (runs, refused) = (runs + 1, refused + lost);
@@ -452,7 +456,7 @@ fn whatever_moves_and_whichever_notice_is_lost_everybody_who_waits_gets_through(
     assert!(refused > runs && dropped > runs, "{refused} refused, {dropped} notices lost");
 }
 
-/// A planned move loses nothing, however small the mailboxes are where it ends.
+/// A planned move loses nothing, however small the mailboxes at the next home are.
 #[test]
 fn what_waits_for_a_move_at_other_nodes_is_exempt_from_the_limit_of_the_mailbox() {
     let mut desks = Desks::of(2);
@@ -467,7 +471,8 @@ fn what_waits_for_a_move_at_other_nodes_is_exempt_from_the_limit_of_the_mailbox(
     assert_eq!((desks.office.handled(), desks.nodes.all_lost()), ((1..=9).collect(), 0));
 }
 
-/// So much is held that each shard has only what nobody can take from it.
+/// Six shards hold messages until the region's limit (480) is used up; the last two get only the
+/// floor of 100 messages that each shard has.
 #[test]
 fn what_is_held_for_a_start_has_a_limit_for_all_shards_of_a_region_and_a_floor_for_each() {
     let settings = Sharding { held_size: 480, ..Plan::default().settings };
@@ -476,29 +481,29 @@ fn what_is_held_for_a_start_has_a_limit_for_all_shards_of_a_region_and_a_floor_f
     let clerks = (0..).map(|number| desks.nodes.nodes[1].region.entity(&format!("c{number}")));
     let clerks: Vec<_> = clerks.filter(|clerk| shards.insert(clerk.shard())).take(6).collect();
     clerks.iter().for_each(|clerk| desks.nodes.decide(clerk.shard(), Some(0)));
-    desks.nodes.announce(1); // before the home itself hears of it
+    desks.nodes.announce(1); // before the home itself learns of it
     for clerk in &clerks {
         (0..130).for_each(|number| clerk.tell(Paper::Note(number)).unwrap());
         desks.nodes.settle_without_words();
     }
-    let held = 4 * 120 + 2 * 100; // four have their quarter
+    let held = 4 * 120 + 2 * 100; // four shards hold a quarter of the limit each
     let lost = desks.nodes.lost(Lost::HeldFull);
     assert_eq!((desks.nodes.nodes[0].region.held(), lost), (held, 4 * 10 + 2 * 30));
     desks.nodes.settle();
     assert_eq!((desks.nodes.nodes[0].region.held(), desks.office.handled().len()), (0, held));
 }
 
-/// A planned move loses nothing, however little may be held where it ends.
+/// A planned move loses nothing, however low the limit of held messages at the next home is.
 #[test]
 fn what_waited_for_a_home_is_held_whatever_the_limit_and_counts_there() {
     let settings = Sharding { held_size: 4, ..Plan::default().settings };
     let mut desks = Desks::empty(&Plan { nodes: 2, settings, ..Plan::default() });
     (1..=9).for_each(|number| desks.tell(1, Paper::Note(number)).unwrap());
     desks.nodes.decide(ShardId::new(0), Some(0));
-    desks.nodes.announce(1); // before the home itself hears of it
+    desks.nodes.announce(1); // before the home itself learns of it
     desks.nodes.settle_without_words();
     assert_eq!((desks.nodes.nodes[0].region.held(), desks.nodes.all_lost()), (9, 0));
-    desks.tell(1, Paper::Note(10)).unwrap(); // it did not wait
+    desks.tell(1, Paper::Note(10)).unwrap(); // it did not wait for the home, so the limit applies
     desks.nodes.settle();
     assert_eq!((desks.office.handled(), desks.nodes.lost(Lost::HeldFull)), ((1..=9).collect(), 1));
     assert_eq!(desks.nodes.nodes[0].region.held(), 0);

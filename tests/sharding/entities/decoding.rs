@@ -1,5 +1,6 @@
-//! What other nodes send is read with care: depth, panics of the user's own code, and the part of
-//! a handler before its first await.
+//! Robustness against bodies from other nodes and against panics of the user's code: nesting deeper
+//! than the limit, a `Deserialize` that panics, and a handler that panics before it returns its
+//! future.
 
 use ostraca::sharding::context::Context;
 use ostraca::sharding::dead_letters::Lost;
@@ -20,7 +21,7 @@ impl Deep {
     }
 }
 
-/// Reading it panics.
+/// A value whose `Deserialize` panics.
 #[derive(Debug, Serialize)]
 struct Rude(u8);
 
@@ -98,7 +99,7 @@ fn an_answer_whose_deserialize_panics_harms_only_who_asked() {
     let listener = nodes.nodes[1].region.entity("l");
     let answer = nodes.wait_for(async move { listener.ask(Talk::AskRude).await });
     assert!(matches!(answer, Err(AskError::Decode { .. })), "{answer:?}");
-    assert_eq!(count(&mut nodes), 0, "the lane goes on");
+    assert_eq!(count(&mut nodes), 0, "the lane still works");
 }
 
 #[test]
@@ -109,6 +110,6 @@ fn a_handler_that_panics_before_its_future_is_there_is_supervised_like_any() {
         listener.tell(talk).unwrap();
     }
     nodes.settle();
-    assert_eq!(count(&mut nodes), 2, "the same instance goes on");
+    assert_eq!(count(&mut nodes), 2, "the same instance continues");
     assert_eq!((nodes.lost(Lost::EntityFailed), nodes.nodes[0].region.failures()), (1, 1));
 }

@@ -1,11 +1,11 @@
-//! A place where handlers wait until a test lets them through.
+//! A latch that lets a test decide when a handler continues.
 
 use std::future::poll_fn;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 
-/// Handlers wait at it until it is opened.
+/// Handlers wait in [`pass`](Self::pass) until the test opens the door.
 #[derive(Default)]
 pub(crate) struct Door {
     open: AtomicBool,

@@ -1,4 +1,5 @@
-//! Entities on nodes: the code that runs, under an executor and lanes that the tests drive.
+//! Entities behind their gates: the library's real code on an executor, lanes and a clock that the
+//! tests drive step by step (`executor.rs`, `nodes.rs`). One file for each subject.
 
 mod bulk;
 mod busy;
