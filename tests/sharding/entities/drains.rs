@@ -1,4 +1,6 @@
-//! What a drain waits for, what it carries along, and what an abort costs.
+//! Draining a shard: it waits for running handlers, carries their waiting messages to the next home
+//! in order, reaches other entities of the shard for its handlers, and is bounded by an abort
+//! (docs/protocol/sharding.md#release-drains, docs/protocol/sharding.md#drain-is-bounded).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -26,10 +28,10 @@ struct Guest {
 enum Say {
     Wait(String),
     Word(String),
-    /// Waits at the door, then asks another one.
+    /// Waits at the door, then asks another entity.
     WaitAndAsk(String),
     WaitAndPassivate,
-    /// As `WaitAndAsk`, in a task of its own, for which it waits.
+    /// As `WaitAndAsk`, but in a spawned task whose result the handler awaits.
     AskInTask(String),
     Echo(Reply<u64>),
     Last,
@@ -132,7 +134,7 @@ fn a_drain_waits_for_running_handlers_and_carries_the_rest_along_in_order() {
     house.tell(0, "a", Say::Word("third".to_owned()));
     house.tell(1, "a", Say::Word("from elsewhere".to_owned()));
     house.nodes.settle();
-    assert_eq!(house.log(), ["b@1 idle soon", "b@1 last"], "nothing else begins");
+    assert_eq!(house.log(), ["b@1 idle soon", "b@1 last"], "no further message begins");
     house.door.open();
     house.nodes.settle();
     let log = house.log();
@@ -143,20 +145,20 @@ fn a_drain_waits_for_running_handlers_and_carries_the_rest_along_in_order() {
     assert_eq!(house.nodes.all_lost(), 0);
 }
 
-/// Two nodes leave together, one handler is slow, and the sender is gone first.
+/// The sender crashes while its message waits at the next home for a slow handler at the old one.
 #[test]
 fn what_waits_for_a_drain_at_the_next_home_outlives_its_sender() {
     let mut house = House::of(3, Canary::none());
     house.tell(0, "a", Say::Wait("slow".to_owned()));
     house.nodes.settle();
     house.moves(1);
-    house.tell(2, "a", Say::Word("of who is gone".to_owned()));
+    house.tell(2, "a", Say::Word("from the crashed node".to_owned()));
     house.nodes.settle();
     assert_eq!(house.nodes.nodes[1].region.held(), 1);
     house.nodes.crash(2);
     house.door.open();
     house.nodes.settle();
-    assert_eq!(house.log(), ["a@1 slow moving=true", "a@1 last", "a@2 of who is gone"]);
+    assert_eq!(house.log(), ["a@1 slow moving=true", "a@1 last", "a@2 from the crashed node"]);
     assert_eq!(house.nodes.all_lost(), 0);
 }
 
@@ -197,7 +199,7 @@ fn a_task_that_an_entity_waits_for_and_that_asks_another_does_not_hold_up_its_dr
     house.nodes.settle();
     let mut log = house.log();
     log.sort_unstable();
-    assert_eq!(log, ["a@1 asked Some(1)", "a@1 last", "b@1 last"], "no time has passed");
+    assert_eq!(log, ["a@1 asked Some(1)", "a@1 last", "b@1 last"], "before any timeout");
     assert_eq!(house.nodes.nodes[0].region.entities(), 0, "the shard has left");
 }
 
@@ -212,9 +214,9 @@ fn an_executor_that_ends_during_a_drain_takes_no_further_task() {
     while house.nodes.executor.tasks() == before {
         house.nodes.executor.step(0);
     }
-    house.nodes.executor.shut_down(); // the task of b, for which a waits, has not begun
+    house.nodes.executor.shut_down(); // a waits for the task of b, which has not begun
     assert_eq!((house.log(), house.nodes.executor.tasks()), (vec![], 0));
-    assert_eq!(house.nodes.nodes[0].region.entities(), 0, "what waits is in a payload");
+    assert_eq!(house.nodes.nodes[0].region.entities(), 0, "waiting messages are in a payload");
 }
 
 #[test]
@@ -256,7 +258,7 @@ fn a_lapsed_lease_pauses_handlers_and_begins_nothing() {
         house.nodes.settle();
         house.nodes.advance(Duration::from_millis(10));
     }
-    assert_eq!(house.log(), [""; 0], "nothing begins, and nothing goes on");
+    assert_eq!(house.log(), [""; 0], "no message begins and no handler continues");
     house.nodes.nodes[0].world.leased.store(true, Ordering::SeqCst);
     house.nodes.advance(Duration::from_millis(10));
     house.nodes.settle();
@@ -277,7 +279,7 @@ fn known_failure_07_a_node_that_is_out_stops_everything_and_counts_what_it_held(
     house.nodes.settle();
     assert_eq!(house.log(), [""; 0]);
     assert_eq!(house.nodes.lost(Lost::NodeStopped), 2);
-    assert_eq!(house.nodes.lost(Lost::HandlerStopped), 1, "it had begun");
+    assert_eq!(house.nodes.lost(Lost::HandlerStopped), 1, "its handler had begun");
     assert_eq!(house.nodes.executor.tasks(), 0);
     house.tell(1, "a", Say::Word("again".to_owned()));
     house.nodes.settle();
@@ -301,7 +303,7 @@ fn known_failure_01_and_04_what_comes_for_a_stopping_shard_is_kept_and_waits_for
     let log = house.log();
     let words = log.iter().filter(|line| !line.ends_with("last"));
     let words: Vec<&str> = words.filter_map(|line| line.split_once(' ')).map(|(_, w)| w).collect();
-    assert_eq!(words, expected, "no time passed: nothing waits for a retry");
+    assert_eq!(words, expected, "all handled without waiting for a retry");
     assert_eq!(house.nodes.all_lost(), 0);
 }
 
@@ -309,7 +311,7 @@ fn known_failure_01_and_04_what_comes_for_a_stopping_shard_is_kept_and_waits_for
 fn known_failure_05_every_live_entity_gets_its_stop_message_and_a_shard_without_one_leaves_too() {
     let mut house = House::new(Canary::none());
     house.nodes.host(0, 1);
-    assert_eq!(house.log(), [""; 0], "nobody lived there, nobody is waited for");
+    assert_eq!(house.log(), [""; 0], "a shard without entities leaves at once");
     for id in ["a", "b", "c"] {
         house.tell(0, id, Say::Word("lives".to_owned()));
     }

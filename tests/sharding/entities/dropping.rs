@@ -1,5 +1,6 @@
-//! Where an entity's value is dropped, and who waits for that: `Drop` is the user's code, which
-//! may be slow, or panic, or tell something.
+//! Dropping an entity's value. `Drop` is the user's code: it may be slow, panic, or tell a message.
+//! It therefore runs in a task, never where machines and lanes run, and a shard leaves only after
+//! it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -66,7 +67,7 @@ fn heavy(plan: &Plan, watch: &Arc<Watch>) -> Nodes<Heavy> {
     nodes
 }
 
-/// All steps but those of tasks.
+/// Runs all steps except those of tasks.
 fn settle_without_tasks(nodes: &mut Nodes<Heavy>) {
     while let Some(step) = nodes.possible().into_iter().find(|step| *step != Step::Task) {
         nodes.step(step, 0);
@@ -81,10 +82,10 @@ fn a_shard_leaves_when_its_idle_values_are_dropped_which_keeps_no_machine_waitin
     nodes.settle();
     nodes.decide(ShardId::new(0), Some(1));
     settle_without_tasks(&mut nodes);
-    assert_eq!(watch.dropped.load(Ordering::SeqCst), 0, "not where machines and lanes run");
+    assert_eq!(watch.dropped.load(Ordering::SeqCst), 0, "dropped where machines and lanes run");
     nodes.nodes[1].region.entity("a").tell(Lift::Up).unwrap();
     settle_without_tasks(&mut nodes);
-    assert_eq!(nodes.nodes[1].region.entities(), 0, "its next home has not begun");
+    assert_eq!(nodes.nodes[1].region.entities(), 0, "the next home has not begun");
     nodes.settle();
     assert_eq!(watch.dropped.load(Ordering::SeqCst), 1);
     assert_eq!((nodes.nodes[0].region.entities(), nodes.nodes[1].region.entities()), (0, 1));
@@ -107,7 +108,7 @@ fn a_value_whose_drop_panics_holds_up_neither_its_shard_nor_its_successor() {
     assert_eq!((begun, nodes.nodes[0].region.failures()), (3, 2));
     assert_eq!((nodes.nodes[0].region.entities(), nodes.nodes[1].region.entities()), (0, 1));
     assert_eq!(nodes.all_lost(), 0);
-    watch.panics.store(false, Ordering::SeqCst); // the test's own end
+    watch.panics.store(false, Ordering::SeqCst); // values are dropped at the end of the test
 }
 
 #[test]
@@ -133,7 +134,10 @@ fn what_is_told_while_an_idle_value_is_dropped_starts_no_other_before_that_ends(
         nodes.advance(Duration::from_secs(15));
         nodes.settle();
     }
-    assert_eq!(started.lock().expect("nobody panicked")[..1], [0], "no task while it is dropped");
-    assert!(watch.begun.load(Ordering::SeqCst) > 1, "the message was handled by another one");
+    assert_eq!(started.lock().expect("nobody panicked")[..1], [0], "a task starts during the drop");
+    assert!(
+        watch.begun.load(Ordering::SeqCst) > 1,
+        "the message was not handled by a new instance"
+    );
     assert_eq!(nodes.all_lost(), 0);
 }

@@ -1,4 +1,5 @@
-//! An executor that runs one task a step, as it is told, and a clock that stands still.
+//! A deterministic executor: each step polls one ready task that the test chooses, and the clock
+//! moves only when the test advances it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +11,7 @@ use futures::future::BoxFuture;
 use ostraca::sharding::burst::Burst;
 use ostraca_ddata::clock::Instant;
 
-/// What all nodes of a test share.
+/// The executor and clock that all nodes of a test share.
 #[derive(Default)]
 pub(crate) struct Executor {
     tasks: Mutex<BTreeMap<u64, BoxFuture<'static, ()>>>,
@@ -47,7 +48,7 @@ struct Sleeper {
 
 impl Executor {
     pub(crate) fn new() -> Arc<Self> {
-        // Not at zero: what never happened stands there.
+        // Not zero, which stands for a time that never was.
         let nanos = AtomicU64::new(1_000_000_000);
         Arc::new_cyclic(|me| Self { me: me.clone(), nanos, ..Self::default() })
     }
@@ -60,8 +61,8 @@ impl Executor {
         self.take(task);
     }
 
-    /// As a crew's worker: it begins at its first poll, whose waker wakes nobody, and the second comes
-    /// unasked.
+    /// Runs an activation as a worker of the library does: its first poll has a waker that does
+    /// nothing, and a second poll follows without a wake-up.
     pub(crate) fn run(&self, burst: Burst) {
         if let Some(id) = self.take(Box::pin(async move { burst.begin(|| None).await })) {
             self.unpolled.lock().expect("nobody panicked").insert(id);
@@ -70,7 +71,7 @@ impl Executor {
 
     fn take(&self, task: BoxFuture<'static, ()>) -> Option<u64> {
         if self.over.load(Ordering::SeqCst) {
-            return None; // as a runtime that is shut down
+            return None; // like a runtime that was shut down
         }
         let id = self.last.fetch_add(1, Ordering::SeqCst);
         self.tasks.lock().expect("nobody panicked").insert(id, task);
@@ -96,7 +97,7 @@ impl Executor {
         self.tasks.lock().expect("nobody panicked").len()
     }
 
-    /// Polls a task that is ready, the `pick`th.
+    /// Polls the `pick`th ready task, modulo their number.
     pub(crate) fn step(&self, pick: usize) {
         let id = {
             let mut ready = self.ready.lock().expect("nobody panicked");
@@ -121,18 +122,18 @@ impl Executor {
         }
     }
 
-    /// When the next task that sleeps is to wake.
+    /// Earliest deadline of the sleeping tasks.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         let sleepers = self.sleepers.lock().expect("nobody panicked");
         sleepers.iter().map(|(at, _)| Instant::from_nanos(*at)).min()
     }
 
-    /// Time passes.
+    /// Advances the clock and wakes the sleepers that are due.
     pub(crate) fn advance(&self, by: Duration) {
         self.set(self.now() + by);
     }
 
-    /// It is so late.
+    /// Sets the clock and wakes the sleepers that are due.
     pub(crate) fn set(&self, now: Instant) {
         let now = now.as_nanos();
         self.nanos.store(now, Ordering::SeqCst);
@@ -152,13 +153,13 @@ impl Executor {
         }
     }
 
-    /// Drops every task, as an executor that ends does.
+    /// Drops every task, like an executor that ends.
     pub(crate) fn end(&self) {
         let tasks = std::mem::take(&mut *self.tasks.lock().expect("nobody panicked"));
         drop(tasks);
     }
 
-    /// As [`end`](Self::end), and no further task is taken.
+    /// As [`end`](Self::end), and rejects further tasks.
     pub(crate) fn shut_down(&self) {
         self.over.store(true, Ordering::SeqCst);
         self.end();

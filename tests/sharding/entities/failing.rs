@@ -1,4 +1,5 @@
-//! Entities that panic, messages that nobody can read, mailboxes that are full.
+//! Failures: entities that panic under each supervision, malformed frames, full mailboxes, aborted
+//! handlers, and what a caller is told in each case.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,7 +60,7 @@ fn nodes(supervision: Supervision) -> (Nodes<Fragile>, Arc<AtomicUsize>) {
     (nodes, made)
 }
 
-/// Entities that may have so many messages waiting.
+/// Two nodes whose mailboxes hold `mailbox_size` messages.
 fn narrow(mailbox_size: usize) -> Nodes<Fragile> {
     let settings = Sharding { mailbox_size, ..Plan::default().settings };
     let plan = Plan { settings, ..Plan::default() };
@@ -86,7 +87,7 @@ fn an_entity_that_panics_is_restarted_after_a_pause_and_keeps_its_mailbox() {
     nodes.settle();
     assert_eq!(made.load(Ordering::SeqCst), 1);
     nodes.advance(Duration::from_millis(1));
-    assert_eq!(count(&mut nodes, 1).unwrap(), 2, "a fresh one, with what waited");
+    assert_eq!(count(&mut nodes, 1).unwrap(), 2, "a new instance, with the waiting messages");
     assert_eq!((made.load(Ordering::SeqCst), nodes.lost(Lost::EntityFailed)), (2, 1));
 }
 
@@ -144,7 +145,7 @@ fn an_ask_names_whom_it_asked_what_and_how_long() {
     for part in ["journal/f", "Blow", "300ms", "may have handled"] {
         assert!(text.contains(part), "{text}");
     }
-    assert_eq!(nodes.nodes[1].asks.waiting(), 0, "it is forgotten");
+    assert_eq!(nodes.nodes[1].asks.waiting(), 0, "the ask is forgotten");
     let none = fragile.ask_within(Duration::ZERO, Blow::Count);
     assert!(matches!(nodes.wait_for(none), Err(AskError::NoTime)));
 }
@@ -162,7 +163,7 @@ fn a_full_mailbox_refuses_a_tell_here_and_answers_an_ask_from_elsewhere() {
     let asked = there.ask(Blow::Count);
     there.tell(Blow::Soft).unwrap();
     nodes.settle();
-    assert_eq!(nodes.lost(Lost::MailboxFull), 2, "whoever told can't be told any more");
+    assert_eq!(nodes.lost(Lost::MailboxFull), 2, "the tell and the ask are counted");
     let asked = nodes.wait_for(asked);
     assert!(matches!(asked, Err(AskError::Refused { why: Lost::MailboxFull, .. })));
     drop(forever);
@@ -196,7 +197,7 @@ fn frames_that_are_none_are_refused_and_a_body_that_does_not_decode_is_counted()
     nodes.nodes[1].region.entity("f").tell(Blow::Soft).unwrap();
     for lane in nodes.lanes.lock().expect("nobody panicked").frames.values_mut() {
         for frame in lane.iter_mut() {
-            *frame.last_mut().unwrap() = 0xc1; // no MessagePack
+            *frame.last_mut().unwrap() = 0xc1; // never valid in MessagePack
         }
     }
     nodes.settle();
@@ -232,7 +233,7 @@ fn a_caller_that_waits_at_a_full_mailbox_goes_on_when_the_shard_has_moved() {
     nodes.settle();
     assert_eq!(told.load(Ordering::SeqCst), 2, "the mailbox is full");
     nodes.host(0, 1);
-    nodes.advance(Duration::from_secs(16)); // the sleeper is aborted
+    nodes.advance(Duration::from_secs(16)); // the sleeping handler is aborted
     nodes.settle();
     assert_eq!(told.load(Ordering::SeqCst), 4);
     drop(forever);
@@ -247,7 +248,7 @@ fn a_caller_that_waits_for_room_has_one_waker_and_none_once_it_has_gone() {
     here.tell(Blow::Soft).unwrap();
     let mut waits = Box::pin(here.tell_wait(Blow::Soft));
     for _ in 0..100 {
-        // Each time from another task, as a select in a loop polls.
+        // Polled from another task each time, as by a select in a loop.
         let waker = Waker::from(Arc::new(Nobody));
         assert!(waits.as_mut().poll(&mut TaskContext::from_waker(&waker)).is_pending());
         assert_eq!(nodes.nodes[0].region.callers(), 1);
@@ -276,10 +277,10 @@ fn who_starts_an_entity_waits_for_its_factory_and_moves_with_its_shard() {
     nodes.host(0, 0);
     let started = nodes.nodes[0].region.start_entity("f");
     nodes.settle();
-    assert_eq!(made.load(Ordering::SeqCst), 1, "it panicked");
+    assert_eq!(made.load(Ordering::SeqCst), 1, "the first factory call panicked");
     nodes.host(0, 1);
     assert_eq!(nodes.nodes[1].region.entities(), 1, "the next home starts it");
-    nodes.wait_for(started).expect("it lives");
+    nodes.wait_for(started).expect("it started");
     assert_eq!(nodes.all_lost(), 0);
 }
 

@@ -1,5 +1,6 @@
-//! Fencing tokens: whoever holds an entity later has a higher one, also while a forced installation
-//! spreads from node to node.
+//! Fencing tokens of an entity never go back: a later instance has a higher token, also while a
+//! forced configuration spreads from node to node
+//! (docs/protocol/sharding.md#fencing-tokens-never-go-back).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -16,7 +17,7 @@ use super::nodes::{Nodes, Plan, Step};
 const NODES: usize = 3;
 const SHARD: ShardId = ShardId::new(0);
 
-/// What a system outside of the cluster has seen: of each entity, in order.
+/// The tokens that a system outside of the cluster has seen, in order, for each entity.
 type Seen = Arc<Mutex<BTreeMap<EntityId, Vec<FencingToken>>>>;
 
 struct Writer {
@@ -58,7 +59,8 @@ impl Outside {
         let _full = self.nodes.nodes[from].region.entity(id).tell(Command::Write);
     }
 
-    /// What it says of one more effect. What regions have said meanwhile is under way.
+    /// Lets the entity write once and returns the token of that write. Control messages stay under
+    /// way.
     fn write(&mut self, from: usize, id: &str) -> FencingToken {
         self.tell(from, id);
         self.nodes.settle_without_words();
@@ -79,7 +81,7 @@ fn a_token_goes_up_with_each_move_and_while_an_instance_lives_with_a_forced_inst
     it.nodes.host(0, 0);
     let first = it.write(0, "a");
     assert_eq!(first.cluster_generation(), 1);
-    assert_eq!(it.write(0, "a"), first, "one stay, one token");
+    assert_eq!(it.write(0, "a"), first, "the token changed within one tenure");
     it.nodes.host(0, 1);
     let second = it.write(1, "a");
     assert!(second > first && second.cluster_generation() == 1);
@@ -95,18 +97,18 @@ fn who_takes_over_from_a_node_that_had_the_newer_generation_first_is_not_behind_
     for long in [false, true] {
         let mut it = Outside::new(2, 1);
         it.nodes.host(0, 1);
-        it.nodes.decide(SHARD, Some(0)); // on its way when the generation is raised
+        it.nodes.decide(SHARD, Some(0)); // under way when the cluster generation rises
         it.nodes.recover();
         it.nodes.install_at(1);
         let before = it.write(1, "a");
         assert_eq!(before.cluster_generation(), 2);
         if long {
-            // Messages that wait go along, in pieces: the release is one of the other kind.
+            // Many waiting messages make a long payload, which the next home fetches in parts.
             it.nodes.nodes[1].world.leased.store(false, std::sync::atomic::Ordering::SeqCst);
             (0..4_000).for_each(|id| it.tell(1, &format!("b{id}")));
         }
         it.nodes.settle();
-        assert_eq!(it.nodes.fetched(), 0, "the next home waits until it is as far");
+        assert_eq!(it.nodes.fetched(), 0, "the next home waits for the new configuration");
         it.nodes.install_at(0);
         it.nodes.speak(SHARD);
         it.nodes.settle();
@@ -116,7 +118,7 @@ fn who_takes_over_from_a_node_that_had_the_newer_generation_first_is_not_behind_
     }
 }
 
-/// Moves, forced installations that spread, and a crash, in any order.
+/// A random schedule of moves, forced configurations that spread, and at most one crash.
 fn run(seed: Seed) -> Outside {
     let (mut it, mut chance) = (Outside::new(NODES, 2), Stream::split(seed.value, "tokens", 0));
     for _ in 0..600 {

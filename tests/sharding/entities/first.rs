@@ -1,4 +1,5 @@
-//! The shape of the public calls: tell and ask, here and elsewhere.
+//! The public calls on an entity: tell, ask and start, from the entity's own node and from another
+//! one.
 
 use ostraca::sharding::context::Context;
 use ostraca::sharding::entity::Entity;
@@ -56,7 +57,7 @@ fn an_entity_is_told_and_asked_from_its_own_node_and_from_another() {
     }
     assert_eq!((nodes.nodes[0].region.entities(), nodes.nodes[1].region.entities()), (1, 0));
     assert_eq!(nodes.tasks_at_rest(), 0, "an idle entity has no task");
-    assert!(nodes.nodes.iter().all(|node| node.asks.waiting() == 0), "nobody waits");
+    assert!(nodes.nodes.iter().all(|node| node.asks.waiting() == 0), "no ask waits");
 }
 
 #[test]
@@ -93,19 +94,19 @@ fn an_entity_is_started_without_a_message_from_whichever_node() {
     }
     let lives: usize = nodes.nodes.iter().map(|node| node.region.entities()).sum();
     assert_eq!((lives, nodes.tasks_at_rest(), nodes.all_lost()), (2, 0, 0));
-    assert!(nodes.nodes.iter().all(|node| node.asks.waiting() == 0), "nobody waits");
-    let nobody = nodes.nodes[0].region.start_entity("");
-    let why = nodes.wait_for(nobody).expect_err("it has no name");
+    assert!(nodes.nodes.iter().all(|node| node.asks.waiting() == 0), "no ask waits");
+    let unnamed = nodes.nodes[0].region.start_entity("");
+    let why = nodes.wait_for(unnamed).expect_err("an empty id is invalid");
     assert!(matches!(why, AskError::NotSent(TellError::InvalidId(_))), "{why}");
 }
 
 #[test]
 fn an_empty_id_is_refused_at_the_call() {
     let mut nodes = counters(&Plan::default());
-    let nobody = nodes.nodes[0].region.entity("");
+    let unnamed = nodes.nodes[0].region.entity("");
     let empty = InvalidName::Empty { what: "entity id" };
-    assert_eq!(nobody.tell(Command::Add(1)), Err(TellError::InvalidId(empty)));
-    let asked = nodes.wait_for(async move { nobody.ask(Command::Get).await });
+    assert_eq!(unnamed.tell(Command::Add(1)), Err(TellError::InvalidId(empty)));
+    let asked = nodes.wait_for(async move { unnamed.ask(Command::Get).await });
     assert!(matches!(asked, Err(AskError::NotSent(TellError::InvalidId(_)))));
 }
 
@@ -118,6 +119,6 @@ fn an_address_that_is_dropped_tells_whoever_asked() {
         let start = nodes.executor.now();
         let error = nodes.wait_for(async move { alice.ask(Command::Forget).await }).unwrap_err();
         assert!(error.to_string().contains("no answer was given"), "{error}");
-        assert_eq!(nodes.executor.now(), start, "no timeout was waited for");
+        assert_eq!(nodes.executor.now(), start, "the error came before the timeout");
     }
 }

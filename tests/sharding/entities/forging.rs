@@ -1,4 +1,6 @@
-//! A peer that answers asks in place of the entity.
+//! A peer that forges answers to asks of another node: the number of an ask is secret, so the peer
+//! must not be able to guess it
+//! (docs/protocol/message-order.md#correlation-numbers-are-secret-and-single-use).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use ostraca::sharding::reply::Reply;
 use super::door::Door;
 use super::nodes::{Nodes, Plan, node};
 
-/// Frames of answers: this, the ask's number as eight bytes, the encoded value.
+/// Frame kind of an answer; the ask's number (eight bytes) and the encoded value follow.
 const ANSWER: u8 = 5;
 
 struct Oracle(Arc<Door>);
@@ -25,13 +27,13 @@ impl Entity for Oracle {
     }
 }
 
-/// The numbers of the asks of a node that are on a lane.
+/// The numbers of the asks of node `from` that are on its lane to node `to`.
 fn numbers_on_lane(nodes: &Nodes<Oracle>, from: usize, to: usize) -> Vec<u64> {
     let lanes = nodes.lanes.lock().expect("nobody panicked");
     let asker = node(from).replica().get().to_le_bytes();
     let number = |frame: &Vec<u8>| {
-        // The letter names the asking node and, behind it, the number.
-        let at = frame.windows(8).rposition(|bytes| bytes == asker).expect("it asks");
+        // The frame contains the asking node, followed by the number.
+        let at = frame.windows(8).rposition(|bytes| bytes == asker).expect("the frame of an ask");
         u64::from_le_bytes(frame[at + 8..at + 16].try_into().expect("eight bytes"))
     };
     lanes.frames[&(node(from), node(to))].iter().map(number).collect()
@@ -71,7 +73,7 @@ fn peer_cannot_answer_asks_it_was_not_told_of() {
         asker.hosting.arrived(node(2), &forged(*guess)).expect("a frame of ours");
     }
     assert_eq!((asker.asks.waiting(), asker.asks.late()), (3, guesses.len() as u64));
-    // With its number an answer may come from any node: a reply's address may be passed on.
+    // With the right number an answer may come from any node, because a `Reply` may be passed on.
     asker.hosting.arrived(node(2), &forged(seen_numbers[0])).expect("a frame of ours");
     door.open();
     let answers = nodes.wait_for(async move {
