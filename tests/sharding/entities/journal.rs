@@ -1,31 +1,35 @@
-//! What entities did, all nodes together: checked as it happens.
+//! A journal of all instances of a test's nodes. Entities report what they do, and the journal
+//! checks the invariants at once. A violation starts with the invariant's name: `instance` (one
+//! instance of an entity, only under a lease), `order` (each sender's messages are handled once and
+//! in order), `loss` (no message is lost without being counted), `state` (exported state arrives
+//! once and unchanged).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ostraca::sharding::ids::RegionId;
 
-/// Shared by all instances of a test.
+/// The journal that all instances of a test share.
 #[derive(Default)]
 pub(crate) struct Journal(Mutex<Pages>);
 
 #[derive(Default)]
 pub(crate) struct Pages {
-    /// Of each entity: where its instance lives.
+    /// The region of each entity's live instance.
     pub(crate) alive: BTreeMap<String, RegionId>,
-    /// By sender and entity: the numbers handled, in order.
+    /// The message numbers handled, in order, by sender and entity.
     pub(crate) handled: BTreeMap<(u64, String), Vec<u64>>,
-    /// What went wrong.
+    /// Violated invariants, in the order in which they were found.
     pub(crate) violations: Vec<String>,
     pub(crate) started: usize,
     pub(crate) timeouts: usize,
-    /// What entities count goes with them, unless a policy may have passivated them.
+    /// Whether a passivation policy is on, so that an entity may lose its count at any time.
     pub(crate) policy: bool,
     pub(crate) taken: usize,
-    /// Whose lease has lapsed for long: what their instances count may go at any time.
+    /// Regions with a long lapse of their lease, so that their instances may lose their counts.
     pub(crate) lapsed: BTreeSet<RegionId>,
     counts: BTreeMap<String, u64>,
-    handed: BTreeMap<String, u64>, // on its way
+    handed: BTreeMap<String, u64>, // exported and not yet imported
 }
 
 impl Journal {
@@ -33,36 +37,36 @@ impl Journal {
         self.0.lock().expect("nobody panicked")
     }
 
-    /// I4: an instance begins.
+    /// An instance begins. No other instance of the entity may be alive.
     pub(crate) fn begins(self: &Arc<Self>, id: &str, node: RegionId) -> Alive {
         let mut pages = self.pages();
         pages.started += 1;
         if let Some(other) = pages.alive.insert(id.to_owned(), node) {
-            let what = format!("I4: {id} begins on {node} while it lives on {other}");
+            let what = format!("instance: {id} begins on {node} while it lives on {other}");
             pages.violations.push(what);
         }
         drop(pages);
         Alive { journal: Arc::clone(self), id: id.to_owned() }
     }
 
-    /// I5, I6: a message of a sender is handled.
+    /// A message is handled. The numbers of a sender must rise.
     pub(crate) fn handles(&self, sender: u64, id: &str, number: u64) {
         let mut pages = self.pages();
         let numbers = pages.handled.entry((sender, id.to_owned())).or_default();
         let last = numbers.last().copied();
         numbers.push(number);
         if last.is_some_and(|last| number <= last) {
-            let what = format!("I5: {id} handles {number} of {sender} after {last:?}");
+            let what = format!("order: {id} handles {number} of {sender} after {last:?}");
             pages.violations.push(what);
         }
     }
 
-    /// S: an entity counts a message, as the one after those that it has counted anywhere.
+    /// An entity has counted a message. The count must continue that of its former instance.
     pub(crate) fn counts(&self, id: &str, count: u64) {
         let mut pages = self.pages();
         let expected = pages.counts.get(id).copied().unwrap_or(0) + 1;
         if count != expected && !(pages.policy && count == 1) {
-            pages.violations.push(format!("S: {id} counts {count}, not {expected}"));
+            pages.violations.push(format!("state: {id} counts {count}, not {expected}"));
         }
         pages.counts.insert(id.to_owned(), count);
     }
@@ -76,11 +80,12 @@ impl Journal {
         pages.taken += 1;
         let handed = pages.handed.remove(id);
         if handed != Some(count) {
-            pages.violations.push(format!("S: {id} takes {count} over, handed were {handed:?}"));
+            let what = format!("state: {id} takes {count} over, exported was {handed:?}");
+            pages.violations.push(what);
         }
     }
 
-    /// An instance ends. If it may, what it had counted is gone.
+    /// An instance ends. Unless `may_go`, it must have exported its count before.
     pub(crate) fn ends(&self, id: &str, may_go: bool) {
         let Ok(mut pages) = self.0.lock() else { return };
         if pages.handed.contains_key(id) {
@@ -88,7 +93,7 @@ impl Journal {
         }
         let may_go = may_go || pages.alive.get(id).is_some_and(|at| pages.lapsed.contains(at));
         if !may_go && !pages.policy {
-            pages.violations.push(format!("S: {id} ends and hands nothing over"));
+            pages.violations.push(format!("state: {id} ends without exporting its count"));
         }
         pages.counts.remove(id);
     }
@@ -98,7 +103,7 @@ impl Journal {
     }
 }
 
-/// An instance lives as long as this.
+/// Marks an instance as alive until it is dropped.
 pub(crate) struct Alive {
     journal: Arc<Journal>,
     id: String,
