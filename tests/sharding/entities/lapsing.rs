@@ -1,4 +1,6 @@
-//! A node whose lease has lapsed for long: its entities stop, its shards stay.
+//! Lapse of a node's lease: a short one pauses its entities, a long one drops instances and
+//! handlers; waiting messages and the node's shards stay
+//! (docs/protocol/leases.md#lapse-pauses-before-it-stops).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -26,12 +28,12 @@ struct Clerk {
     log: Log,
 }
 
-/// Can be encoded until it was read.
+/// A value that cannot be encoded again once it was decoded.
 struct Once(bool);
 
 impl Serialize for Once {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        if self.0 { Err(S::Error::custom("it was read")) } else { to.serialize_unit() }
+        if self.0 { Err(S::Error::custom("it was decoded before")) } else { to.serialize_unit() }
     }
 }
 
@@ -47,7 +49,7 @@ enum Task {
     Add,
     Wait(Reply<u64>),
     Seal(Once, Reply<u64>),
-    /// Waits, and asks "a" twice at once.
+    /// Waits at the door, then asks "a" twice at once.
     Ask(Reply<u64>),
     Ring,
     Last,
@@ -131,7 +133,7 @@ impl Office {
         self.nodes.nodes[0].world.leased.store(held, Ordering::SeqCst);
     }
 
-    /// Time in which whoever looks at the lease looks at it.
+    /// Lets enough time pass for paused entities to check the lease again.
     fn pass(&mut self) {
         for _ in 0..3 {
             self.nodes.advance(Duration::from_millis(10));
@@ -172,14 +174,14 @@ fn a_long_lapse_drops_instances_and_handlers_and_keeps_what_waits() {
     office.lease(false);
     ["busy", "paused", "new"].iter().for_each(|id| office.tell(id));
     office.pass();
-    assert_eq!(office.taken(), [""; 0], "it lasts not yet");
+    assert_eq!(office.taken(), [""; 0], "the lapse is still short");
     office.nodes.nodes[0].hosting.lapsed();
     office.pass();
     let dropped = ["busy dropped", "idle dropped", "paused dropped"];
-    assert_eq!(office.taken(), dropped, "no stop message, and nobody is asked for a state");
-    let why = office.nodes.wait_for(asked).expect_err("nobody answers");
+    assert_eq!(office.taken(), dropped, "without stop messages and exported states");
+    let why = office.nodes.wait_for(asked).expect_err("the handler was dropped");
     assert!(matches!(why, AskError::Refused { why: Lost::NotLeased, .. }), "{why}");
-    assert_eq!(office.nodes.nodes[0].region.entities(), 3, "those for which something waits");
+    assert_eq!(office.nodes.nodes[0].region.entities(), 3, "entities with waiting messages");
     office.door.open();
     office.lease(true);
     office.pass();
@@ -192,7 +194,7 @@ fn a_long_lapse_drops_instances_and_handlers_and_keeps_what_waits() {
     assert_eq!(
         office.taken(),
         ["busy rang", "new rang", "paused rang"],
-        "timers of the dropped end"
+        "timers of dropped instances do not fire"
     );
 }
 
@@ -203,15 +205,15 @@ fn a_question_that_meets_a_lapse_and_then_a_move_goes_on_as_it_came() {
     office.lease(false);
     let a = office.nodes.nodes[1].region.entity("a");
     let asked = a.ask(|reply| Task::Seal(Once(false), reply));
-    office.nodes.settle(); // it was taken out of its mailbox, and opened
+    office.nodes.settle(); // the message was taken out of its mailbox and decoded
     office.nodes.decide(ShardId::new(0), Some(1));
     office.nodes.settle();
-    assert_eq!(office.taken(), [""; 0], "without the lease there is no last word");
+    assert_eq!(office.taken(), [""; 0], "without the lease no stop message is handled");
     office.lease(true);
     office.pass();
     assert_eq!(office.nodes.wait_for(asked).expect("it answers"), 0);
     assert_eq!(office.taken(), ["a dropped", "a hands over", "a last"]);
-    assert_eq!(office.nodes.all_lost(), 0, "its value can't be encoded again");
+    assert_eq!(office.nodes.all_lost(), 0, "the message moves in its first encoding");
 }
 
 #[test]
@@ -219,12 +221,12 @@ fn what_comes_while_instances_are_dropped_waits_for_that() {
     let mut office = Office::new();
     office.tell("a");
     office.nodes.nodes[0].hosting.lapsed();
-    assert_eq!((office.nodes.executor.ready(), office.taken()), (1, vec![]), "in a task");
+    assert_eq!((office.nodes.executor.ready(), office.taken()), (1, vec![]), "drops in a task");
     let before = office.nodes.executor.tasks();
     for id in ["a", "b"] {
         office.nodes.nodes[0].region.entity(id).tell(Task::Add).expect("there is room");
     }
-    assert_eq!(office.nodes.executor.tasks(), before, "nobody begins meanwhile");
+    assert_eq!(office.nodes.executor.tasks(), before, "no entity begins meanwhile");
     office.nodes.settle();
     assert_eq!(office.taken(), ["a dropped"]);
     assert_eq!((office.count("a"), office.count("b")), (1, 1));
@@ -236,7 +238,7 @@ fn a_task_that_has_not_begun_drops_the_old_instance_before_a_new_one_begins() {
     office.tell("a");
     office.nodes.nodes[0].region.entity("a").tell(Task::Add).expect("there is room");
     office.nodes.nodes[0].hosting.lapsed();
-    assert_eq!((office.nodes.executor.ready(), office.taken()), (1, vec![]), "by its own task");
+    assert_eq!((office.nodes.executor.ready(), office.taken()), (1, vec![]), "one task, no drop");
     office.nodes.executor.step(0);
     assert_eq!(office.taken(), ["a dropped"]);
     office.nodes.settle();
@@ -258,6 +260,6 @@ fn a_lapse_while_a_shard_drains_leaves_the_drain_its_time() {
     office.door.open();
     assert_eq!(office.nodes.wait_for(asked).expect("it answers"), 0);
     let each = ["dropped", "hands over", "last"];
-    let of = |who: &'static str| each.map(|what| format!("{who} {what}"));
+    let of = |id: &'static str| each.map(|what| format!("{id} {what}"));
     assert_eq!(office.taken(), [of("a"), of("boss")].concat());
 }

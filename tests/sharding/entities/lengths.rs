@@ -1,4 +1,5 @@
-//! Messages and answers near what lanes take: each is handled, refused, or counted.
+//! Messages and answers near the limits of a lane: each is handled, refused to its caller, or
+//! counted as lost.
 
 use std::sync::{Arc, Mutex};
 
@@ -52,7 +53,7 @@ fn count(nodes: &mut Nodes<Store>) -> u64 {
 fn a_message_near_the_limit_is_refused_or_handled() {
     let mut nodes = nodes();
     let store = nodes.nodes[1].region.entity("s");
-    count(&mut nodes); // it knows the way
+    count(&mut nodes); // node 1 learns the home
     let (mut sent, mut refused) = (0, 0);
     for bytes in MESSAGE_BYTES_MAX - 150..MESSAGE_BYTES_MAX + 5 {
         match store.tell(Load::Put("x".repeat(bytes))) {
@@ -94,7 +95,7 @@ fn an_answer_that_is_too_long_is_refused_at_once() {
 
 type Asked = Arc<Mutex<Option<Result<u64, AskError>>>>;
 
-/// Asks from node 1, as far as it gets without anybody else.
+/// Starts an ask on node 1 and runs tasks only, so that nothing is delivered.
 fn ask(nodes: &mut Nodes<Store>, load: impl FnOnce(Reply<u64>) -> Load + Send + 'static) -> Asked {
     let (store, asked) = (nodes.nodes[1].region.entity("s"), Asked::default());
     let result = Arc::clone(&asked);
@@ -112,15 +113,15 @@ fn ask(nodes: &mut Nodes<Store>, load: impl FnOnce(Reply<u64>) -> Load + Send + 
 fn what_does_not_fit_into_the_lane_back_is_counted_and_who_asked_in_it_is_told() {
     let mut nodes = nodes();
     let store = nodes.nodes[1].region.entity("s");
-    count(&mut nodes); // it knows the way
+    count(&mut nodes); // node 1 learns the home
     nodes.decide(ShardId::new(0), Some(1));
     nodes.hear(0, |_| true);
-    nodes.settle_without_words(); // it has drained, and node 1 has not heard of it
+    nodes.settle_without_words(); // node 0 has drained, and node 1 does not know of the move
     nodes.lanes.lock().expect("nobody panicked").answers = 2_500;
     store.tell(Load::Put("x".repeat(2_000))).unwrap();
     store.tell(Load::Put("y".repeat(2_000))).unwrap();
     let asked = ask(&mut nodes, |reply| Load::PutAsked("z".repeat(2_000), reply));
-    (0..3).for_each(|_| nodes.step(Step::Lane, 1)); // nothing is read of what comes back
+    (0..3).for_each(|_| nodes.step(Step::Lane, 1)); // bounces stay on the lane back
     assert_eq!(nodes.lost(Lost::LaneFull), 2);
     nodes.settle();
     assert_eq!((count(&mut nodes), nodes.all_lost()), (1, 2));
@@ -132,10 +133,10 @@ fn what_does_not_fit_into_the_lane_back_is_counted_and_who_asked_in_it_is_told()
 #[test]
 fn an_answer_to_a_member_without_a_lane_is_counted() {
     let mut nodes = nodes();
-    count(&mut nodes); // it knows the way
+    count(&mut nodes); // node 1 learns the home
     let asked = ask(&mut nodes, Load::Count);
-    nodes.lanes.lock().expect("nobody panicked").out.insert(node(1)); // not met yet
+    nodes.lanes.lock().expect("nobody panicked").out.insert(node(1)); // no lane yet
     nodes.settle();
     assert_eq!((nodes.lost(Lost::AnswerLost), nodes.all_lost()), (1, 1));
-    assert!(asked.lock().expect("nobody panicked").is_none(), "its timeout tells it");
+    assert!(asked.lock().expect("nobody panicked").is_none(), "the caller waits for its timeout");
 }

@@ -1,5 +1,7 @@
-//! What is held for shards that start late: how much of it, and what becomes of it when its sender
-//! is out; and what waits at a sender whose lane takes no more.
+//! Held messages, which arrive for a shard before it starts: their limits, what happens to them
+//! when their sender leaves the cluster
+//! (docs/protocol/message-order.md#orphaned-held-messages-expire), and barriers on a lane that is
+//! full (docs/protocol/message-order.md#barriers-are-repeated).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -21,7 +23,7 @@ const OTHER: ShardId = ShardId::new(1);
 
 type Log = Arc<Mutex<Vec<u32>>>;
 
-/// Notes what it is told.
+/// An entity that logs its messages.
 struct Notes(Log);
 
 impl Entity for Notes {
@@ -38,7 +40,7 @@ struct House {
 }
 
 impl House {
-    /// Three nodes; a sender may move so much.
+    /// Three nodes; `moved` limits the exempt messages of each sender.
     fn new(moved: Limits) -> Self {
         let log = Log::default();
         let plan = Plan::default();
@@ -57,7 +59,7 @@ impl House {
         Self::new(Limits { messages: 100, bytes: 1 << 20 })
     }
 
-    /// From a node, to the entity of a shard.
+    /// Tells `note` from a node to an entity of the shard.
     fn tell(&self, from: usize, shard: ShardId, note: u32) {
         let of = &self.nodes.nodes[from];
         let is_of_it =
@@ -66,7 +68,7 @@ impl House {
         of.region.entity(&name).tell(note).expect("it waits, or is sent");
     }
 
-    /// A node sends what it has; nobody has heard anything, and nothing is handled.
+    /// Delivers all frames on lanes. No control message arrives and no task runs.
     fn deliver(&mut self) {
         while self.nodes.possible().contains(&Step::Lane) {
             self.nodes.step(Step::Lane, 0);
@@ -88,7 +90,9 @@ impl House {
     }
 }
 
-/// A peer that says of all it sends that it had waited for a home.
+/// Messages that waited for a home are exempt from limits, so a peer could claim that all of its
+/// messages did. Therefore the exempt messages are bounded for each sender
+/// (docs/protocol/message-order.md#moved-messages-are-exempt).
 #[test]
 fn of_each_sender_no_more_is_held_of_all_shards_together_than_it_may_move() {
     let mut house = House::new(Limits { messages: 2, bytes: 1 << 20 });
@@ -97,17 +101,17 @@ fn of_each_sender_no_more_is_held_of_all_shards_together_than_it_may_move() {
         (1..=3).for_each(|note| house.tell(1, shard, 10 * shard.get() + note));
     }
     house.nodes.announce(1);
-    house.deliver(); // the node of both shards has heard of nothing
+    house.deliver(); // the home of both shards does not know of them yet
     let (held, lost) = (house.nodes.nodes[0].region.held(), house.nodes.lost(Lost::HeldFull));
-    assert_eq!((held, lost), (3, 3), "two that it may move, and one that anybody may have held");
+    assert_eq!((held, lost), (3, 3), "two exempt messages and one within the common limit");
     (4..=6).for_each(|note| house.tell(2, SHARD, note));
     house.nodes.announce(2);
     house.deliver();
     let (held, lost) = (house.nodes.nodes[0].region.held(), house.nodes.lost(Lost::HeldFull));
-    assert_eq!((held, lost), (6, 3), "another one loses nothing by it");
+    assert_eq!((held, lost), (6, 3), "another sender is not affected");
     house.nodes.settle();
     assert_eq!((house.sorted(), house.nodes.all_lost()), (vec![1, 2, 3, 4, 5, 6], 3));
-    // What was held has left: there is room again.
+    // The held messages have left, so there is room again.
     house.nodes.decide(SHARD, Some(2));
     house.nodes.settle();
     house.nodes.decide(SHARD, Some(0));
@@ -128,16 +132,16 @@ fn of_one_entity_no_more_waits_than_those_who_move_messages_to_it_may_have() {
         (1..=3).for_each(|n| house.tell(from, SHARD, 10 * n + from as u32));
     }
     house.nodes.announce(1);
-    house.deliver(); // nothing of it is handled yet
+    house.deliver(); // no message is handled yet
     assert_eq!(house.nodes.lost(Lost::MailboxFull), 1);
     house.nodes.announce(2);
     house.deliver();
-    assert_eq!(house.nodes.lost(Lost::MailboxFull), 2, "two have twice as much");
+    assert_eq!(house.nodes.lost(Lost::MailboxFull), 2, "each sender has its own share");
     house.nodes.settle();
     assert_eq!((house.log(), house.nodes.all_lost()), (vec![11, 21, 12, 22], 2));
 }
 
-/// They were told so many by several nodes: all of it is the shard's when it starts.
+/// Held messages of several senders may exceed the mailbox limit; all are delivered at the start.
 #[test]
 fn what_was_held_is_refused_nothing_when_its_shard_starts() {
     let mut house = House::new(Limits { messages: 2, bytes: 1 << 20 });
@@ -152,12 +156,13 @@ fn what_was_held_is_refused_nothing_when_its_shard_starts() {
     assert_eq!((house.sorted(), house.nodes.all_lost()), (vec![11, 12, 21, 22, 31, 32], 0));
 }
 
-/// Whether node 0 has a coordinator.
+/// Tells node 0 whether a coordinator is known.
 fn coordinated(house: &mut House, known: bool) {
     house.nodes.nodes[0].hosting.perform(RegionOutput::Coordinated(known));
 }
 
-/// Node 0 holds two messages of node 1 for a shard of which it has heard nothing, and node 1 is out.
+/// Node 0 holds two messages of node 1 for a shard whose decision it does not know, and node 1 has
+/// crashed.
 fn orphaned(house: &mut House) {
     house.nodes.decide(SHARD, Some(0));
     (1..=2).for_each(|note| house.tell(1, SHARD, note));
@@ -168,7 +173,7 @@ fn orphaned(house: &mut House) {
     assert_eq!((house.nodes.nodes[0].region.held(), house.nodes.all_lost()), (2, 0));
 }
 
-/// Before, and also if a lane to it lingers on which nobody reads.
+/// With the lane to the crashed node removed, and with a lane that still accepts frames unread.
 #[test]
 fn what_comes_back_to_who_is_out_is_counted() {
     for lingers in [false, true] {
@@ -192,12 +197,12 @@ fn what_is_held_of_who_is_out_is_given_up_once_nobody_has_told_for_long_whose_it
         house.nodes.nodes[0].hosting.remind();
         (house.nodes.nodes[0].region.held(), house.nodes.lost(Lost::NodeGone))
     };
-    assert_eq!(pass(&mut house, 100), (2, 0), "it is looked at for the first time");
+    assert_eq!(pass(&mut house, 100), (2, 0), "the time begins with the first check");
     assert_eq!(pass(&mut house, 29), (2, 0));
     coordinated(&mut house, false);
-    assert_eq!(pass(&mut house, 500), (2, 0), "nobody is there who could tell");
+    assert_eq!(pass(&mut house, 500), (2, 0), "no coordinator could announce a home");
     coordinated(&mut house, true);
-    assert_eq!(pass(&mut house, 29), (2, 0), "a new coordinator has as long");
+    assert_eq!(pass(&mut house, 29), (2, 0), "a new coordinator has the full time");
     assert_eq!(pass(&mut house, 1), (0, 2));
     house.nodes.settle();
     assert_eq!((house.log(), house.nodes.all_lost()), (vec![], 2));
@@ -215,7 +220,7 @@ fn what_is_held_of_who_is_out_waits_as_long_as_its_decision_is_known() {
     coordinated(&mut house, true);
     house.nodes.nodes[0].hosting.remind();
     house.nodes.advance(Duration::from_secs(29));
-    house.nodes.hear(0, |_| true); // it waits for the former home
+    house.nodes.hear(0, |_| true); // node 0 waits for the former home
     for _ in 0..10 {
         house.nodes.advance(Duration::from_secs(29));
         house.nodes.nodes[0].hosting.remind();
@@ -225,7 +230,8 @@ fn what_is_held_of_who_is_out_waits_as_long_as_its_decision_is_known() {
     assert_eq!((house.log(), house.nodes.all_lost()), (vec![1, 2], 0));
 }
 
-/// The lane keeps several times what it may: the barrier is said again, and nothing passes it.
+/// The lane is full beyond its limit for control frames, so the barrier is repeated later, and no
+/// message overtakes it.
 #[test]
 fn a_barrier_that_its_lane_does_not_take_holds_up_what_comes_behind_it() {
     let mut house = House::roomy();
@@ -242,10 +248,10 @@ fn a_barrier_that_its_lane_does_not_take_holds_up_what_comes_behind_it() {
         let to = |to| lanes.frames.get(&(node(1), node(to))).map_or(0, VecDeque::len);
         (to(0), to(2), house.nodes.nodes[1].region.buffered())
     };
-    assert_eq!(sent(&house), (1, 0, 1), "no barrier, and nothing past it");
+    assert_eq!(sent(&house), (1, 0, 1), "no barrier, and no message past it");
     house.nodes.nodes[1].hosting.remind();
     house.nodes.nodes[1].hosting.room(node(2));
-    assert_eq!(sent(&house), (1, 0, 1), "nor later");
+    assert_eq!(sent(&house), (1, 0, 1), "the repeated barrier found no room either");
     house.nodes.lanes.lock().expect("nobody panicked").answers = usize::MAX;
     house.nodes.nodes[1].hosting.remind();
     assert_eq!(sent(&house), (2, 0, 1));

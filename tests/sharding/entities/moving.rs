@@ -1,4 +1,6 @@
-//! What entities hand over when their shard moves, and who takes it over.
+//! Entity state in a planned move: `hand_over` exports it at the old home, `take_over` imports it
+//! at the next one; which ends of an instance export nothing, and which failures lose a state
+//! (docs/protocol/sharding.md#entity-state-travels-in-the-payload).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::door::Door;
 use super::nodes::{MESSAGE_BYTES_MAX, Nodes, Plan, Step};
 
-/// What the next instance, or its factory, does.
+/// The failure that the next instance or its factory shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Manner {
     #[default]
@@ -49,7 +51,7 @@ impl Town {
     }
 }
 
-/// `LAST`: its type has a stop message.
+/// An entity with a counter as its state. `LAST`: the type has a stop message.
 struct Purse<const LAST: bool> {
     coins: u64,
     town: Arc<Town>,
@@ -215,7 +217,7 @@ fn who_passivates_or_is_restarted_or_aborted_hands_nothing_over() {
     assert_eq!((counts, purses.lost_states()), ([0, 0, 0, 5], 0));
     purses.tell("d", Deal::Panic);
     purses.nodes.advance(Duration::from_secs(1));
-    assert_eq!(purses.count("d"), 0, "a restart begins fresh");
+    assert_eq!(purses.count("d"), 0, "a restart begins without state");
 }
 
 #[test]
@@ -248,7 +250,7 @@ fn a_state_that_cant_be_handed_over_is_counted_and_concerns_nobody_else() {
 #[test]
 fn an_instance_that_cant_take_over_has_failed_and_its_state_is_lost() {
     let restart = (Supervision::Restart, 4, 0);
-    let resume = (Supervision::Resume, 9, 0); // as far as it came
+    let resume = (Supervision::Resume, 9, 0); // continues with the partly imported state
     let stop = (Supervision::Stop, 0, 1);
     for (supervision, coins, lost) in [restart, resume, stop] {
         for manner in [Manner::TakeOverFails, Manner::TakeOverPanics] {
@@ -303,7 +305,7 @@ fn who_is_asked_while_it_hands_over_begins_again_after_that() {
             purses.nodes.step(Step::Word, 0);
         }
         purses.town.door.open();
-        assert_eq!(purses.nodes.executor.ready(), 2, "b hands over, a goes on");
+        assert_eq!(purses.nodes.executor.ready(), 2, "b exports its state, a continues");
         purses.nodes.step(Step::Task, first);
         purses.nodes.settle();
         assert_eq!((purses.count("a"), purses.count("b"), purses.lost_states()), (7, 7, 0));
@@ -347,22 +349,34 @@ fn states_that_are_gone_with_a_node_are_counted_apart_from_messages() {
     assert_eq!(purses.count("a"), 5);
     purses.nodes.crash(1);
     purses.nodes.settle();
-    assert_eq!((purses.lost_states(), purses.nodes.all_lost()), (1, 0), "a has taken its own");
+    assert_eq!(
+        (purses.lost_states(), purses.nodes.all_lost()),
+        (1, 0),
+        "a has imported its state before"
+    );
 
     let mut purses = plain();
     purses.tell("a", Deal::Add(5));
     purses.nodes.decide(ShardId::new(0), Some(1));
     for _ in 0..4 {
-        purses.nodes.step(Step::Word, 0); // to release, to host, two announcements
+        purses.nodes.step(Step::Word, 0); // Release, Host, and two announcements
     }
     purses.nodes.settle_without_words();
-    assert_eq!(purses.nodes.nodes[0].region.entities(), 0, "its word is under way");
+    assert_eq!(
+        purses.nodes.nodes[0].region.entities(),
+        0,
+        "its message to the next home is under way"
+    );
     purses.nodes.crash(0);
     purses.nodes.settle();
-    assert_eq!((purses.lost_states(), purses.nodes.all_lost()), (1, 0), "nobody has heard of it");
+    assert_eq!(
+        (purses.lost_states(), purses.nodes.all_lost()),
+        (1, 0),
+        "the next home never received it"
+    );
 }
 
-/// Hands over what the next release will take.
+/// An entity that exports a state but has no `take_over`.
 struct Mute;
 
 impl Entity for Mute {
@@ -390,5 +404,5 @@ fn a_type_that_takes_nothing_over_loses_states_and_counts_them() {
         nodes.host(0, node);
     }
     let lost: u64 = nodes.nodes.iter().map(|node| node.region.lost_states()).sum();
-    assert_eq!((lost, nodes.all_lost()), (1, 0), "the last one is still on its way");
+    assert_eq!((lost, nodes.all_lost()), (1, 0), "the second state is not imported yet");
 }

@@ -1,5 +1,7 @@
-//! Nodes: the runtime of one entity type and its region's machine on each, lanes in memory, and a
-//! scripted coordinator that decides by rules C2 to C4. Every step is chosen by the test.
+//! Simulated nodes: each has the runtime of one entity type and its region's machine. Lanes are
+//! queues in memory, and a scripted coordinator keeps the predecessors of each decision and repeats
+//! its `Release` and `Host` orders like the real one
+//! (docs/protocol/sharding.md#a-decision-lists-every-predecessor). The test chooses every step.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +33,7 @@ use ostraca_ddata::types::Term;
 
 use super::executor::Executor;
 
-/// What a node's settings allow.
+/// Longest message that the nodes accept, in bytes.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 16;
 
 const COORDINATOR: ReplicaId = ReplicaId::new(1_000);
@@ -40,19 +42,19 @@ pub(crate) fn node(index: usize) -> RegionId {
     RegionId::new(ReplicaId::new(index as u64 + 1))
 }
 
-/// All lanes.
+/// The lanes between all nodes, and faults of them that a test sets.
 #[derive(Default)]
 pub(crate) struct Lanes {
     pub(crate) frames: BTreeMap<(RegionId, RegionId), VecDeque<Vec<u8>>>,
     refused: BTreeSet<(RegionId, RegionId)>,
-    pub(crate) limit: usize,   // frames
-    pub(crate) answers: usize, // bytes, with bounces, echoes and replies
+    pub(crate) limit: usize, // frames on a lane beyond which messages are refused
+    pub(crate) answers: usize, // bytes on a lane beyond which replies and bounces are refused
     pub(crate) bytes_max: usize,
     pub(crate) out: BTreeSet<RegionId>,
-    pub(crate) lingers: bool, // a lane to who is out takes what nobody reads
+    pub(crate) lingers: bool, // lanes to removed nodes accept answers, which are never read
 }
 
-/// One node's world.
+/// The environment of one node's region.
 pub(crate) struct NodeWorld {
     me: RegionId,
     executor: Arc<Executor>,
@@ -122,7 +124,7 @@ impl World for NodeWorld {
     }
 }
 
-/// One node.
+/// A node: the runtime of the entity type and the region's machine.
 pub(crate) struct Node<E: Entity> {
     pub(crate) region: ShardRegion<E>,
     pub(crate) world: Arc<NodeWorld>,
@@ -137,10 +139,10 @@ struct Cell {
     generation: Generation,
     home: Option<RegionId>,
     after: BTreeMap<RegionId, Generation>,
-    hosted: Generation, // the highest
+    hosted: Generation, // highest generation for which a region reported Hosted
 }
 
-/// The nodes, the coordinator, and what is on its way between them.
+/// The nodes, the scripted coordinator, and the messages under way between them.
 pub(crate) struct Nodes<E: Entity> {
     pub(crate) nodes: Vec<Node<E>>,
     pub(crate) executor: Arc<Executor>,
@@ -149,19 +151,23 @@ pub(crate) struct Nodes<E: Entity> {
     seq: u64,
     epoch: EpochId,
     members: BTreeSet<RegionId>,
-    words: Vec<(RegionId, ReplicaId, ToRegion)>, // they come in any order
+    words: Vec<(RegionId, ReplicaId, ToRegion)>, // control messages, delivered in any order
 }
 
-/// What a step may be.
+/// One step of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
+    /// Polls a ready task.
     Task,
+    /// Delivers the first frame of a lane.
     Lane,
+    /// Delivers a control message to a region.
     Word,
+    /// Passes an input from a node's runtime to its region's machine.
     Fact,
 }
 
-/// What differs between tests.
+/// Settings that differ between tests.
 pub(crate) struct Plan {
     pub(crate) nodes: usize,
     pub(crate) shards: u32,
@@ -172,9 +178,9 @@ pub(crate) struct Plan {
 
 impl Default for Plan {
     fn default() -> Self {
-        // Without a task that looks for idle entities.
+        // No task that sweeps for idle entities.
         let passivation = Passivation { strategy: Strategy::None, ..Passivation::default() };
-        // Nor with one that looks for slow handlers.
+        // No task that watches for slow handlers.
         let slow_handler_after = Duration::ZERO;
         let settings = Sharding { passivation, slow_handler_after, ..Sharding::default() };
         let (supervision, canary) = (Supervision::default(), Canary::none());
@@ -205,8 +211,8 @@ impl<E: Entity> Nodes<E> {
                 facts: Mutex::default(),
                 leased: AtomicBool::new(true),
             });
-            let hash = HashExtractor::new(ShardHash::Xxh3, plan.shards)
-                .expect("a number that there can be");
+            let hash =
+                HashExtractor::new(ShardHash::Xxh3, plan.shards).expect("a valid number of shards");
             let setup = Setup {
                 entity_type: EntityType::new("journal").expect("a name"),
                 me,
@@ -270,7 +276,7 @@ impl<E: Entity> Nodes<E> {
         (0..self.nodes.len()).for_each(|index| self.install_at(index));
     }
 
-    /// A node learns of the newest configuration, if it is in it.
+    /// Installs the newest configuration at a node, if the node is a member of it.
     pub(crate) fn install_at(&mut self, index: usize) {
         if self.members.contains(&node(index)) {
             let members = self.members.clone();
@@ -279,12 +285,12 @@ impl<E: Entity> Nodes<E> {
         }
     }
 
-    /// An operator has forced a configuration; the coordinator knows of it, and nobody else.
+    /// An operator forces a configuration, which only the coordinator knows so far.
     pub(crate) fn recover(&mut self) {
         self.epoch = EpochId { generation: self.epoch.generation + 1, number: 1 };
     }
 
-    /// A decision, written and acknowledged; what is said about it comes when it comes.
+    /// Makes a decision as if a quorum had acknowledged it, and queues its control messages.
     pub(crate) fn decide(&mut self, shard: ShardId, home: Option<usize>) {
         self.seq += 1;
         let generation = Generation::new(Term { number: 1, owner: COORDINATOR }, self.seq);
@@ -307,12 +313,12 @@ impl<E: Entity> Nodes<E> {
         }
     }
 
-    /// One node hears what is announced, and nobody anything else.
+    /// Delivers the announcements to one node, and no other control message.
     pub(crate) fn announce(&mut self, to: usize) {
         self.hear(to, |word| matches!(word, ToRegion::Announce(_)));
     }
 
-    /// One node hears some words to it, and nobody anything else.
+    /// Delivers the control messages to one node for which `what` is true, and no others.
     pub(crate) fn hear(&mut self, to: usize, what: impl Fn(&ToRegion) -> bool) {
         let words = std::mem::take(&mut self.words);
         let is_heard =
@@ -324,7 +330,8 @@ impl<E: Entity> Nodes<E> {
         }
     }
 
-    /// C4, and its repetitions.
+    /// Queues the `Release` and `Host` orders of the shard's decision, at first and as a repetition
+    /// (docs/protocol/sharding.md#repeat-until-hosted).
     pub(crate) fn speak(&mut self, shard: ShardId) {
         let Some(Cell { generation, home, after, .. }) = self.cells.get(&shard).cloned() else {
             return;
@@ -341,7 +348,7 @@ impl<E: Entity> Nodes<E> {
         }
     }
 
-    /// Time passes, for entities and for regions.
+    /// Advances the clock of entities and regions.
     pub(crate) fn advance(&mut self, by: Duration) {
         self.executor.advance(by);
         for index in 0..self.nodes.len() {
@@ -355,7 +362,7 @@ impl<E: Entity> Nodes<E> {
         self.cells.get(&shard).and_then(|cell| cell.home)
     }
 
-    /// A node dies: its tasks are gone, its lanes end, a configuration without it is installed.
+    /// Crashes a node: its region stops, its lanes end, a configuration without it is installed.
     pub(crate) fn crash(&mut self, index: usize) {
         let gone = node(index);
         self.nodes[index].up = false;
@@ -374,7 +381,7 @@ impl<E: Entity> Nodes<E> {
         }
     }
 
-    /// The steps that something is there for.
+    /// The kinds of steps that have something to do, in a fixed order.
     pub(crate) fn possible(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         if self.executor.ready() > 0 {
@@ -416,7 +423,7 @@ impl<E: Entity> Nodes<E> {
                 let index = with[pick % with.len()];
                 let fact =
                     self.nodes[index].world.facts.lock().expect("nobody panicked").pop_front();
-                let fact = fact.expect("there is one");
+                let fact = fact.expect("not empty");
                 if let RegionInput::Wanted(shard) = fact {
                     self.wanted(shard);
                 }
@@ -425,7 +432,7 @@ impl<E: Entity> Nodes<E> {
         }
     }
 
-    /// The coordinator is asked: it decides, or says again what it has decided.
+    /// A region wants a home for the shard: the coordinator decides, unless the shard has one.
     fn wanted(&mut self, shard: ShardId) {
         let home = self.home(shard);
         if home.is_none_or(|home| !self.members.contains(&home)) {
@@ -456,16 +463,16 @@ impl<E: Entity> Nodes<E> {
         }
     }
 
-    /// Runs until nothing is left to do, first come first served.
+    /// Runs until no step is possible, the first possible kind first.
     pub(crate) fn settle(&mut self) {
         for _ in 0..1_000_000 {
             let Some(step) = self.possible().first().copied() else { return };
             self.step(step, 0);
         }
-        panic!("it does not come to rest");
+        panic!("steps remain after 1,000,000");
     }
 
-    /// The same, but for what regions and the coordinator say to each other: that is under way.
+    /// As [`settle`](Self::settle), but control messages stay under way.
     pub(crate) fn settle_without_words(&mut self) {
         let possible = |nodes: &Self| nodes.possible().into_iter().find(|step| *step != Step::Word);
         while let Some(step) = possible(self) {
@@ -473,7 +480,7 @@ impl<E: Entity> Nodes<E> {
         }
     }
 
-    /// A shard lives on a node.
+    /// Decides that a node hosts the shard, and settles.
     pub(crate) fn host(&mut self, shard: u32, index: usize) {
         self.decide(ShardId::new(shard), Some(index));
         self.settle();
@@ -484,12 +491,12 @@ impl<E: Entity> Nodes<E> {
         all.filter(|(of, _)| *of == why).map(|(_, count)| count).sum()
     }
 
-    /// Payloads that were given up though they may have been taken.
+    /// Payloads that were discarded although a later home may have taken them.
     pub(crate) fn discarded(&self) -> u64 {
         self.nodes.iter().map(|node| node.machine.stats().discarded).sum()
     }
 
-    /// Payloads that came in pieces.
+    /// Payloads that were fetched in parts.
     pub(crate) fn fetched(&self) -> u64 {
         self.nodes.iter().map(|node| node.machine.stats().fetched).sum()
     }
@@ -499,7 +506,7 @@ impl<E: Entity> Nodes<E> {
         all.map(|(_, count)| count).sum()
     }
 
-    /// Tasks that are left when nobody has asked for a while.
+    /// Number of tasks that remain after 1.5 s without asks.
     pub(crate) fn tasks_at_rest(&mut self) -> usize {
         for _ in 0..30 {
             self.advance(Duration::from_millis(50));
@@ -508,7 +515,7 @@ impl<E: Entity> Nodes<E> {
         self.executor.tasks()
     }
 
-    /// Polls a future of the test until it is ready, letting everything else run.
+    /// Runs a future of the test together with everything else until it is ready.
     pub(crate) fn wait_for<T: Send + 'static>(
         &mut self,
         future: impl Future<Output = T> + Send + 'static,
@@ -526,7 +533,7 @@ impl<E: Entity> Nodes<E> {
             }
             self.advance(Duration::from_millis(10));
         }
-        panic!("it never ends");
+        panic!("the future is not ready after 100 s");
     }
 }
 

@@ -1,5 +1,6 @@
-//! Entities that stop to make room, by themselves or by a policy: what comes meanwhile is handled
-//! by the next instance.
+//! Passivation, by the entity itself or by a policy (idle timeout, limit of active entities).
+//! Messages that arrive meanwhile are handled by the next instance
+//! (docs/protocol/sharding.md#passivation-loses-no-message).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -110,10 +111,10 @@ fn an_entity_that_was_idle_for_long_stops_and_a_busy_one_does_not() {
     assert!(!lines.contains(&"b last 2".to_owned()), "{lines:?}");
     assert_eq!(nodes.nodes[0].region.entities(), 1);
     poke(&mut nodes, &["a"]);
-    assert_eq!(taken(&log), ["a once 1"], "a fresh one");
+    assert_eq!(taken(&log), ["a once 1"], "a new instance");
 }
 
-/// What the sweep finds is told already, and its task has not begun.
+/// When the sweep finds the idle entity, a message waits for it and its task has not begun.
 #[test]
 fn an_idle_entity_that_has_a_message_when_its_time_is_over_does_not_stop() {
     let idle = Passivation { idle_timeout: Duration::from_secs(60), ..Passivation::default() };
@@ -122,12 +123,12 @@ fn an_idle_entity_that_has_a_message_when_its_time_is_over_does_not_stop() {
     for nth in 2..5 {
         let _told_so_far = taken(&log);
         nodes.advance(Duration::from_secs(90));
-        poke(&mut nodes, &["a"]); // behind the sweep that is due
+        poke(&mut nodes, &["a"]); // after the sweep that is due
         assert_eq!(taken(&log), [format!("a once {nth}")]);
     }
 }
 
-/// More than are looked at at a time.
+/// More entities than one sweep visits at a time.
 #[test]
 fn of_thousands_in_one_shard_all_that_are_idle_stop_and_their_rows_are_free() {
     let idle = Passivation { idle_timeout: Duration::from_secs(60), ..Passivation::default() };
@@ -201,10 +202,10 @@ fn who_starts_an_entity_that_passivates_waits_for_the_next_instance() {
         entity.tell(poke).unwrap();
     }
     let started = nodes.nodes[1].region.start_entity("a");
-    nodes.wait_for(started).expect("it lives");
+    nodes.wait_for(started).expect("it started");
     nodes.settle();
     assert_eq!(taken(&log), ["a once 1", "a passivate 2", "a last 3"]);
-    assert_eq!(nodes.nodes[0].region.entities(), 1, "the next one, of which nothing was asked");
+    assert_eq!(nodes.nodes[0].region.entities(), 1, "the next instance, without a message");
     entity.tell(Poke::Once).unwrap();
     nodes.settle();
     assert_eq!(taken(&log), ["a once 1"]);
@@ -219,15 +220,15 @@ fn an_entity_that_panics_and_passivates_loses_no_message_behind_either() {
         entity.tell(poke).unwrap();
     }
     nodes.settle();
-    assert_eq!(taken(&log), [""; 0], "it waits before it is tried again");
+    assert_eq!(taken(&log), [""; 0], "the restart waits");
     nodes.advance(Duration::from_secs(1));
     nodes.settle();
     let first = ["a once 1", "a passivate 2", "a last 3"];
     assert_eq!(taken(&log), [&first[..], &["a once 1"]].concat());
-    assert_eq!(nodes.all_lost(), 1, "the message that it panicked of");
+    assert_eq!(nodes.all_lost(), 1, "the message whose handler panicked");
 }
 
-/// Counts its instances, and awaits the door.
+/// An entity that counts live instances and whose handler waits at the door.
 struct Burst {
     alive: Arc<AtomicUsize>,
     door: Arc<Door>,
@@ -247,7 +248,8 @@ impl Entity for Burst {
     }
 }
 
-/// Instances alive at the peak, and after all handlers have ended without a further message.
+/// Tells `ids` entities one message each. Returns the number of live instances at the peak, and
+/// after all handlers have ended without a further message.
 fn burst(passivation: Passivation, ids: usize) -> (usize, usize) {
     let settings = Sharding { passivation, ..Sharding::default() };
     let plan = Plan { settings, shards: 4, ..Plan::default() };
@@ -281,7 +283,7 @@ fn limit_holds_after_burst_without_further_messages() {
             Strategy::LeastFrequentlyUsed,
             Strategy::Composite,
         ] {
-            let idle_timeout = Duration::ZERO; // nothing but the limit stops them
+            let idle_timeout = Duration::ZERO; // only the limit stops entities
             let limit = Passivation {
                 strategy,
                 scope,

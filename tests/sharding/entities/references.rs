@@ -1,4 +1,5 @@
-//! References to entities that travel in messages and in answers.
+//! `EntityRef` in messages and answers: it resolves at the receiving node, also when that node
+//! starts the entity type later, and is refused outside of messages.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -54,7 +55,7 @@ impl Entity for Friend {
 }
 
 impl Friend {
-    /// What becomes of everything that one can do to a stranger.
+    /// The results of each kind of call on the stranger.
     fn hail(&self) -> Vec<String> {
         let Some(stranger) = &self.of else { return Vec::new() };
         let sent = |sent: Result<(), TellError>| {
@@ -67,7 +68,7 @@ impl Friend {
         let patient = stranger.tell_wait(Word::Hello).now_or_never();
         vec![
             sent(stranger.tell(Word::Hello)),
-            sent(patient.expect("there is room, or no way")),
+            sent(patient.expect("it does not wait")),
             asked(stranger.ask(Word::Question).now_or_never()),
             asked(stranger.start().now_or_never()),
         ]
@@ -95,7 +96,7 @@ fn friends() -> Nodes<Friend> {
     nodes
 }
 
-/// On one of the nodes, beside the friends.
+/// Starts the entity type `strangers` on one of the nodes.
 fn strangers<E: Entity + Default>(nodes: &Nodes<Friend>, index: usize) -> ShardRegion<E> {
     let (world, asks) = (&nodes.nodes[index].world, &nodes.nodes[index].asks);
     let hash = HashExtractor::new(ShardHash::Xxh3, 1).expect("one shard");
@@ -138,7 +139,8 @@ fn references_are_equal_by_type_and_id_on_whichever_node() {
     assert_ne!(of(0, "a"), of(0, "b"));
 }
 
-/// A planned move may bring a message before its new node has started what it refers to.
+/// A planned move may bring a message to a node that has not started yet the type of a reference in
+/// it.
 #[test]
 fn a_reference_that_comes_before_its_type_is_started_is_no_lost_message_and_leads_there_later() {
     let mut nodes = friends();
@@ -154,12 +156,12 @@ fn a_reference_that_comes_before_its_type_is_started_is_no_lost_message_and_lead
     let said = nodes.wait_for(async move { hail(asked).await });
     let why = "this node has not started strangers (or started it as another type); not sent: \
                start it, be it as a proxy";
-    assert_eq!(said, [why; 4], "told, told with patience, asked, started");
+    assert_eq!(said, [why; 4], "tell, tell_wait, ask, start");
 
     let here = strangers::<Stranger>(&nodes, 0);
     let said = nodes.wait_for(async move { hail(a).await });
     assert_eq!(said, ["told", "told", "waits", "waits"]);
-    assert_eq!(here.buffered(), 4, "they wait for a home");
+    assert_eq!(here.buffered(), 4, "all wait for a home");
 }
 
 #[test]
@@ -177,7 +179,7 @@ fn a_reference_is_read_nowhere_else_and_one_to_nobody_is_not_sent() {
     let nodes = friends();
     let bytes = rmp_serde::to_vec(&nodes.nodes[0].region.entity("a")).expect("it encodes");
     let read = rmp_serde::from_slice::<EntityRef<Friend>>(&bytes);
-    let why = read.expect_err("there is no node").to_string();
+    let why = read.expect_err("decoded outside of a node").to_string();
     assert!(why.contains("only in a message"), "{why}");
     assert!(rmp_serde::to_vec(&nodes.nodes[0].region.entity("")).is_err());
 }

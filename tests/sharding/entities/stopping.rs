@@ -1,4 +1,4 @@
-//! What becomes of messages once everything on a node has ended.
+//! Messages after a node's regions have stopped: they are counted, and callers are told.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ fn what_comes_down_a_lane_after_the_end_is_counted_and_refused_and_leaves_nothin
     }
     nodes.settle();
     assert_eq!(nodes.lost(Lost::NodeStopped), 10);
-    assert_eq!(nodes.nodes[0].region.entities(), before, "no row for what nobody handles");
+    assert_eq!(nodes.nodes[0].region.entities(), before, "no entry for refused messages");
     let asked = nodes.wait_for(async move { there.ask(Question::Now).await });
     assert!(matches!(asked, Err(AskError::Refused { why: Lost::NodeStopped, .. })), "{asked:?}");
     assert_eq!(nodes.lost(Lost::NodeStopped), 11);

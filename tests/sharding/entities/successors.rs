@@ -1,5 +1,6 @@
-//! The successor rule: however an instance ends, the entity's next one begins after the tasks of
-//! the former are dropped, with all that they hold.
+//! However an instance ends, the entity's next instance begins only after the tasks of the former
+//! one were dropped with everything that they hold; otherwise both could own the same resource
+//! (docs/protocol/sharding.md#an-instance-ends-before-its-successor).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -19,8 +20,8 @@ use super::nodes::{Nodes, Plan};
 
 const SHARD: ShardId = ShardId::new(0);
 
-/// Locks by entity with the instance that holds it, and how often one was held by a former instance
-/// and was free.
+/// A lock for each entity, with the instance that holds it. Counts how often an instance found its
+/// lock held by a former one (`found_held`), and free (`taken`).
 #[derive(Default)]
 struct Locks {
     instances: u32,
@@ -139,7 +140,8 @@ impl Works {
             active_entity_limit: 1,
             ..Passivation::default()
         };
-        let none = Duration::ZERO; // a restart does not wait for the tasks by its pause
+        // No pause before a restart, which would hide that it does not wait for the tasks.
+        let none = Duration::ZERO;
         let settings = Sharding { passivation, restart_backoff_min: none, ..Sharding::default() };
         let supervision = match ending {
             PanicAndStop => Supervision::Stop,
@@ -164,7 +166,7 @@ impl Works {
         self.nodes.nodes[1].region.entity(id).tell(order).expect("there is room");
     }
 
-    /// Everything happens, in an order that is drawn.
+    /// Runs all steps in random order until none is possible.
     fn run(&mut self) {
         for _ in 0..100_000 {
             let possible = self.nodes.possible();
@@ -175,7 +177,7 @@ impl Works {
             let pick = self.chance.index(1 << 20);
             self.nodes.step(step, pick);
         }
-        panic!("it does not come to rest");
+        panic!("steps remain after 100,000");
     }
 
     fn pass(&mut self, secs: u64) {
@@ -188,7 +190,7 @@ impl Works {
             PanicAndRestart => self.tell("w", Order::Panic),
             PanicAndStop => {
                 self.tell("w", Order::Panic);
-                self.run(); // what waits behind it is lost
+                self.run(); // messages told before the stop would be lost
             }
             Idle => self.pass(120),
             Limit => self.tell("other", Order::Last),
@@ -224,16 +226,16 @@ fn successor_begins_after_tasks_of_former_instance() {
         for turn in 2..5 {
             works.end(ending);
             if let Idle | Limit = ending {
-                works.run(); // before the next message, which would keep it
+                works.run(); // before the next message, which would keep the instance
             }
             works.tell("w", Order::Work);
             works.run();
             if let Move | Abort | StopShard = ending {
-                works.nodes.host(0, 0); // one more end
+                works.nodes.host(0, 0); // moves back: the instance ends once more
                 works.tell("w", Order::Work);
                 works.run();
             }
-            works.pass(1); // a lease is looked at again
+            works.pass(1); // paused entities check the lease again
             works.run();
             let locks = works.locks.lock().expect("nobody panicked");
             assert_eq!(locks.found_held, 0, "{ending:?}, seed {seed}, turn {turn}");

@@ -1,4 +1,5 @@
-//! Tasks that entities begin, and what ends them.
+//! Tasks that entities spawn: they run beside the handlers, pause without a lease, and end with
+//! their instance, before its shard leaves.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -21,14 +22,14 @@ struct Worker {
 
 #[derive(Serialize, Deserialize)]
 enum Order {
-    /// Works for so many milliseconds, and tells.
+    /// Starts a task that sleeps for this many milliseconds and then tells `Done`.
     Work(u64),
     Panic,
     Done,
     Passivate,
 }
 
-/// Says when it is dropped.
+/// Logs that it was dropped.
 struct Tool(Log);
 
 impl Drop for Tool {
@@ -94,7 +95,7 @@ fn a_task_runs_beside_the_handlers_and_tells_its_entity() {
     let mut works = Works::new();
     works.tell(Order::Work(50));
     works.tell(Order::Done);
-    assert_eq!(works.taken(), ["done"], "it holds up no message");
+    assert_eq!(works.taken(), ["done"], "the task holds up no message");
     works.pass(50);
     assert_eq!(works.taken(), ["dropped", "done"]);
     assert_eq!(works.nodes.executor.tasks(), 0);

@@ -1,5 +1,5 @@
-//! Real threads: senders, handlers and a shard that drains and starts again, all at once. What
-//! entities count moves with them.
+//! Real threads: senders, handlers and a shard that drains and starts again run concurrently. Each
+//! message must be handled once and in order, and the entities' counts must move with them.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -35,7 +35,7 @@ const MESSAGES: u64 = 20_000;
 const SHARD: ShardId = ShardId::new(0);
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A node alone, on tokio.
+/// The environment of a region on a single node, on tokio.
 struct Alone {
     start: Clock,
     tokio: Handle,
@@ -147,7 +147,7 @@ fn starts(region: &ShardRegion<Reader>, seq: u64, payload: Option<Bytes>) {
     stands(region, seq, home, Run::Hosting(generation));
 }
 
-/// Drains and starts again until `done`: how often.
+/// Drains and restarts the shard until `done`; returns how often.
 fn moves(
     region: &ShardRegion<Reader>,
     drained: &Receiver<Option<Bytes>>,
@@ -174,7 +174,7 @@ fn send(region: &ShardRegion<Reader>, sender: u64) {
     }
 }
 
-/// The region, and what its shard hands over when it has drained.
+/// The region, and a receiver of the payload of each drain.
 fn readers(
     tokio: &Runtime,
     journal: &Arc<Journal>,
@@ -233,10 +233,11 @@ fn a_shard_that_drains_under_load_handles_each_message_once_and_in_order() {
     assert_eq!(handled.load(Ordering::SeqCst), all);
     assert_eq!(region.dead_letters().map(|(_, count)| count).sum::<u64>(), 0);
     assert_eq!(region.lost_states(), 0);
-    assert!(moved > 0 && journal.pages().taken > 0, "it never moved");
+    assert!(moved > 0 && journal.pages().taken > 0, "the shard never moved");
 }
 
-/// As where a program ends before its node: what was queued and never began is handed over.
+/// A program may end its runtime before its node: messages that were queued and never begun are in
+/// the payload.
 #[test]
 fn a_shard_drains_also_if_its_runtime_ends_before_its_entities_begin() {
     let (journal, handled) = (Arc::<Journal>::default(), Arc::<AtomicUsize>::default());
@@ -247,8 +248,8 @@ fn a_shard_drains_also_if_its_runtime_ends_before_its_entities_begin() {
         region.entity(&format!("e{number}")).tell(Page { sender: 0, number }).expect("it has room");
     }
     stands(&region, 2, None, Run::Draining(g(1)));
-    drop(tokio); // on which nobody has ever run anything
+    drop(tokio); // a current-thread runtime that was never driven
     let payload = drained.recv_timeout(DEADLINE).expect("it drains");
-    assert!(payload.is_some(), "the messages are in there");
+    assert!(payload.is_some(), "the payload carries the messages");
     assert_eq!(handled.load(Ordering::SeqCst), 0);
 }

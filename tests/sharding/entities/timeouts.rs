@@ -1,4 +1,5 @@
-//! Asks without an answer: when their time is over, and the task that says so.
+//! Timeouts of asks. A long ask (1 s or more) is ended by a shared sweeper task that runs every 50
+//! ms, a shorter one by a timer of its own. The sweeper ends some time after the last ask.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +21,7 @@ struct Oracle;
 #[derive(Serialize, Deserialize)]
 enum Question {
     Easy(Reply<u64>),
-    /// It thinks for ever.
+    /// Its handler never ends.
     Hard(Reply<u64>),
 }
 
@@ -51,12 +52,12 @@ impl Temple {
         Self { nodes }
     }
 
-    /// From the other node.
+    /// An ask from the other node that is never answered.
     fn hard(&self, timeout: Duration) -> Asked<Oracle, u64> {
         self.nodes.nodes[1].region.entity("pythia").ask_within(timeout, Question::Hard)
     }
 
-    /// Waits for it in a task.
+    /// Awaits the ask in a task.
     fn wait(&mut self, asked: Asked<Oracle, u64>) -> Answer {
         let answer = Answer::default();
         let kept = Arc::clone(&answer);
@@ -73,24 +74,24 @@ impl Temple {
         self.nodes.settle();
     }
 
-    /// After so many milliseconds, counted from now, it is over.
+    /// Number of milliseconds from now until the ask times out.
     fn over_after(&mut self, answer: &Answer) -> u64 {
         for millis in 0..10_000 {
             if let Some(said) = answer.lock().expect("nobody panicked").take() {
-                let why = said.expect_err("it thinks");
+                let why = said.expect_err("the handler never ends");
                 assert!(matches!(why, AskError::Timeout { .. }), "{why}");
                 return millis;
             }
             self.pass(Duration::from_millis(1));
         }
-        panic!("it is never over");
+        panic!("the ask never times out");
     }
 
     fn swept(&self) -> usize {
         self.nodes.nodes.iter().map(|node| node.region.swept_asks()).sum()
     }
 
-    /// Beside that of the oracle that thinks.
+    /// Number of tasks besides that of the oracle's handler.
     fn tasks(&self) -> usize {
         self.nodes.executor.tasks() - 1
     }
@@ -115,13 +116,13 @@ fn the_time_begins_with_the_call_and_who_comes_too_late_hears_of_it_at_once() {
 fn a_long_ask_is_over_at_the_first_sweep_after_its_time_and_not_before() {
     let mut temple = Temple::new();
     let first = temple.hard(2 * SECOND);
-    let first = temple.wait(first); // it begins the sweeps
+    let first = temple.wait(first); // starts the sweeper
     temple.pass(Duration::from_millis(20));
     let second = temple.hard(SECOND);
     let second = temple.wait(second);
-    assert_eq!((temple.swept(), temple.tasks()), (2, 3), "two that ask and a sweeper");
-    assert_eq!(temple.over_after(&second), 1_030, "1,050 after the first sweep's beginning");
-    assert_eq!(temple.over_after(&first), 950, "2,000 after it");
+    assert_eq!((temple.swept(), temple.tasks()), (2, 3), "two asks and a sweeper");
+    assert_eq!(temple.over_after(&second), 1_030, "1,050 ms after the sweeper's start");
+    assert_eq!(temple.over_after(&first), 950, "2,000 ms after the sweeper's start");
     assert_eq!((temple.swept(), temple.tasks()), (0, 1));
 }
 
@@ -155,7 +156,7 @@ fn an_ask_that_is_answered_or_dropped_leaves_nothing_behind() {
     assert_eq!(temple.swept(), 1);
     temple.nodes.settle();
     assert!(poll(&mut easy, Waker::noop()).is_ready());
-    assert_eq!(temple.swept(), 0, "before it is dropped");
+    assert_eq!(temple.swept(), 0, "the answered ask is removed before its drop");
     drop(easy);
     let mut hard = temple.hard(SECOND);
     assert!(poll(&mut hard, Waker::noop()).is_pending());
@@ -180,9 +181,9 @@ fn the_sweeper_ends_some_time_after_the_last_ask_and_the_next_begins_another() {
     for _ in 0..3 {
         let asked = temple.hard(SECOND);
         let answer = temple.wait(asked);
-        assert_eq!(temple.tasks(), 2, "who asks and a sweeper");
+        assert_eq!(temple.tasks(), 2, "an ask and a sweeper");
         assert_eq!(temple.over_after(&answer), 1_000);
-        assert_eq!(temple.tasks(), 1, "others may ask soon");
+        assert_eq!(temple.tasks(), 1, "the sweeper waits for further asks");
         assert_eq!(temple.nodes.tasks_at_rest(), 1, "the oracle");
         assert_eq!(temple.nodes.executor.next_wake(), None);
     }
@@ -190,7 +191,7 @@ fn the_sweeper_ends_some_time_after_the_last_ask_and_the_next_begins_another() {
 
 #[test]
 fn an_ask_that_begins_around_the_end_of_a_sweeper_is_over_in_time() {
-    // The last ask is over, and a sweeper begun with it ends 20 sweeps later.
+    // The sweeper ends 20 sweeps after the last ask.
     for sweeps in 18..22 {
         let mut temple = Temple::new();
         let asked = temple.hard(SECOND);
@@ -217,13 +218,13 @@ fn an_ask_and_what_would_be_the_last_sweep_come_in_either_order() {
         for _ in 0..19 {
             temple.pass(SWEEP);
         }
-        temple.nodes.advance(SWEEP); // the sweeper is ready
+        temple.nodes.advance(SWEEP); // the sweeper's task is ready
         let mut asked = temple.hard(SECOND);
         if asks_first {
             assert!(poll(&mut asked, Waker::noop()).is_pending());
         }
         temple.nodes.settle();
-        assert_eq!(temple.tasks(), usize::from(asks_first), "else it has ended");
+        assert_eq!(temple.tasks(), usize::from(asks_first), "without an ask the sweeper ends");
         let answer = temple.wait(asked);
         assert_eq!(temple.tasks(), 2);
         assert_eq!(temple.over_after(&answer), 1_000);
@@ -260,9 +261,9 @@ fn an_ask_beside_an_executor_that_takes_no_task_is_over_in_time() {
     let (bell, mut asked) = (Arc::<Bell>::default(), temple.hard(SECOND));
     let waker = Waker::from(Arc::clone(&bell));
     assert!(poll(&mut asked, &waker).is_pending());
-    assert_eq!(bell.rung(), 1, "nobody sweeps");
+    assert_eq!(bell.rung(), 1, "there is no sweeper");
     assert!(poll(&mut asked, &waker).is_pending());
-    assert_eq!((bell.rung(), temple.swept()), (1, 0), "it does not try again");
+    assert_eq!((bell.rung(), temple.swept()), (1, 0), "no second attempt to start a sweeper");
     temple.nodes.executor.advance(SECOND - Duration::from_nanos(1));
     assert!(poll(&mut asked, &waker).is_pending());
     temple.nodes.executor.advance(Duration::from_nanos(1));
@@ -279,7 +280,7 @@ fn an_ask_of_a_node_that_is_out_meanwhile_is_over_in_time() {
     assert_eq!((temple.swept(), temple.over_after(&answer)), (1, 1_000));
 }
 
-/// Panics when it is rung.
+/// A waker that panics.
 struct Cracked;
 
 impl Wake for Cracked {
@@ -296,7 +297,7 @@ fn a_waker_that_panics_harms_no_other_ask_and_the_sweeps_go_on() {
     assert!(poll(&mut cracked, &waker).is_pending());
     let answer = temple.wait(asked);
     assert_eq!(temple.over_after(&answer), 1_000);
-    assert!(poll(&mut cracked, &waker).is_ready(), "whoever looks at it finds it over");
+    assert!(poll(&mut cracked, &waker).is_ready(), "a poll finds that it timed out");
     let asked = temple.hard(SECOND);
     let answer = temple.wait(asked);
     assert_eq!((temple.swept(), temple.tasks()), (1, 2), "the same sweeper");
@@ -307,7 +308,7 @@ fn poll<T>(asked: &mut Asked<Oracle, T>, waker: &Waker) -> Poll<Result<T, AskErr
     Pin::new(asked).poll(&mut TaskContext::from_waker(waker))
 }
 
-/// Counts how often it was rung.
+/// A waker that counts its wake-ups.
 #[derive(Default)]
 struct Bell(AtomicUsize);
 

@@ -1,4 +1,5 @@
-//! Messages that an entity sends itself later.
+//! Timers and receive timeouts: messages that an entity schedules for itself, and their relation to
+//! passivation.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -57,7 +58,7 @@ impl Stage {
         Self::with(&Plan::default())
     }
 
-    /// Entities stop after 60 s without a message, or beyond a limit of one.
+    /// Entities passivate after 60 s without a message, or beyond a limit of one active entity.
     fn passivating(strategy: Strategy) -> Self {
         let passivation = Passivation {
             strategy,
@@ -103,7 +104,7 @@ fn a_timer_rings_once_unless_it_is_cancelled_or_its_instance_is_gone() {
     }
     stage.tell(Tick::Start(10));
     stage.nodes.host(0, 1);
-    assert_eq!(stage.pass(20), [""; 0], "it does not move with its shard");
+    assert_eq!(stage.pass(20), [""; 0], "a timer does not move with its shard");
 }
 
 #[test]
@@ -179,5 +180,5 @@ fn stopped_timer_leaves_no_task() {
         stage.tell(end);
         assert_eq!(stage.nodes.executor.tasks(), 0);
     }
-    assert_eq!(stage.nodes.nodes[0].region.lost_timers(), 0, "it passivated itself");
+    assert_eq!(stage.nodes.nodes[0].region.lost_timers(), 0, "the entity passivated itself");
 }

@@ -1,4 +1,5 @@
-//! Handlers that do not end and asks that cannot be answered: their logs, counters and errors.
+//! Handlers that do not end and asks that cannot be answered: how they are logged and counted, and
+//! the errors that callers get (docs/protocol/message-order.md#ask-cycles-are-named-on-one-node).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,10 +24,9 @@ struct Waiter {
 
 #[derive(Serialize, Deserialize)]
 enum Say {
-    /// Waits at the door.
     Wait,
     Echo(Reply<u8>),
-    /// Passes the question on along these entities.
+    /// Asks the first of these entities to ask the next one, and so on; the last one answers.
     Ask(Vec<String>, Reply<u8>),
     /// Asks itself in a task.
     AskInTask(Reply<u8>),
@@ -40,7 +40,7 @@ impl Entity for Waiter {
             Say::Wait => self.door.pass().await,
             Say::Echo(reply) => reply.send(7),
             Say::Ask(path, reply) => {
-                let (next, rest) = path.split_first().expect("there is one more");
+                let (next, rest) = path.split_first().expect("the path is not empty");
                 let rest = rest.to_vec();
                 let asked = cx.entity(next).ask(|reply| {
                     if rest.is_empty() { Say::Echo(reply) } else { Say::Ask(rest, reply) }
@@ -98,7 +98,7 @@ impl Waits {
         self.nodes.nodes[0].region.slow_handlers()
     }
 
-    /// Asks the first entity to ask along the others; what its handlers have heard meanwhile.
+    /// Asks the first entity to ask along the others. Returns the errors that the handlers got.
     fn ask_along(&mut self, path: &[&str]) -> Vec<AskError> {
         let rest = path[1..].iter().map(|id| (*id).to_owned()).collect();
         let _asked = self.nodes.nodes[1].region.entity(path[0]).ask(|reply| Say::Ask(rest, reply));
@@ -107,7 +107,7 @@ impl Waits {
     }
 }
 
-/// The lines that are logged meanwhile.
+/// The lines that are logged while `run` runs.
 fn logged(run: impl FnOnce()) -> Vec<String> {
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -151,7 +151,7 @@ fn slow_handler_is_counted_once_and_logged_at_doubling_ages() {
     assert!(named.iter().all(|part| lines[0].contains(part)), "{}", lines[0]);
     waits.door.open();
     waits.pass(10);
-    assert_eq!(waits.nodes.executor.tasks(), 0, "none looks any more");
+    assert_eq!(waits.nodes.executor.tasks(), 0, "the watch has ended");
     waits.door.close();
     waits.tell("wedged", Say::Wait);
     waits.pass(10);
@@ -169,11 +169,11 @@ fn zero_turns_the_slow_handler_watch_off() {
 #[test]
 fn handler_that_asks_itself_learns_so_at_once() {
     let mut waits = Waits::new(Duration::ZERO);
-    waits.tell("a", Say::Ask(vec!["a".to_owned()], nobody()));
+    waits.tell("a", Say::Ask(vec!["a".to_owned()], unawaited()));
     let errors = std::mem::take(&mut *waits.errors.lock().expect("nobody panicked"));
     assert!(matches!(&errors[..], [AskError::AsksItself { .. }]), "{errors:?}");
     assert!(errors[0].to_string().starts_with("journal/a asks itself"), "{}", errors[0]);
-    // In a task it may.
+    // A task may ask its own entity.
     let asked = waits.nodes.nodes[0].region.entity("a").ask(Say::AskInTask);
     assert_eq!(waits.nodes.wait_for(asked).expect("it answers"), 7);
 }
@@ -220,8 +220,8 @@ fn ask_behind_a_running_handler_has_not_begun() {
     assert!(why.to_string().contains("has not begun"), "{why}");
 }
 
-/// An address from which no answer is awaited.
-fn nobody() -> Reply<u8> {
+/// A `Reply` whose answer is not awaited.
+fn unawaited() -> Reply<u8> {
     let reply = Arc::new(Mutex::new(None));
     let kept = Arc::clone(&reply);
     let waits = Waits::new(Duration::ZERO);
@@ -229,5 +229,5 @@ fn nobody() -> Reply<u8> {
         *kept.lock().expect("nobody panicked") = Some(to);
         Say::Wait
     });
-    reply.lock().expect("nobody panicked").take().expect("it was made")
+    reply.lock().expect("nobody panicked").take().expect("the closure ran")
 }

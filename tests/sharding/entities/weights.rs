@@ -1,4 +1,5 @@
-//! Messages of the entity's own node: their weight in its mailbox, and callers that never wait.
+//! Messages from the entity's own node: they count in its mailbox by the bytes that `message_bytes`
+//! gives, and a caller that always finds room still yields to other tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -68,7 +69,7 @@ fn store() -> (Nodes<Store>, Arc<Door>) {
 fn local_messages_count_with_the_weight_of_their_type() {
     let (mut nodes, door) = store();
     let (to, alive) = (nodes.nodes[0].region.entity("s"), Alive::default());
-    to.tell(Blob::new(1, &alive)).expect("it lives");
+    to.tell(Blob::new(1, &alive)).expect("there is room");
     nodes.settle(); // its handler waits at the door
     for _ in 0..4 {
         to.tell(Blob::new(1 << 20, &alive)).expect("there is room");
@@ -97,7 +98,7 @@ fn waiting_and_taken_local_messages_stay_within_bounds() {
         let step = *nodes.possible().first().expect("a full mailbox has a task");
         nodes.step(step, 0);
     }
-    // The handler may have one, apart from those that wait.
+    // One message may be in the handler, besides those in the mailbox.
     assert!((MAILBOX_BYTES - BLOB..=MAILBOX_BYTES + BLOB).contains(&most), "{most} bytes");
     nodes.settle();
     assert_eq!(alive.load(Ordering::SeqCst), 0);
