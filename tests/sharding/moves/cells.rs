@@ -1,4 +1,5 @@
-//! The replicas of the cell, and what a coordinator asks of them.
+//! Abstract replicas of a shard's home (a promised term and a stamped value), and the requests of a
+//! coordinator to them. They stand in for the Replicator.
 
 use ostraca::sharding::home::ShardHome;
 use ostraca_ddata::types::Term;
@@ -13,11 +14,14 @@ pub(crate) struct Replica {
     pub(super) cell: Option<Stamped>,
 }
 
-/// What a coordinator has asked the replicas, and how far that is.
+/// The open request of a coordinator, with the replicas that have answered so far.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
+    /// The fencing read of a takeover.
     Fence { id: u64, term: Term, read: Vec<usize>, merged: Option<Stamped> },
+    /// The recovery write: the newest value read, written back where answers differed.
     Back { id: u64, term: Term, cell: Stamped, acked: Vec<usize> },
+    /// The guarded write of a decision.
     Write { id: u64, term: Term, cell: Stamped, acked: Vec<usize> },
 }
 

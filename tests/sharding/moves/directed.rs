@@ -1,5 +1,6 @@
-//! Rare traces, step by step: what blind walks do not find, or find too seldom. Each is run with
-//! the rule left out, which must be seen, and with all rules, which must end well.
+//! Directed traces of moves that random walks find seldom or never. Each runs twice: with the rule
+//! left out by a fault injection, which must violate an invariant, and with all rules, which must
+//! end well.
 
 use ostraca::sharding::bug::Bug;
 use ostraca::sharding::coordinator::Phase;
@@ -13,7 +14,7 @@ const A: usize = 0;
 const B: usize = 1;
 const C: usize = 2;
 
-/// A world that is led along one way. What is not possible in it is left out.
+/// A world that is led along one trace. After the first violation, further steps are ignored.
 struct Led {
     world: World,
     seen: Option<String>,
@@ -22,7 +23,7 @@ struct Led {
 impl Led {
     fn new(limits: Limits) -> Self {
         let mut led = Self { world: World::new(limits), seen: None };
-        led.go(Step::Gossip(0, 2)); // all three replicas hold the first decision
+        led.go(Step::Gossip(0, 2)); // now all three replicas hold the first decision
         led
     }
 
@@ -41,7 +42,7 @@ impl Led {
         self.all([Step::Move(seat, Some(to)), Step::WriteAt(seat, 0), Step::WriteAt(seat, 1)]);
     }
 
-    /// A takeover that reads these two replicas, and writes to them.
+    /// A takeover by coordinator `seat` that reads these two replicas and writes to them.
     fn takes_over(&mut self, seat: usize, [one, other]: [usize; 2]) {
         self.all([Step::Start(seat), Step::FenceAt(seat, one), Step::FenceAt(seat, other)]);
         self.all([Step::BackAt(seat, one), Step::BackAt(seat, other)]);
@@ -84,7 +85,7 @@ impl Led {
         self.hosted(seat);
     }
 
-    /// Everything that was sent comes, and what drains ends, until nothing changes.
+    /// Delivers all messages and ends all drains until nothing changes.
     fn settles(&mut self) {
         loop {
             let before = self.world.digest();
@@ -115,9 +116,9 @@ impl Led {
     }
 }
 
-/// A decision that only one replica holds, and that the next coordinator has not read, lists
-/// nobody who got the shard by another such decision. About 25 steps and four coordinators; three
-/// are not enough, which is why spec/reference/moves.md did not find it.
+/// Two decisions of two terms, each on a single replica. Neither coordinator has read the other's
+/// decision, so neither decision lists the other's home as a predecessor. The trace needs about 25
+/// steps and four coordinators; three are not enough.
 fn unseen_decisions_of_two_terms(limits: Limits) -> Led {
     let mut led = Led::new(limits);
     led.all([Step::Move(0, Some(B)), Step::WriteAt(0, 0)]);
@@ -144,7 +145,8 @@ fn a_coordinator_writes_every_cell_under_its_own_stamp_before_it_speaks() {
     led.ends_with(A);
 }
 
-/// 19 steps, three coordinators.
+/// A takeover reads a decision that only one replica holds, and its region starts. The next
+/// coordinator must read that decision too. The trace has 19 steps and three coordinators.
 fn a_value_seen_on_one_replica_only(limits: Limits) -> Led {
     let mut led = Led::new(limits);
     led.all([Step::Move(0, Some(B)), Step::WriteAt(0, 0)]);
@@ -171,7 +173,8 @@ fn what_a_coordinator_has_read_is_never_unseen() {
     led.ends_with(C);
 }
 
-/// The proposal as it was once stated: two hosts in 26 steps, and no blind walk of 100,000.
+/// A move is cancelled and the old home crashes. An early version of the adoption rule gave two
+/// hosts in 26 steps here; none of 100,000 random walks found that.
 fn a_move_is_cancelled_and_the_old_home_dies(limits: Limits) -> Led {
     let mut led = Led::new(limits);
     led.moves(0, B);
@@ -237,7 +240,7 @@ fn who_is_absent_from_an_older_configuration_is_not_removed() {
     led.ends_with(B);
 }
 
-// ── Nothing is stopped, or waited for, in vain ──
+// ── Late, lost and repeated messages ──
 
 fn a_late_release_of_a_cancelled_move(limits: Limits) -> Led {
     let mut led = Led::new(limits);
@@ -322,10 +325,10 @@ fn a_frozen_former_coordinator_that_wakes_is_refused_and_silent() {
     led.ends_with(C);
 }
 
-// ── What is carried along ──
+// ── Payloads ──
 
-/// The old home releases to a third region, and dies: the second one takes it for over, and starts
-/// with nothing. What the third one holds is older then.
+/// The old home A sends its payload to the third region C and crashes. B takes A's tenure for over
+/// because A was removed, and starts without a payload. From then on, C holds an outdated payload.
 fn the_old_home_dies_after_its_word(limits: Limits) -> Led {
     let mut led = Led::new(limits);
     led.moves(0, B);
@@ -352,10 +355,10 @@ fn who_has_died_says_nothing_about_who_started_after_it() {
     led.ends_with(C);
 }
 
-// ── Who leaves ──
+// ── Leaving regions ──
 
 impl Led {
-    /// The node at `place` leaves; nothing is said to it but that it may, or why not.
+    /// The node at `place` leaves. The only message to it is the coordinator's answer, `MayLeave`.
     fn leaves(&mut self, place: usize) {
         self.go(Step::Leave(place));
         self.says(place, |word| *word == ToCoordinator::Leaving);
@@ -364,7 +367,7 @@ impl Led {
         );
     }
 
-    /// What the region at `place` says to a coordinator comes.
+    /// Delivers the message of the region at `place` to a coordinator that matches.
     fn says(&mut self, place: usize, matches: impl Fn(&ToCoordinator) -> bool) {
         let me = region(place).replica();
         self.comes(|fact| match fact {
@@ -378,8 +381,8 @@ impl Led {
     }
 }
 
-/// Named in vain, then the shard is to live nowhere: the coordinator waits for nobody, and who gets
-/// the shard later is to hear of it.
+/// B was named as the next home but never hosted, and then home `None` was decided. B is leaving.
+/// The coordinator waits for no region, but a later home of the shard must still hear from B.
 fn named_in_vain_for_a_shard_that_is_stopped(limits: Limits) -> Led {
     let mut led = Led::new(Limits { leaves: 1, nowhere: true, ..limits });
     led.moves(0, B);
@@ -405,15 +408,16 @@ fn who_was_named_in_vain_for_a_stopped_shard_waits_for_its_next_home() {
     assert_eq!(weak.seen.as_deref(), Some("2 starts without what stay 1 has left at 0"));
 
     let mut led = named_in_vain_for_a_shard_that_is_stopped(limits);
-    assert!(!led.has_left(B), "somebody could take what A keeps");
-    led.settles(); // it asks for a home
+    assert!(!led.has_left(B), "a later home could take the payload that A keeps");
+    led.settles(); // B asks for a home
     led.all([Step::Place(0, C), Step::WriteAt(0, 0), Step::WriteAt(0, 1)]);
     led.settles();
     led.ends_with(C);
     assert!(led.has_left(B));
 }
 
-/// The next home hosts, says so to the coordinator, and dies before it has told who leaves.
+/// The next home C hosts the shard and tells the coordinator, but crashes before it has told the
+/// leaving region A. The coordinator must tell A instead.
 #[test]
 fn who_leaves_hears_from_the_coordinator_what_its_next_home_can_say_no_more() {
     let mut led = Led::new(Limits { leaves: 1, ..Limits::of(1, 1, 1) });
@@ -430,5 +434,5 @@ fn who_leaves_hears_from_the_coordinator_what_its_next_home_can_say_no_more() {
     led.all([Step::Place(0, B), Step::WriteAt(0, 0), Step::WriteAt(0, 1)]);
     led.settles();
     led.ends_with(B);
-    assert!(led.has_left(A), "it keeps what C has taken");
+    assert!(led.has_left(A), "A still keeps a payload that C has taken");
 }

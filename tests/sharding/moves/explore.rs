@@ -1,4 +1,5 @@
-//! Two ways through a world: every state once, and blind walks.
+//! Exploration of a world: exhaustive search over all states, search for states without a way out,
+//! and random walks.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -8,7 +9,7 @@ use ostraca_ddata::sim::Stream;
 use super::limits::{Limits, Step};
 use super::world::World;
 
-/// A violation, and how to get there.
+/// A violation and the steps that lead to it.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) what: String,
@@ -24,10 +25,11 @@ impl std::fmt::Display for Found {
 
 type Ways = HashMap<u64, (u64, Option<Step>)>;
 
-/// Every state of a world, each once, nearest first: how many there are, and how far the last is.
+/// Visits every state of a world once, breadth first. Returns the number of states and the depth of
+/// the deepest one.
 ///
 /// # Errors
-/// The first violation, on a shortest way.
+/// The first violation, with a shortest trace.
 pub(crate) fn exhaust(limits: Limits, states_max: usize) -> Result<(usize, usize), Found> {
     let first = World::new(limits);
     let mut seen = Ways::from([(first.digest(), (0, None))]);
@@ -64,11 +66,11 @@ pub(crate) fn exhaust(limits: Limits, states_max: usize) -> Result<(usize, usize
     Ok((seen.len(), deepest))
 }
 
-/// How many states there are from which the newest decision can't be carried out any more, or who
-/// leaves can't go, by the protocol and the removal of dead regions alone: nobody else leaves, moves,
-/// crashes, or takes over.
+/// Counts the states from which the newest decision can no longer be carried out, or a leaving
+/// region cannot leave, by messages, drains and the removal of dead regions alone: without further
+/// takeovers, moves, crashes and leaves.
 ///
-/// One of them is told of, if there are any.
+/// Returns the count, and one of these states.
 pub(crate) fn hopeless(limits: Limits, states_max: usize) -> (usize, Option<World>) {
     let first = World::new(limits);
     let mut before: HashMap<u64, Vec<u64>> = HashMap::from([(first.digest(), Vec::new())]);
@@ -106,7 +108,7 @@ pub(crate) fn hopeless(limits: Limits, states_max: usize) -> (usize, Option<Worl
     (before.len() - hopeful.len(), end.map(|(_, world)| world))
 }
 
-/// The steps to a state, in words.
+/// The steps to a state as text.
 fn way(seen: &Ways, to: u64, limits: Limits) -> Vec<String> {
     let (mut steps, mut at) = (Vec::new(), to);
     while let Some((before, Some(step))) = seen.get(&at) {
@@ -117,24 +119,24 @@ fn way(seen: &Ways, to: u64, limits: Limits) -> Vec<String> {
     let mut world = World::new(limits);
     let say = |step: Step| {
         let words = world.describe(step);
-        world.apply(step).expect("it went well the first time");
+        world.apply(step).expect("the same step succeeded before");
         words
     };
     steps.into_iter().map(say).collect()
 }
 
-/// One blind walk.
+/// A random walk from the first state.
 ///
 /// # Errors
-/// The violation that it came upon.
+/// The violation that the walk reached.
 pub(crate) fn walk(limits: Limits, seed: u64, steps: usize) -> Result<World, Found> {
     walk_on(World::new(limits), seed, steps)
 }
 
-/// A blind walk from there.
+/// A random walk from the state `world`.
 ///
 /// # Errors
-/// The violation that it came upon.
+/// The violation that the walk reached.
 pub(crate) fn walk_on(mut world: World, seed: u64, steps: usize) -> Result<World, Found> {
     let mut chance = Stream::split(seed, "moves", 0);
     let mut trace = Vec::new();

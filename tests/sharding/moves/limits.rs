@@ -1,47 +1,48 @@
-//! How much may happen in a world, what is left out in it, and what can happen.
+//! Bounds of a world (how many coordinators, moves, crashes and leaves), the rules that it leaves
+//! out, and the steps that it can take.
 
 use ostraca::sharding::bug::{Bug, Canary};
 
-/// What is left out beside the rules of the two machines.
+/// A property of the machines' environment that is left out, to show that the exploration needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Outside {
     #[default]
     Nothing,
-    /// Replicas refuse nobody.
+    /// Replicas refuse no lower term.
     NoFence,
-    /// Coordinators take the same term number, and replicas tell them not apart.
+    /// Coordinators take the same term number, and replicas do not distinguish them by their owner.
     OneTermTwice,
     /// A fencing read is not written back.
     NoRecoveryWrite,
-    /// A region that restarts keeps its id, and has forgotten everything.
+    /// A region restarts with its former id and without its state.
     RestartKeepsId,
-    /// A region is removed though it still hosts.
+    /// A region is removed while it still hosts.
     RemovedWhileLeased,
 }
 
-/// How much may happen in a world.
+/// Bounds and variants of a world.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) regions: usize,
     pub(crate) coordinators: usize,
     pub(crate) moves: usize,
     pub(crate) crashes: usize,
-    /// Nodes that leave in order: the coordinator gives their shard to others.
+    /// Number of regions that leave gracefully.
     pub(crate) leaves: usize,
     pub(crate) gossip: bool,
-    /// Nodes install configurations at times of their own, and the last region joins late.
+    /// Nodes install configurations at different times, and the last region joins late.
     pub(crate) lag: bool,
-    /// A shard may be sent nowhere.
+    /// Home `None` may be decided.
     pub(crate) nowhere: bool,
-    /// A stay may leave nothing.
+    /// A tenure may end without a payload.
     pub(crate) empties: bool,
-    /// Registrations are messages like all others, and say what is hosted. Without it they take no
-    /// time and say nothing: decisions alone must do.
+    /// Registrations are messages like all others and carry what is hosted. Otherwise they take no
+    /// time and carry nothing, so that the rules of decisions must suffice.
     pub(crate) registers: bool,
-    /// Regions hear nothing and do nothing: only coordinators and replicas act, and every decision
-    /// must list all that were spoken of before.
+    /// No message reaches a region: only coordinators and replicas act, and every decision must
+    /// list all homes of earlier acknowledged decisions.
     pub(crate) mute: bool,
-    /// Two hosts at once are all that is looked for.
+    /// Only two hosts at once count as a violation.
     pub(crate) hosts_only: bool,
     pub(crate) canary: Canary,
     pub(crate) outside: Outside,
@@ -80,7 +81,7 @@ impl Limits {
     }
 }
 
-/// Something that can happen.
+/// A step of a world. Numbers are the indices of a coordinator, then of a replica or region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Start(usize),
@@ -91,7 +92,7 @@ pub(crate) enum Step {
     Place(usize, usize),
     Deliver(u64),
     Drained(usize),
-    /// And left nothing.
+    /// The drain ends without a payload.
     DrainedEmpty(usize),
     Crash(usize),
     Leave(usize),
@@ -103,7 +104,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// Whether somebody chooses that it happens, and so may never.
+    /// Whether the step depends on a choice or a fault, and therefore may never happen.
     pub(crate) const fn is_chosen(self) -> bool {
         matches!(self, Self::Start(_) | Self::Move(..) | Self::Crash(_) | Self::Leave(_))
     }

@@ -1,14 +1,16 @@
-//! The rules of moves, explored: spec/reference/moves.md with the machines that run.
+//! Exploration of the rules of moves (docs/protocol/sharding.md#moves) with the real machines of
+//! coordinators and regions, exhaustively in small worlds and by random walks in larger ones.
 //!
-//! After every step: one host; generations of hosts rise; each host's decision was acknowledged
-//! and names it; acknowledged decisions come in the order of their generations (I3); who starts
-//! takes what the latest stay left, once (see `payloads.rs`). Most worlds are gone through without
-//! registrations, small ones and walks have them as messages, which may be late or come twice.
+//! Checked after every step: the shard has at most one host; generations of hosts rise; each host's
+//! decision was acknowledged and names it; decisions are acknowledged in the order of their
+//! generations; a starting region takes the payload of the latest tenure exactly once (see
+//! `payloads.rs`). Most worlds have no registrations; small ones and walks have them as messages,
+//! which may come late or twice.
 //!
-//! `OSTRACA_MOVES=2c2m0x cargo test -p ostraca --test sharding every_order -- --nocapture` goes
-//! through every state of 2 coordinators, 2 moves and no crash instead of the small worlds
-//! (273,448 states; 2c1m1x has 1,587,014 without the symmetry of replicas), and so does
-//! `from_every_state`, which asks whether all that was decided can still be carried out.
+//! `OSTRACA_MOVES=2c2m0x cargo test -p ostraca --test sharding every_order -- --nocapture` explores
+//! every state of 2 coordinators, 2 moves and no crash instead of the small worlds (273,448 states;
+//! 2c1m1x has 1,587,014 without the symmetry of replicas). `from_every_state` in place of
+//! `every_order` checks that every decision can still be carried out.
 
 mod cells;
 mod directed;
@@ -35,7 +37,7 @@ fn named(name: &str) -> Limits {
     Limits { leaves, ..Limits::of(number(0), number(2), number(4)) }
 }
 
-/// These worlds, or the one that `OSTRACA_MOVES` names.
+/// The worlds `small`, or the one that `OSTRACA_MOVES` names.
 fn worlds(small: &[&str]) -> Vec<(String, Limits)> {
     let small = || small.iter().map(|name| (*name).to_owned()).collect();
     let names = std::env::var("OSTRACA_MOVES").map_or_else(|_| small(), |chosen| vec![chosen]);
@@ -54,23 +56,23 @@ fn every_order_of_every_step_keeps_one_host() {
     }
 }
 
-/// Four coordinators and two moves of which nobody hears: enough for the trace that three do not
-/// have (see `directed.rs`).
+/// Four coordinators and two moves that no region learns of. Three coordinators do not suffice for
+/// the trace that the fault injection shows (see `unseen_decisions_of_two_terms` in `directed.rs`).
 #[test]
 #[expect(clippy::print_stdout, reason = "the shortest trace of the weaker rule")]
 fn every_decision_lists_all_that_were_spoken_of_before() {
     let limits = Limits { mute: true, regions: 3, ..Limits::of(4, 2, 0) };
     let weak = exhaust(limits.with(Bug::NoRewrite), STATES_MAX);
-    let weak = weak.expect_err("the recovery write of moves.md C1 is too weak");
+    let weak = weak.expect_err("the recovery write alone is too weak");
     println!("written back only where answers differ: {weak}");
     for seed in 0..1_000 {
         if let Err(found) = walk(limits, seed, 80) {
-            panic!("written under the own stamp, seed {seed}: {found}");
+            panic!("rewritten under the own generation, seed {seed}: {found}");
         }
     }
 }
 
-/// A stay may leave nothing, and then nothing is taken.
+/// A tenure may end without a payload; then the next home must not take an older one.
 #[test]
 #[expect(clippy::print_stdout, reason = "how many states there are")]
 fn every_order_of_every_step_takes_nothing_after_a_stay_that_left_nothing() {
@@ -79,11 +81,11 @@ fn every_order_of_every_step_takes_nothing_after_a_stay_that_left_nothing() {
     println!("{states} states, {depth} steps deep");
     assert!(states > 1_000, "{states} states");
     let found = exhaust(limits.with(Bug::EmptyDoesNotCount), STATES_MAX);
-    let found = found.expect_err("what an earlier stay left is taken");
+    let found = found.expect_err("an earlier payload is taken");
     assert!(found.what.contains("takes what stay 1 left, after stay 2"), "{found}");
 }
 
-/// Registrations that come late, twice, or out of order.
+/// Registrations may come late, twice, or out of order.
 #[test]
 #[expect(clippy::print_stdout, reason = "how many states there are")]
 fn every_order_of_registrations_keeps_one_host() {
@@ -95,25 +97,27 @@ fn every_order_of_registrations_keeps_one_host() {
     }
 }
 
-/// The target of a move dies while the old home still drains: nothing of the old home's is lost.
+/// The target of a move crashes while the old home still drains. The old home's payload must
+/// survive.
 #[test]
 #[expect(clippy::print_stdout, reason = "the shortest trace of what is left out")]
 fn who_was_only_named_takes_no_payload_along_when_it_dies() {
     let limits = Limits::of(1, 1, 1).with(Bug::NamedCountsAsHosted);
-    let found = exhaust(limits, STATES_MAX).expect_err("a payload that nobody was offered is lost");
+    let found = exhaust(limits, STATES_MAX).expect_err("an untaken payload is lost");
     println!("{found}");
     assert!(found.what.contains("starts without what stay 1 has left"), "{found}");
 }
 
-/// The target of a move leaves before the old home has drained, or before it has heard of the move:
-/// the same, though the third region need not have heard of it when it is removed.
+/// The target of a move leaves before the old home has drained, or before the target has learned of
+/// the move. The old home's payload must survive, even if the third region does not know of the
+/// move when the target is removed
+/// (docs/protocol/sharding.md#a-leaving-region-waits-for-permission).
 #[test]
 #[expect(clippy::print_stdout, reason = "how many states there are")]
 fn who_leaves_goes_when_no_decision_names_it_that_it_has_not_heard_of() {
     let limits = Limits { leaves: 1, ..Limits::of(1, 1, 0) };
     for bug in [Bug::LeavesUnheard, Bug::LetsGoWhoIsNamed] {
-        let found =
-            exhaust(limits.with(bug), STATES_MAX).expect_err("what nobody was offered is lost");
+        let found = exhaust(limits.with(bug), STATES_MAX).expect_err("an untaken payload is lost");
         println!("{bug:?}: {found}");
         assert!(found.what.contains("starts without what stay 1 has left"), "{found}");
     }
@@ -124,14 +128,14 @@ fn who_leaves_goes_when_no_decision_names_it_that_it_has_not_heard_of() {
     assert_eq!(stuck, 0, "{end:#?}");
 }
 
-/// The shard was to move on, and then to live nowhere, before anybody heard of either; the former
-/// home or the next one is to leave.
+/// Two decisions that no region has learned of: a move to region 1, and then home `None`. Region
+/// `leaver`, the old home (0) or the target (1), is leaving.
 fn stopped_unheard(limits: Limits, leaver: usize) -> World {
     let mut world = World::new(limits);
     let decided = |to| [Step::Move(0, to), Step::WriteAt(0, 0), Step::WriteAt(0, 1)];
     let steps = decided(Some(1)).into_iter().chain(decided(None));
     for step in steps.chain([Step::Leave(leaver)]) {
-        world.apply(step).expect("a quiet beginning");
+        world.apply(step).expect("no violation during set-up");
     }
     world
 }
@@ -144,11 +148,12 @@ fn who_leaves_and_has_drained_is_let_go_though_nobody_else_hears_anything() {
         assert!(!world.leavers_are_let_go());
         world.only(leaver).expect("one host");
         assert!(world.leavers_are_let_go(), "{leaver} still waits");
-        assert_eq!(world.run(1 - leaver) != Run::Idle, leaver == 1, "the other one is deaf");
+        assert_eq!(world.run(1 - leaver) != Run::Idle, leaver == 1, "the other one heard nothing");
     }
 }
 
-/// It goes as soon as it has said itself that it drained, and what is left goes to the next home.
+/// A leaving region may go as soon as it has reported itself that it drained, and its payload goes
+/// to the next home.
 #[test]
 fn who_leaves_waits_for_no_other_where_a_shard_is_to_live_nowhere() {
     let limits = Limits { nowhere: true, leaves: 1, ..Limits::of(2, 4, 1) };
@@ -163,7 +168,7 @@ fn who_leaves_waits_for_no_other_where_a_shard_is_to_live_nowhere() {
     }
     let weak = limits.with(Bug::LetsGoWhoIsNamed);
     let found = (0..2_000).find_map(|seed| walk_on(stopped_unheard(weak, 1), seed, 100).err());
-    let found = found.expect("what nobody was offered is lost");
+    let found = found.expect("an untaken payload is lost");
     assert!(found.what.contains("starts without what stay"), "{found}");
 }
 
@@ -197,25 +202,25 @@ fn walks(test: &'static str, count: u64, limits: impl Fn(u64) -> Limits) -> Vec<
     ends
 }
 
-/// Nobody chooses anything any more.
+/// Runs all steps that do not depend on a choice.
 fn settles(mut world: World) -> Result<World, Found> {
     world.settle().map_err(|what| Found { what, trace: Vec::new() })?;
     Ok(world)
 }
 
-/// Then who leaves has left.
+/// Settles the world and checks that the leaving regions have left.
 fn ends_well(world: World) -> Result<World, Found> {
     let found = |what| Found { what, trace: Vec::new() };
     let world = settles(world)?;
-    // (Without heirs a coordinator may have to wait for a strategy, and time stands still.)
-    // (Nor does a leaver ask again for a home of what lives nowhere, as it does where regions register
-    // late: one to which it could say its last word.)
+    // Without an heir a coordinator may wait for its strategy, and time does not pass here. Where a
+    // shard may have home `None`, or regions register late, the next home of a leaving region may
+    // be missing; then it suffices that the coordinator no longer waits for that region.
     let nowhere = world.limits.nowhere || world.limits.registers;
     let leave = world.leavers_have_left() || nowhere && world.leavers_are_let_go();
     if world.is_coordinated() && world.has_heirs() && !leave {
         let places = world.places.iter().map(|place| (place.leaves, place.machine.shard(SHARD)));
         let places: Vec<_> = places.collect();
-        return Err(found(format!("somebody can't leave: {places:#?}")));
+        return Err(found(format!("a leaving region can't leave: {places:#?}")));
     }
     Ok(world)
 }
@@ -228,16 +233,18 @@ fn blind_walks_keep_one_host() {
         nowhere: seed.is_multiple_of(5),
         empties: seed.is_multiple_of(11),
         leaves: usize::from(seed.is_multiple_of(7)),
-        ..Limits::of(4, 5, if seed.is_multiple_of(7) { 1 } else { 2 }) // somebody is to be left
+        // Crashes and leaves together must spare one region.
+        ..Limits::of(4, 5, if seed.is_multiple_of(7) { 1 } else { 2 })
     };
     let ends = walks("blind_walks_keep_one_host", 2_000, limits);
     let most = ends.iter().map(World::acked).max();
     assert!(ends.len() < 100 || most >= Some(5), "too few decisions: {most:?}");
     let coordinated = ends.iter().filter(|world| world.is_coordinated()).count();
-    assert!(ends.len() < 100 || coordinated > ends.len() / 10, "{coordinated} end with one");
+    let enough = ends.len() < 100 || coordinated > ends.len() / 10;
+    assert!(enough, "only {coordinated} walks end with an acting coordinator");
 }
 
-/// Each of them, left out by `without`, leads to a violation within 1,000 walks.
+/// Checks that each rule of `all`, left out by `without`, leads to a violation within 1,000 walks.
 #[track_caller]
 fn each_is_found<T: Copy + std::fmt::Debug>(all: &[T], without: impl Fn(Limits, T) -> Limits) {
     for one in all {
@@ -275,7 +282,8 @@ fn walks_find_each_promise_that_the_surroundings_break() {
     each_is_found(&broken, Limits::without);
 }
 
-/// The coordinator knows some regions late, and hears late, or for the second time, what was hosted.
+/// Registrations are messages: the coordinator may learn late, or twice, of regions and of what
+/// they host.
 #[test]
 fn registrations_take_their_time_and_may_be_late() {
     let limits = |seed: u64| Limits {
@@ -285,13 +293,14 @@ fn registrations_take_their_time_and_may_be_late() {
         empties: seed.is_multiple_of(11),
         leaves: usize::from(seed.is_multiple_of(4)),
         registers: true,
-        ..Limits::of(3, 4, if seed.is_multiple_of(4) { 1 } else { 2 }) // somebody is to be left
+        // Crashes and leaves together must spare one region.
+        ..Limits::of(3, 4, if seed.is_multiple_of(4) { 1 } else { 2 })
     };
     let ends = walks("registrations_take_their_time_and_may_be_late", 2_000, limits);
     let leaves =
         |world: &&World| world.is_coordinated() && world.has_heirs() && world.has_leavers();
     let left = ends.iter().filter(leaves).count();
-    assert!(ends.len() < 2_000 || left > 20, "only {left} leavers to look at");
+    assert!(ends.len() < 2_000 || left > 20, "only {left} walks with leaving regions");
     let most = ends.iter().map(World::acked).max();
     assert!(ends.len() < 100 || most >= Some(4), "too few decisions: {most:?}");
     let weakened = [

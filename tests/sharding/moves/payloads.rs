@@ -1,10 +1,11 @@
-//! What the moves of a world carry along: each stay of the shard leaves a payload with its number,
-//! and who starts next takes that of the latest stay, or says why nobody can.
+//! Checks the payloads of moves (docs/protocol/sharding.md#a-start-takes-one-payload). Each tenure
+//! of the shard leaves a payload with the tenure's number, and the next start must take the payload
+//! of the latest tenure.
 //!
-//! Nothing is taken twice or after a later stay. What the latest stay left in a region that lives is
-//! taken; it may be given up only if somebody died who was named when it was sealed, or later: who
-//! was named before has not hosted since. A stay that leaves nothing is the latest all the same: what
-//! an earlier one left is not taken after it.
+//! No payload may be taken twice or after a later tenure. The latest payload may be discarded only
+//! if its region crashed, or if a region crashed that a decision named at the time of sealing or
+//! later, because only such a region may have hosted since. A tenure without a payload counts as
+//! the latest: no earlier payload may be taken after it.
 
 use bytes::Bytes;
 use ostraca::sharding::ids::{Generation, RegionId};
@@ -12,24 +13,24 @@ use ostraca::sharding::region::RegionOutput;
 
 use super::world::region;
 
-/// What is known of the stays of a shard; the machines see only the payloads' bytes.
+/// The tenures of the shard. The machines see only the bytes of payloads.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Payloads {
     stays: u8,
-    at: usize,          // where the last one is, or was
-    sealed: Generation, // the highest that its region had heard of when it ended
-    empty: bool,        // it left nothing
+    at: usize,          // region of the last tenure
+    sealed: Generation, // highest generation that this region knew when the tenure ended
+    empty: bool,        // whether the last tenure left no payload
     wrong: Option<String>,
 }
 
-/// Who lives, and which decisions were acknowledged.
+/// The state of the world that the check needs: live regions and acknowledged decisions.
 pub(super) struct Known<'a> {
     pub(super) up: &'a [bool],
     pub(super) acked: &'a [(Generation, Option<RegionId>)],
 }
 
 impl Known<'_> {
-    /// Whether somebody who is dead was named by this decision or a later one.
+    /// Whether a decision at or above `sealed` names a region that has crashed.
     fn may_have_hosted_since(&self, sealed: Generation) -> bool {
         let is_dead =
             |home: RegionId| (0..self.up.len()).any(|at| region(at) == home && !self.up[at]);
@@ -38,13 +39,13 @@ impl Known<'_> {
 }
 
 impl Payloads {
-    /// The last entity of the stay has ended.
+    /// A tenure ends; returns its payload, unless it is `empty`.
     pub(super) fn seal(&mut self, max_gen: Generation, empty: bool) -> Option<Bytes> {
         (self.sealed, self.empty) = (max_gen, empty);
         (!empty).then(|| Bytes::from(vec![self.stays]))
     }
 
-    /// What follows from one input to the region at `place`.
+    /// Checks the outputs of one input to the region at `place`.
     pub(super) fn look(&mut self, place: usize, outputs: &[RegionOutput], known: &Known<'_>) {
         let start = outputs.iter().find_map(|output| match output {
             RegionOutput::Start { payload, .. } => Some(payload.as_ref().map(|bytes| bytes[0])),

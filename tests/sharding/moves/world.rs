@@ -1,10 +1,10 @@
-//! One shard, three replicas of its cell, regions and coordinators: the real machines of both, in
-//! a world in which any message may come at any time, any number of times, and a coordinator may
-//! stall for ever at any step.
+//! The explored world: one shard with three replicas of its home, and the real machines of regions
+//! and coordinators. Any message may arrive at any time and any number of times, and a coordinator
+//! may stall for ever at any step.
 //!
-//! The cell's replicas are abstract: a promise and a stamped value. What a fencing read and a
-//! guarded write do to them is what the Replicator does (promise, read, write back what differs;
-//! refuse below the promise). Time stands still: repetitions add nothing where nothing is lost.
+//! The replicas are abstract (`cells.rs`): fencing reads and guarded writes treat them as the
+//! Replicator does (promise, read, write back where answers differ; refuse below the promise). Time
+//! does not pass: messages are not lost, so repetitions would add nothing.
 
 mod ends;
 
@@ -35,22 +35,24 @@ use super::payloads::{Known, Payloads};
 pub(crate) const SHARD: ShardId = ShardId::new(0);
 pub(crate) const REPLICAS: usize = 3;
 
-/// A message that was sent: it can come at any time.
+/// A message that was sent, and that may arrive at any time: receiver, sender, content.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Fact {
     ToRegion(usize, ReplicaId, ToRegion),
     ToCoordinator(usize, ReplicaId, ToCoordinator),
 }
 
+/// A coordinator, and its open request to the replicas.
 #[derive(Clone, Debug)]
 pub(crate) struct Seat {
     pub(crate) machine: Coordinator,
     op: Option<Op>,
     question: Option<u64>,
     epoch: u64,
-    digest: u64, // of all that matters here
+    digest: u64, // of the state above that future steps depend on
 }
 
+/// A region.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) machine: Region,
@@ -67,7 +69,7 @@ impl Place {
         Self { machine, up: true, leaves: false, epoch: 0, digest: 0 }
     }
 
-    /// Whether nothing is left there, after it was told to leave.
+    /// Whether the region was told to leave and has left.
     pub(crate) fn has_left(&self) -> bool {
         self.leaves && self.machine.has_left()
     }
@@ -103,14 +105,14 @@ pub(crate) struct World {
     replicas: Vec<Replica>,
     pub(crate) seats: Vec<Rc<Seat>>,
     pub(crate) places: Vec<Rc<Place>>,
-    configurations: Vec<BTreeSet<RegionId>>, // number of the epoch minus one
-    sent: Vec<(u64, Rc<Fact>)>,              // by hash
+    configurations: Vec<BTreeSet<RegionId>>, // members, by the epoch's number minus one
+    sent: Vec<(u64, Rc<Fact>)>,              // sorted by hash
     moves: usize,
     crashes: usize,
     leaves: usize,
-    /// Decisions that were acknowledged or spoken of, in order.
+    /// Decisions that a quorum acknowledged or that a coordinator acts on, in order.
     acked: Vec<(Generation, Option<RegionId>)>,
-    hosted: Generation, // the highest at which a region started or adopted
+    hosted: Generation, // highest generation at which a region started or adopted
     payloads: Payloads,
 }
 
@@ -129,7 +131,7 @@ fn hash_of(value: &impl Hash) -> u64 {
 }
 
 impl World {
-    /// The first coordinator acts, and the first region hosts the shard by its first decision.
+    /// A world in which the first coordinator acts and the first region hosts the shard.
     pub(crate) fn new(limits: Limits) -> Self {
         let joined = limits.regions - usize::from(limits.lag);
         let mut world = Self {
@@ -148,20 +150,20 @@ impl World {
         };
         for index in 0..limits.regions {
             world.places.push(Rc::new(Place::new(index, limits)));
-            world.install_at_region(index).expect("nothing hosts yet");
+            world.install_at_region(index).expect("no violation during set-up");
         }
         let first = [Step::Start(0), Step::FenceAt(0, 0), Step::FenceAt(0, 1)];
-        first.into_iter().for_each(|step| world.apply(step).expect("a quiet beginning"));
+        first.into_iter().for_each(|step| world.apply(step).expect("no violation during set-up"));
         world.register_all();
-        world.tell(0, asks_for_home()).expect("a quiet beginning");
+        world.tell(0, asks_for_home()).expect("no violation during set-up");
         let placed = [Step::Place(0, 0), Step::WriteAt(0, 0), Step::WriteAt(0, 1)];
-        placed.into_iter().for_each(|step| world.apply(step).expect("a quiet beginning"));
+        placed.into_iter().for_each(|step| world.apply(step).expect("no violation during set-up"));
         if limits.canary.has(Bug::SpeaksBeforeAck) {
-            world.sent.clear(); // what the first decision said was said; the rest is to be found
+            world.sent.clear(); // keep only violations of later decisions
         }
         let host = world.find(|fact| matches!(fact, Fact::ToRegion(0, _, ToRegion::Host(_))));
         if let Some(host) = host {
-            world.apply(Step::Deliver(host)).expect("a quiet beginning");
+            world.apply(Step::Deliver(host)).expect("no violation during set-up");
         }
         world.apply(Step::WriteAt(0, 2)).ok();
         if limits.lag {
@@ -170,19 +172,20 @@ impl World {
         world
     }
 
-    /// Whoever was invited is registered: that is all that was said up to here.
+    /// Delivers invitations, registrations and their acknowledgements; no other messages were sent
+    /// yet.
     fn register_all(&mut self) {
         for _invitation_registration_and_ack in 0..3 {
             let sent: Vec<Step> = self.sent.iter().map(|(fact, _)| Step::Deliver(*fact)).collect();
             for step in sent {
                 if !self.is_old_invitation(step) {
-                    self.apply(step).expect("a quiet beginning");
+                    self.apply(step).expect("no violation during set-up");
                 }
             }
         }
     }
 
-    /// What identifies a state. Which replica is which does not matter.
+    /// Identifies a state. States that differ only by a permutation of replicas have one digest.
     pub(crate) fn digest(&self) -> u64 {
         let answered = |at: usize| {
             let done = |seat: &Rc<Seat>| seat.op.as_ref().is_some_and(|op| op.done().contains(&at));
@@ -201,7 +204,7 @@ impl World {
         hash_of(&(replicas, seats, places, sent, members, past))
     }
 
-    /// Who gets a message, as it is now, and the message: equal keys, equal effects.
+    /// The present state of a message's receiver, and the message. Equal pairs have equal effects.
     pub(crate) fn delivery(&self, fact: u64) -> Option<(u64, u64)> {
         let at = self.sent.binary_search_by_key(&fact, |(hash, _)| *hash).ok()?;
         let receiver = match &*self.sent[at].1 {
@@ -219,13 +222,13 @@ impl World {
         Rc::make_mut(&mut self.places[index])
     }
 
-    /// The message that matches and was sent by the newest decision.
+    /// Among the messages that match, the one of the newest decision.
     pub(crate) fn find(&self, matches: impl Fn(&Fact) -> bool) -> Option<u64> {
         let found = self.sent.iter().filter(|(_, fact)| matches(fact));
         found.max_by_key(|(_, fact)| generation_of(fact)).map(|(hash, _)| *hash)
     }
 
-    /// What can happen.
+    /// The steps that are possible in this state.
     pub(crate) fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         let next = self.seats.len();
@@ -310,7 +313,7 @@ impl World {
         self.places[index].machine.shard(SHARD).map_or(Run::Idle, Shard::run)
     }
 
-    /// Does a step, and checks what must always hold.
+    /// Carries out a step and checks the invariants.
     pub(crate) fn apply(&mut self, step: Step) -> Result<(), String> {
         self.carry_out(step)?;
         for seat in &mut self.seats {
@@ -373,7 +376,7 @@ impl World {
         Ok(())
     }
 
-    /// One host, whatever happens.
+    /// The shard has at most one host, and payloads were taken correctly.
     fn check(&self) -> Result<(), String> {
         let hosts = |index: &usize| self.places[*index].up && self.run(*index) != Run::Idle;
         let hosting: Vec<usize> = (0..self.places.len()).filter(hosts).collect();
@@ -455,8 +458,8 @@ impl World {
         self.answer(seat, id, Answer::Written)
     }
 
-    /// Decisions are acknowledged in the order of their generations. (One that is acknowledged
-    /// already may be so again, by a coordinator that was superseded meanwhile.)
+    /// Decisions must be acknowledged in the order of their generations. An acknowledged decision
+    /// may be acknowledged again, by a coordinator that was superseded meanwhile.
     fn acknowledged(&mut self, home: &ShardHome) -> Result<(), String> {
         let decision = (home.generation, home.region);
         if self.acked.contains(&decision) || self.limits.hosts_only {
@@ -466,7 +469,7 @@ impl World {
         if highest.is_some_and(|highest| highest >= home.generation) {
             return Err(format!("{} acknowledged after {highest:?}", home.generation));
         }
-        // Nobody confirms in a mute world: no entry has left.
+        // In a mute world no region confirms, so no predecessor was removed from the list.
         let listed = |(generation, region): &(Generation, Option<RegionId>)| {
             let listed = region.and_then(|region| home.after.get(&region));
             *region == home.region || listed.is_some_and(|last| last >= generation)
@@ -481,7 +484,8 @@ impl World {
     fn answer(&mut self, seat: usize, id: u64, answer: Answer) -> Result<(), String> {
         let refused = matches!(answer, Answer::Refused { .. });
         if refused && self.seats[seat].machine.phase() == Phase::Reading {
-            return self.tell(seat, CoordinatorInput::Stop); // it would try a higher term
+            // It would try a higher term without end.
+            return self.tell(seat, CoordinatorInput::Stop);
         }
         self.tell(seat, CoordinatorInput::Answered { id, answer })
     }
@@ -509,8 +513,8 @@ impl World {
                     Ask::Fence { term, .. } => {
                         Some(Op::Fence { id, term, read: Vec::new(), merged: None })
                     }
-                    Ask::Agree { .. } => unreachable!("its type says nothing"),
-                    Ask::Recover { .. } => unreachable!("nothing is forced"),
+                    Ask::Agree { .. } => unreachable!("the type has no settings to agree on"),
+                    Ask::Recover { .. } => unreachable!("no configuration is forced"),
                     Ask::Write { term, seq, cells, .. } => cells.into_iter().next().map(|cell| {
                         let cell = (term, seq, cell.1);
                         Op::Write { id, term, cell, acked: Vec::new() }
@@ -561,7 +565,8 @@ impl World {
         Ok(())
     }
 
-    /// Who coordinates matters to those only who may leave.
+    /// Delivers a message at once. Regions need to know their coordinator only in worlds where they
+    /// leave.
     fn hear(&mut self, seat: usize, place: usize, message: ToRegion) -> Result<(), String> {
         if self.limits.leaves == 0 {
             return Ok(());
@@ -571,7 +576,7 @@ impl World {
 
     fn send(&mut self, fact: Fact) {
         if self.limits.mute && !self.seats.is_empty() && self.hosted > Generation::NEVER {
-            return; // nobody hears it
+            return; // no region receives it
         }
         let hash = hash_of(&fact);
         if let Err(at) = self.sent.binary_search_by_key(&hash, |(hash, _)| *hash) {
@@ -628,11 +633,13 @@ impl World {
             ShardingMessage::Coordinator(word @ ToCoordinator::Register { .. }) => {
                 let seat = (0..self.seats.len()).find(|seat| owner(*seat) == to);
                 if let Some(seat) = seat.filter(|_| self.limits.registers) {
-                    self.send(Fact::ToCoordinator(seat, me, word)); // else see `say`
+                    // In worlds without registrations, `say` registers regions at once.
+                    self.send(Fact::ToCoordinator(seat, me, word));
                 }
             }
             ShardingMessage::Coordinator(word) => {
-                // Evidence: whoever coordinates may hear of it.
+                // Evidence of a region's state may reach every present coordinator and its
+                // addressee.
                 for seat in 0..self.limits.coordinators {
                     if seat < self.seats.len() || owner(seat) == to {
                         self.send(Fact::ToCoordinator(seat, me, word.clone()));
@@ -642,7 +649,8 @@ impl World {
         }
     }
 
-    /// Generations of starts and adoptions rise, and each was acknowledged and names its region.
+    /// Generations of starts and adoptions must rise, and each must belong to an acknowledged
+    /// decision that names the region.
     fn hosts(&mut self, place: usize, generation: Generation) -> Result<(), String> {
         if self.limits.hosts_only {
             return Ok(());
@@ -652,7 +660,7 @@ impl World {
         }
         self.hosted = generation;
         if !self.acked.contains(&(generation, Some(region(place)))) {
-            return Err(format!("{place} hosts by {generation}, which nobody acknowledged"));
+            return Err(format!("{place} hosts by {generation}, which was never acknowledged"));
         }
         Ok(())
     }
@@ -681,7 +689,7 @@ impl World {
         self.tell_region(place, RegionInput::Leave)
     }
 
-    /// Its lease is over, or it has left; then it is removed.
+    /// Removes a region whose lease has expired or that has left from the configuration.
     fn remove(&mut self, place: usize) -> Result<(), String> {
         let mut members = self.configurations.last().cloned().unwrap_or_default();
         members.remove(&region(place));
@@ -693,17 +701,17 @@ impl World {
         (0..self.seats.len()).try_for_each(|seat| self.install_at_seat(seat))
     }
 
-    /// Loses messages that were sent.
+    /// Drops the sent messages that match.
     pub(crate) fn lose(&mut self, matches: impl Fn(&Fact) -> bool) {
         self.sent.retain(|(_, fact)| !matches(fact));
     }
 
-    /// How many decisions were acknowledged.
+    /// Number of acknowledged decisions.
     pub(crate) fn acked(&self) -> usize {
         self.acked.len()
     }
 
-    /// A message in words, for traces.
+    /// A step as text, for traces.
     pub(crate) fn describe(&self, step: Step) -> String {
         match step {
             Step::Deliver(hash) => {

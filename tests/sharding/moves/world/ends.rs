@@ -1,4 +1,5 @@
-//! How a world goes on once nobody chooses anything any more, and what is to have come of it.
+//! The end of a run: settles a world without further choices or faults, and tells whether the
+//! newest decision was carried out and the leaving regions have left.
 
 use std::rc::Rc;
 
@@ -10,7 +11,7 @@ use ostraca::sharding::wire::ToRegion;
 use super::{Fact, Place, Step, World, region};
 
 impl World {
-    /// Everything happens that nobody chooses, until nothing changes.
+    /// Applies all steps that are not choices until nothing changes.
     pub(crate) fn settle(&mut self) -> Result<(), String> {
         loop {
             let before = self.digest();
@@ -25,7 +26,8 @@ impl World {
         }
     }
 
-    /// Whether a region has heard of it: again it would have to register anew, again and again.
+    /// Whether the step delivers an invitation that the region has already followed. Delivered
+    /// again, it would make the region register again without end.
     pub(super) fn is_old_invitation(&self, step: Step) -> bool {
         let Step::Deliver(hash) = step else { return false };
         let Ok(at) = self.sent.binary_search_by_key(&hash, |(hash, _)| *hash) else { return false };
@@ -35,7 +37,8 @@ impl World {
         self.places[*place].machine.registered_with() == (Some(*from), *term)
     }
 
-    /// A region hears, does and says all that it can; nobody else does anything.
+    /// Delivers the messages to and from one region and ends its drains until nothing changes; no
+    /// other region takes a step.
     pub(crate) fn only(&mut self, place: usize) -> Result<(), String> {
         loop {
             let before = self.digest();
@@ -53,14 +56,14 @@ impl World {
         }
     }
 
-    /// Whether somebody acts under the highest term that was ever promised.
+    /// Whether a coordinator acts under the highest promised term.
     pub(crate) fn is_coordinated(&self) -> bool {
         let promised = self.replicas.iter().map(|replica| replica.promised).max();
         let mut acting = self.seats.iter().filter(|seat| seat.machine.phase() == Phase::Active);
         acting.any(|seat| Some(seat.machine.term()) == promised)
     }
 
-    /// Whether somebody could take what others leave.
+    /// Whether a live member stays that could host the shards of leaving regions.
     pub(crate) fn has_heirs(&self) -> bool {
         let members = self.configurations.last();
         let is_in = |at: usize| members.is_some_and(|all| all.contains(&region(at)));
@@ -68,23 +71,23 @@ impl World {
         (0..self.places.len()).any(heir)
     }
 
-    /// Whether everybody who lives and was told to leave has left.
+    /// Whether every live region that was told to leave has left.
     pub(crate) fn leavers_have_left(&self) -> bool {
         self.places.iter().all(|place| !place.up || !place.leaves || place.has_left())
     }
 
-    /// Whether somebody who lives was told to leave.
+    /// Whether a live region was told to leave.
     pub(crate) fn has_leavers(&self) -> bool {
         self.places.iter().any(|place| place.up && place.leaves)
     }
 
-    /// Whether their coordinators wait for none of them any more.
+    /// Whether the coordinator has permitted every live leaving region to leave.
     pub(crate) fn leavers_are_let_go(&self) -> bool {
         let is_let_go = |place: &Rc<Place>| place.has_left() || place.machine.is_let_go();
         self.places.iter().all(|place| !place.up || !place.leaves || is_let_go(place))
     }
 
-    /// Whether the newest acknowledged decision's home hosts the shard by it.
+    /// Whether the home of the newest acknowledged decision hosts the shard under its generation.
     pub(crate) fn is_carried_out(&self) -> bool {
         let newest = self.acked.iter().max();
         let hosts = |index: usize, at: Generation| {
