@@ -1,10 +1,12 @@
-//! Whole nodes that host shards, under faults: one host at every step; when the faults are over,
-//! every shard lives somewhere, the balance is even, and every accepted message was handled, but
-//! for those that died with a node or were counted.
+//! Random faults on whole nodes that host shards. Checked at every step: one host of a shard.
+//! Checked after the faults: every shard is hosted, shards are spread evenly, and every accepted
+//! message was handled, counted as lost, or lost with a crashed node.
 //!
-//! Links are cut, nodes pause, crash, leave and come back. A crash spares a quorum of the newest
-//! configuration; where one is lost all the same, since nodes that were removed have stopped,
-//! nothing can go on (spec/safety.md §1), and that is counted.
+//! Links are cut; nodes pause, crash, leave and come back. A crash spares a quorum of the newest
+//! configuration. A run may still lose its quorum, because removed nodes stop; then no later
+//! configuration can be decided
+//! (docs/protocol/configurations.md#decision-by-a-quorum-of-the-old-configuration), and the run is
+//! counted as lost.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,15 +31,15 @@ use crate::whole::{WholeNode, World};
 const PLACES: usize = 5;
 const SEEDS: usize = 3;
 const CHAOS: Duration = Duration::from_secs(60);
-/// Who decides something when the faults end has decided it by then.
+/// After the faults, decisions that were under way are made within this time.
 const UNDER_WAY: Duration = Duration::from_secs(10);
-/// Simulated time in which everything must be at rest after the last fault.
+/// Longest simulated time until all is at rest after the last fault.
 const REST_WITHIN: Duration = Duration::from_secs(200);
-/// In which what is told at rest is handled: an answer may be waited for in vain.
+/// Longest time until messages told at rest are handled; handlers may wait for an ask to time out.
 const LAST_WITHIN: Duration = Duration::from_secs(30);
 const MS: Duration = Duration::from_millis(1);
 
-/// What real entities hand over goes together, alone, or in pieces.
+/// Sizes at which payloads of real entities are sent together, alone, or in parts.
 const CUT: Cut = Cut { whole: 100, part: 200, window: 400, words: 250 };
 
 fn faults(seed: Seed) -> Faults {
@@ -61,25 +63,25 @@ fn faults(seed: Seed) -> Faults {
     }
 }
 
-/// How a run ends; its name is the mark.
+/// How a run ends, which is also the name of its mark.
 pub(crate) type Ending = &'static str;
 pub(crate) const AT_REST: Ending = "at rest";
 pub(crate) const LOST: Ending = "quorum lost, or no seed";
 
-/// What is so in a storm beside the weather.
+/// What a run does besides the faults of links and nodes.
 #[derive(Clone, Copy)]
 pub(super) struct Manner {
     /// How the type is started.
     pub(super) start: fn() -> Order,
-    /// What somebody does to it now and then.
+    /// Called between events to change something at random.
     pub(super) meddle: fn(&mut Cluster, &mut Stream),
-    /// What is ordered when the faults are over.
+    /// Called after the faults, with the final orders.
     pub(super) at_last: fn(&mut Cluster),
-    /// What is missing from rest, of where shards live.
+    /// Why the places of shards are not final yet.
     pub(super) unrest: fn(&Cluster) -> Option<String>,
 }
 
-/// Nobody meddles, and homes end evenly.
+/// A run without further changes that ends with shards spread evenly.
 const BALANCED: Manner =
     Manner { start: by_default, meddle: |_, _| {}, at_last: |_| {}, unrest: uneven };
 
@@ -92,7 +94,7 @@ pub(crate) struct Chaos {
     pub(crate) it: Cluster,
     manner: Manner,
     chance: Stream,
-    book: Option<Arc<Book>>,  // of real entities
+    book: Option<Arc<Book>>,  // record of real entities
     died_with: BTreeSet<u64>, // messages that dead nodes held
 }
 
@@ -104,7 +106,7 @@ impl Chaos {
         Self { it, manner, chance, book: None, died_with: BTreeSet::new() }
     }
 
-    /// With real entities, gates and lanes.
+    /// A run with real entities, gates and lanes.
     pub(crate) fn with_entities(seed: Seed, plan: Plan) -> Self {
         let book = Some(Arc::clone(&plan.book));
         let (settings, cut) = (plan.settings.clone(), CUT);
@@ -121,7 +123,8 @@ impl Chaos {
         living.map(|(at, node)| (at.get(), node.me().incarnation)).collect()
     }
 
-    /// What a node holds is lost with it: its mailboxes, and payloads that nobody has taken.
+    /// Crashes a node, and notes the messages that are lost with it: those in its mailboxes and in
+    /// payloads that no region has taken.
     fn crash(&mut self, place: usize) {
         let process = self.it.sim.process(NodeIndex::new(place));
         let held = process.map(WholeNode::messages);
@@ -134,7 +137,7 @@ impl Chaos {
         }
     }
 
-    /// Whether a quorum of the newest configuration lives.
+    /// Whether a quorum of the newest configuration is alive.
     fn can_go_on(&self) -> bool {
         let installed = &self.it.sim.observer().membership.installed;
         let Some(newest) = installed.values().next_back() else { return true };
@@ -142,12 +145,12 @@ impl Chaos {
         newest.is_quorum(&living, Canary::none())
     }
 
-    /// Whether a seed lives, inside or to be called in.
+    /// Whether a seed node is alive, as a member or as a node that could join.
     fn has_seed(&self) -> bool {
         self.living().into_iter().any(|(place, _)| place < SEEDS)
     }
 
-    /// Whether a quorum of the newest configuration, and one member more, lives without this one.
+    /// Whether a quorum of the newest configuration plus one member is alive without `id`.
     fn survives_without(&self, id: ReplicaId) -> bool {
         let installed = &self.it.sim.observer().membership.installed;
         let Some(newest) = installed.values().next_back() else { return false };
@@ -180,7 +183,7 @@ impl Chaos {
         (self.manner.meddle)(&mut self.it, &mut self.chance);
     }
 
-    /// Starts what has stopped or crashed, and the type on it.
+    /// Restarts stopped and crashed nodes, and the entity type on them.
     fn supervise(&mut self) {
         for place in 0..PLACES {
             let node = NodeIndex::new(place);
@@ -204,7 +207,7 @@ impl Chaos {
         Ok(())
     }
 
-    /// Says whether all is at rest, or nothing can be.
+    /// Ends the faults and waits until all is at rest, or until the cluster turns out to be lost.
     pub(crate) fn peace(&mut self) -> Result<Ending, Box<Failure>> {
         self.it.sim.heal();
         let begun = self.it.sim.now();
@@ -224,8 +227,8 @@ impl Chaos {
         Err(self.never())
     }
 
-    /// At rest everybody tells, and everything is handled.
-    pub(crate) fn last_words(&mut self) -> Result<(), Box<Failure>> {
+    /// All nodes tell messages at rest, and each must be handled.
+    pub(crate) fn tell_at_rest(&mut self) -> Result<(), Box<Failure>> {
         for (place, _) in self.living() {
             self.it.order(place, Order::TellAny(20));
         }
@@ -247,7 +250,7 @@ impl Chaos {
     fn unrest(&self) -> Option<String> {
         let sizes = self.it.sizes([0, 1, 2, 3, 4]);
         if sizes.iter().sum::<usize>() != SHARDS as usize {
-            return Some(format!("not every shard lives: {sizes:?}"));
+            return Some(format!("not every shard is hosted: {sizes:?}"));
         }
         if let Some(unrest) = (self.manner.unrest)(&self.it) {
             return Some(unrest);

@@ -1,4 +1,5 @@
-//! Who goes while others go, or while the network is split: whole nodes of five.
+//! Whole nodes in clusters of three and five that leave or crash while other nodes leave, and
+//! splits of the network under each downing strategy.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,7 +36,8 @@ impl Cluster {
         hosted.map(|(_, run)| run).collect()
     }
 
-    /// A leaver, and a drain under way there; `None`: all were over at once.
+    /// Five nodes, one of which leaves and has a drain under way, and that node. `None` if its
+    /// drains all ended at once.
     fn of_five_in_mid_drain(seed: u64) -> Option<(Self, usize)> {
         let mut cluster = Self::of_five(seed, World::new(3));
         let leaver = (cluster.coordinates() + 1) % PLACES;
@@ -50,9 +52,10 @@ impl Cluster {
         None
     }
 
-    /// Every shard lives, at none of these, and what did not die with them is handled.
+    /// Waits until every shard is hosted outside of `gone`, and all messages except `died` are
+    /// handled.
     fn lives_without(&mut self, gone: &[usize], died: &[u64]) {
-        self.until(60, "all shards live elsewhere", |it| {
+        self.until(60, "all shards are hosted elsewhere", |it| {
             let homes = it.homes();
             homes.len() == SHARDS as usize && homes.values().all(|home| !gone.contains(home))
         });
@@ -110,7 +113,7 @@ fn two_of_five_that_leave_at_once_with_the_coordinator_among_them_move_only_what
     }
 }
 
-/// What was accepted of a shard that was stopped waits where it lived, and that node leaves.
+/// The messages of a stopped shard wait at its former home, and that node leaves.
 #[test]
 fn what_is_kept_of_stopped_shards_outlives_a_graceful_leave_of_their_node() {
     let mut kept = 0;
@@ -120,8 +123,8 @@ fn what_is_kept_of_stopped_shards_outlives_a_graceful_leave_of_their_node() {
         let leaver = seed as usize % 3;
         cluster.order(leaver, Order::Stop(counter(), shards().collect()));
         if seed < 3 {
-            cluster.until(30, "they have stopped", |it| (0..3).all(|at| it.runs(at).is_empty()));
-            let region = cluster.at(leaver).region(&counter()).expect("it hosts");
+            cluster.until(30, "all shards stopped", |it| (0..3).all(|at| it.runs(at).is_empty()));
+            let region = cluster.at(leaver).region(&counter()).expect("the type is started");
             kept += region.payloads().count();
         }
         cluster.leave(leaver);
@@ -132,7 +135,7 @@ fn what_is_kept_of_stopped_shards_outlives_a_graceful_leave_of_their_node() {
         cluster.until(60, "what was told is handled", is_handled);
         assert_eq!(cluster.sim.observer().discarded, 0, "seed {seed}");
     }
-    assert!(kept > 2, "nothing was left of them: {kept}");
+    assert!(kept > 2, "too few payloads were kept: {kept}");
 }
 
 fn judged_by(strategy: StrategyName) -> World {
@@ -153,7 +156,7 @@ fn judged_by(strategy: StrategyName) -> World {
     })
 }
 
-/// What is under test is that nothing is hosted twice, which is judged after every step.
+/// That no shard is hosted twice is checked after every step (`watch.rs`).
 #[test]
 fn whatever_the_strategy_shards_live_on_one_side_of_a_split() {
     let strategies = [
@@ -170,7 +173,7 @@ fn whatever_the_strategy_shards_live_on_one_side_of_a_split() {
     for (seed, strategy) in (0..).zip(strategies) {
         let mut cluster = Cluster::of_five(seed, judged_by(strategy));
         cluster.sim.partition([&[0, 1, 2], &[3, 4]]);
-        cluster.until(60, "all shards live on the larger side", |it| {
+        cluster.until(60, "the larger side hosts all shards", |it| {
             let live = |place| it.runs(place).len();
             (0..3).map(live).sum::<usize>() == SHARDS as usize
         });
@@ -178,7 +181,7 @@ fn whatever_the_strategy_shards_live_on_one_side_of_a_split() {
         let is_over = |it: &Cluster, place| {
             it.sim.process(NodeIndex::new(place)).is_none_or(|node: &WholeNode| node.over.is_some())
         };
-        cluster.until(60, "the others know it", |it| is_over(it, 3) && is_over(it, 4));
+        cluster.until(60, "the smaller side stopped", |it| is_over(it, 3) && is_over(it, 4));
         cluster.sim.try_run_for(5 * SECOND).expect("nothing is wrong");
         assert_eq!(cluster.homes().len(), SHARDS as usize, "{strategy:?}");
     }

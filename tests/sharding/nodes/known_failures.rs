@@ -1,4 +1,5 @@
-//! Failures that others shipped (spec/known-failures.md), on whole nodes.
+//! Failures that other implementations of sharding shipped, shown not to happen on whole nodes. The
+//! numbers are those of the list in `tests/sharding/coverage.rs`.
 
 use ostraca::sharding::coordinator::Coordinator;
 use ostraca::sharding::machines::Hosts;
@@ -15,7 +16,7 @@ impl Cluster {
     }
 
     pub(super) fn coordinates(&self) -> usize {
-        self.coordinator().expect("one acts").0
+        self.coordinator().expect("a coordinator acts").0
     }
 }
 
@@ -32,7 +33,7 @@ fn known_failure_34_a_silent_node_of_three_stops_no_allocation() {
         let decided = |it: &Cluster| it.coordinator().map_or(0, |(_, it)| it.records().count());
         cluster.until(2, "every shard has a home", |it| decided(it) == SHARDS as usize);
         let members = cluster.at(coordinates).machines.regions(&counter()).count();
-        assert_eq!(members, 3, "nobody was removed for it");
+        assert_eq!(members, 3, "no node was removed for it");
     }
 }
 
@@ -46,8 +47,8 @@ fn known_failure_35_a_frozen_bystander_holds_up_no_move() {
         cluster.sim.pause(NodeIndex::new(3), 30 * SECOND);
         let leaver = (cluster.coordinates() + 1) % 3;
         cluster.leave(leaver);
-        // A drain takes up to 3 s here, and nothing of the rest a second.
-        cluster.until(5, "its shards live elsewhere", |it| {
+        // A drain takes up to 3 s here, everything else less than a second.
+        cluster.until(5, "its shards are hosted elsewhere", |it| {
             let homes = it.homes();
             homes.len() == SHARDS as usize && homes.values().all(|place| *place != leaver)
         });

@@ -1,6 +1,6 @@
-//! Whole nodes with everything but entities: membership, leases, replicated data and the sharding
-//! machines, wired by the functions that the driver uses. Shards find homes, move when nodes come
-//! and go, and come back when one is lost.
+//! Whole simulated nodes without entities: membership, leases, replicated data and the sharding
+//! machines, wired by the functions that the driver uses. Shards get homes, move when nodes join
+//! and leave, and get new homes when a node crashes.
 
 pub(crate) mod chaos;
 mod going;
@@ -32,14 +32,15 @@ const SHARDS: u32 = 12;
 const SECOND: Duration = Duration::from_secs(1);
 
 pub(crate) fn counter() -> EntityType {
-    EntityType::new("counter").expect("a fine name")
+    EntityType::new("counter").expect("a valid name")
 }
 
 pub(crate) fn settings() -> Box<Settings> {
     Box::new(Settings { number_of_shards: SHARDS, ..Settings::default() })
 }
 
-/// Some strategy, with a limit of at most so many; by time with one of these timeouts, in milliseconds.
+/// A random passivation policy: a limit of at most `limit_max` active entities, or an idle timeout
+/// out of `idle`, in milliseconds.
 pub(crate) fn some_passivation(
     seed: Seed,
     chance: &mut Stream,
@@ -54,7 +55,7 @@ pub(crate) fn some_passivation(
         scope: *chance.pick(&[Scope::Region, Scope::Shard]),
         ..Passivation::default()
     };
-    // Chance of its own: what seeds were found to show, they show by the draws above.
+    // A separate random stream, so that seeds known to find a fault keep their draws above.
     let mut own = Stream::split(seed.value, "idle", 0);
     if passivation.strategy == Strategy::None && own.index(2) == 0 {
         passivation.strategy = Strategy::Idle;
@@ -79,7 +80,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Without faults but those that the test orders.
+    /// A cluster whose only faults are those that the test orders.
     fn calm(seed: impl Into<Seed>, places: usize, started: usize) -> Self {
         Self::with(seed, places, started, Faults::none(), World::new(3.min(places)))
     }
@@ -94,7 +95,7 @@ impl Cluster {
         Self::starting(by_default, seed, (places, started), faults, world)
     }
 
-    /// Of a type that is started in this way.
+    /// A cluster in which `start` starts the entity type.
     fn starting(
         start: impl Fn() -> Order + 'static,
         seed: impl Into<Seed>,
@@ -143,10 +144,10 @@ impl Cluster {
     }
 
     fn at(&self, place: usize) -> &WholeNode {
-        self.sim.process(NodeIndex::new(place)).expect("it is up")
+        self.sim.process(NodeIndex::new(place)).expect("the node is up")
     }
 
-    /// Some messages for what lives somewhere.
+    /// Sends one message to each hosted shard.
     fn tell(&mut self) {
         for (shard, place) in self.homes() {
             self.told += 1;
@@ -155,7 +156,7 @@ impl Cluster {
         }
     }
 
-    /// Where shards live.
+    /// The hosted shards and their places.
     fn homes(&self) -> BTreeMap<ShardId, usize> {
         let hosted = |(node, process): (NodeIndex, &WholeNode)| {
             let region = process.region(&counter());
@@ -166,7 +167,7 @@ impl Cluster {
         self.sim.processes().flat_map(hosted).collect()
     }
 
-    /// How many live at each of these places.
+    /// Number of shards hosted at each of these places.
     fn sizes<const N: usize>(&self, places: [usize; N]) -> [usize; N] {
         let homes = self.homes();
         places.map(|place| homes.values().filter(|at| **at == place).count())
@@ -209,7 +210,7 @@ impl Cluster {
         self.at(place).region(&counter()).is_some_and(Region::is_registered)
     }
 
-    /// How far a coordinator is here, if one runs.
+    /// Phase of the coordinator at this place, if one runs.
     fn phase(&self, place: usize) -> Option<Phase> {
         let node = self.sim.process(NodeIndex::new(place))?;
         let phase = node.machines.of(&counter())?.coordinator()?.phase();
@@ -258,7 +259,8 @@ fn a_proxy_hosts_nothing_and_never_coordinates() {
     assert!(!cluster.acts(3));
 }
 
-/// Who leaves in order hands over everything; a leaving coordinator its role as well.
+/// A node that leaves gracefully moves its shards with all messages; a leaving coordinator is
+/// replaced.
 #[test]
 fn nodes_leave_one_after_the_other_and_no_message_is_lost() {
     for seed in 0..10 {
@@ -268,7 +270,7 @@ fn nodes_leave_one_after_the_other_and_no_message_is_lost() {
             cluster.leave(place);
             cluster.until(60, "it has left", |it| it.at(place).over.is_some());
             let live_on = if place == 2 { 0 } else { SHARDS as usize };
-            cluster.until(60, "all shards live on", |it| it.homes().len() == live_on);
+            cluster.until(60, "all shards are hosted", |it| it.homes().len() == live_on);
             if place < 2 {
                 let is_handled = |it: &Cluster| it.sim.observer().open.is_empty();
                 cluster.until(60, "what was told is handled", is_handled);
@@ -284,7 +286,7 @@ fn shards_of_a_crashed_node_come_back_elsewhere_when_it_is_removed() {
         let mut cluster = Cluster::of_three(seed, 3);
         let crashed = (seed % 3) as usize;
         cluster.sim.crash(NodeIndex::new(crashed));
-        cluster.until(60, "all shards live again", |it| it.homes().len() == SHARDS as usize);
+        cluster.until(60, "all shards are hosted", |it| it.homes().len() == SHARDS as usize);
         let others: Vec<usize> = (0..3).filter(|place| *place != crashed).collect();
         cluster.until(20, "even", |it| it.sizes([others[0], others[1]]) == [6, 6]);
         (0..3).for_each(|_| cluster.tell());
@@ -296,18 +298,18 @@ fn shards_of_a_crashed_node_come_back_elsewhere_when_it_is_removed() {
 fn known_failure_06_a_paused_coordinator_is_replaced_and_takes_nothing_back() {
     for seed in 0..5 {
         let mut cluster = Cluster::of_three(seed, 3);
-        let coordinates = (0..3).find(|place| cluster.acts(*place)).expect("one does");
+        let coordinates = (0..3).find(|place| cluster.acts(*place)).expect("one acts");
         let node = NodeIndex::new(coordinates);
         cluster.sim.pause(node, 60 * SECOND);
         cluster.until(50, "another one acts", |it| {
             (0..3).any(|place| place != coordinates && it.acts(place))
         });
-        cluster.until(20, "its shards live elsewhere", |it| {
+        cluster.until(20, "its shards are hosted elsewhere", |it| {
             let homes = it.homes();
             let elsewhere = homes.values().filter(|place| **place != coordinates).count();
             elsewhere == SHARDS as usize
         });
-        cluster.until(60, "it knows that it is out", |it| it.at(coordinates).over.is_some());
+        cluster.until(60, "it knows its removal", |it| it.at(coordinates).over.is_some());
         assert_eq!(cluster.sizes([coordinates]), [0]);
     }
 }

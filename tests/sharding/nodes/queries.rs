@@ -1,5 +1,5 @@
-//! How many entities live where, and why shards live there: whoever answers is in the result, and
-//! who does not is named.
+//! Cluster queries: the number of entities of each shard, and the decisions behind the place of a
+//! shard. A result contains the answers of all regions, and names those that did not answer.
 
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ fn a_region_of_which_one_message_is_missing_has_not_answered() {
     let mut cluster = Cluster::of_three_in(9, 3, world);
     loss.set(0.5);
     for _ in 0..20 {
-        let stats = cluster.survey(0, SECOND / 2); // nobody is asked again
+        let stats = cluster.survey(0, SECOND / 2); // too short to ask again
         assert_eq!(stats.regions.len() + stats.unanswered.len(), 3, "{stats:?}");
         assert!(stats.regions.values().all(|shards| shards.len() == 4), "{stats:?}");
     }
@@ -113,7 +113,8 @@ fn a_node_that_only_routes_is_asked_by_nobody_and_may_ask() {
     assert_eq!(regions, (0..3).map(|place| cluster.region_at(place)).collect::<Vec<_>>());
 }
 
-/// Who remembers what of a shard: which part of which place, and from where to where it went.
+/// Remembered decisions on a shard: the source (coordinator or region) and its place, and the old
+/// and the new home.
 type Story = Vec<(Witness, usize, Option<usize>, Option<usize>)>;
 
 impl Cluster {
@@ -159,7 +160,8 @@ fn whoever_asks_hears_of_every_decision_from_the_coordinator_and_both_regions() 
     cluster.sim.restart(NodeIndex::new(3));
     cluster.host(3);
     cluster.until(20, "even", |it| it.sizes([0, 1, 2, 3]) == [3, 3, 3, 3] && it.is_settled());
-    let (shard, _) = cluster.homes().into_iter().find(|(_, at)| *at == 3).expect("it has three");
+    let (shard, _) =
+        cluster.homes().into_iter().find(|(_, at)| *at == 3).expect("node 3 has three shards");
     let from = first[&shard];
     for asker in 0..4 {
         let begin =
@@ -180,9 +182,10 @@ fn a_shard_that_lost_its_home_says_so() {
         let others: Vec<usize> = (0..3).filter(|place| !cluster.acts(*place)).collect();
         [others[0], others[1]]
     };
-    let (shard, _) = cluster.homes().into_iter().find(|(_, at)| *at == lost).expect("it has four");
+    let (shard, _) =
+        cluster.homes().into_iter().find(|(_, at)| *at == lost).expect("the node has four shards");
     cluster.sim.crash(NodeIndex::new(lost));
-    cluster.until(60, "all shards live again", |it| it.homes().len() == SHARDS as usize);
+    cluster.until(60, "all shards are hosted", |it| it.homes().len() == SHARDS as usize);
     let recalled = cluster.recall(asker, Topic::Shard(shard));
     let by_coordinator = recalled.accounts.iter().filter(|it| it.witness == Witness::Coordinator);
     let newest = by_coordinator.map(|account| &account.remembered).max_by_key(|it| it.generation);

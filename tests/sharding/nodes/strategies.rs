@@ -1,5 +1,5 @@
-//! Strategies that take their time, under faults: one that waits for pins, which somebody changes all
-//! the while, and one of the program's own, which fails in every way that it can.
+//! Asynchronous allocation strategies under faults: the built-in external one, whose pins change
+//! all the time, and a strategy of the program that fails in every possible way.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::{Cluster, SECOND, SHARDS, counter, settings, shards};
 use crate::whole::entities::Order;
 use crate::whole::{Command, World, address};
 
-/// Nobody ever lives there.
+/// A place where no node ever runs.
 const NOWHERE: usize = 77;
 
 fn pinned() -> Order {
@@ -41,7 +41,7 @@ impl Cluster {
     }
 }
 
-/// Where a shard is to be at last; the first one's pin waits for ever.
+/// The final pin of a shard. The pin of shard 0 is never met.
 fn at_last(shard: ShardId) -> usize {
     if shard.get() == 0 { NOWHERE } else { shard.get() as usize % 5 }
 }
@@ -108,7 +108,7 @@ fn a_pin_waits_for_its_node_and_every_later_coordinator_knows_it() {
         it.until(20, "all are registered", |it| (0..3).all(|place| it.is_registered(place)));
         it.pin(1, shards().map(|shard| (shard, Some(3))));
         it.want_all(1);
-        it.until(20, "where they were asked for", |it| it.sizes([1]) == [SHARDS as usize]);
+        it.until(20, "all at the asking node", |it| it.sizes([1]) == [SHARDS as usize]);
         let coordinates = (0..3).find(|place| it.acts(*place)).expect("one does");
         it.sim.crash(NodeIndex::new(coordinates));
         it.until(60, "another one acts", |it| {
@@ -116,7 +116,7 @@ fn a_pin_waits_for_its_node_and_every_later_coordinator_knows_it() {
         });
         it.sim.restart(NodeIndex::new(3));
         it.host(3);
-        it.until(60, "they live where they are pinned to", |it| it.sizes([3]) == [SHARDS as usize]);
+        it.until(60, "all shards at their pins", |it| it.sizes([3]) == [SHARDS as usize]);
         assert!(it.sim.observer().pins_absent > 0, "seed {seed}");
     }
 }
@@ -129,7 +129,7 @@ fn a_shard_that_is_pinned_nowhere_any_more_stays_where_it_is() {
     let evenly = |shard: ShardId| (shard, Some(shard.get() as usize % 3));
     it.pin(2, shards().map(evenly));
     it.want_all(1);
-    it.until(20, "each where it is pinned to", |it| it.sizes([0, 1, 2]) == [4, 4, 4]);
+    it.until(20, "each shard at its pin", |it| it.sizes([0, 1, 2]) == [4, 4, 4]);
     it.pin(0, shards().map(|shard| (shard, None)));
     let starts = it.sim.observer().starts;
     it.sim.try_run_for(30 * SECOND).expect("nothing is wrong");

@@ -1,5 +1,6 @@
-//! What must hold after every step on whole nodes: what holds for membership, at most one node that
-//! hosts a shard and may begin its messages, messages handled at most once and only under a lease.
+//! Invariants of whole nodes that are checked after every step: those of membership; at most one
+//! node with a lease hosts a shard; hosts have rising generations; a message is handled at most
+//! once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,23 +29,24 @@ pub(crate) struct ShardWatch {
     pub(crate) starts: u64,
     pub(crate) found: Vec<Found>,
     pub(crate) slow: Vec<Slow>,
-    /// What the program's strategy did, how often.
+    /// How often the program's own strategy ended in each way.
     pub(crate) consulted: BTreeMap<&'static str, u64>,
     pub(crate) strategy_failed: u64,
     pub(crate) pins_absent: u64,
-    /// What real entities did, where there are some.
+    /// The record of real entities, in runs that have them.
     pub(crate) book: Option<Arc<Book>>,
 }
 
 impl ShardWatch {
-    /// Beside real entities, who write into this.
+    /// A watch that also reads violations from the record of real entities.
     pub(crate) fn reading(book: Arc<Book>) -> Self {
         Self { book: Some(book), ..Self::default() }
     }
 
     fn saw(&mut self, seen: &Seen, serves: bool) -> Result<(), String> {
         match seen {
-            // Who wakes from a pause may start what it was told before; nothing begins there.
+            // A node that wakes from a pause may start a shard on an old order; without a lease it
+            // begins no message.
             Seen::Hosts(..) if !serves => self.starts += 1,
             Seen::Hosts(shard, at) => {
                 self.starts += 1;
