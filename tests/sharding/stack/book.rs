@@ -1,8 +1,12 @@
-//! What all entities of a run did, checked as it happens: nothing without a lease, each message once
-//! and in its sender's order, under generations that never go back; and what may be missing.
+//! The record of all messages of a run. It checks invariants as entities report what they do; a
+//! violation starts with the invariant's name: `instance` (handlers run only under a lease),
+//! `order` (each sender's messages are handled once and in order), `host` (generations never go
+//! back), `state` (exported state is imported at most once), `loss` (a message is missing without
+//! an excuse).
 //!
-//! Each message has a mark by which the book finds it in whatever carries it, so it knows where it
-//! is: a node that dies, or a lane that is given up, excuses what was there and nothing else.
+//! Each message has a mark by which the book recognizes it in frames and payloads, and so knows
+//! where the message is: a crashed node or an abandoned lane excuses the messages that were there
+//! and no others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
@@ -17,46 +21,46 @@ use super::player::{From, Player};
 /// Sender, entity, number from 1.
 type Message = (ReplicaId, String, u64);
 
-/// The upper half of each mark. Nothing else in frames and payloads looks like it.
+/// The upper half of each mark, which does not occur elsewhere in frames and payloads.
 const MARK: u64 = 0xC0DE_CAFE << 32;
 
-/// The marks of all messages in there: words have them as numbers of eight bytes.
+/// The marks in `bytes`: each is a big-endian number of eight bytes.
 fn marks(bytes: &[u8]) -> impl Iterator<Item = u64> {
     let numbers =
         bytes.windows(8).map(|eight| u64::from_be_bytes(eight.try_into().expect("eight")));
     numbers.filter(|number| number >> 32 == MARK >> 32)
 }
 
-/// A message that nobody has begun.
+/// A message that no handler has begun.
 struct Open {
     message: Message,
-    at: BTreeSet<ReplicaId>, // who has it; two while it is under way
-    young: bool,             // nobody has died since it was told, and no lane was given up
+    at: BTreeSet<ReplicaId>, // nodes that have it; both ends while it is under way
+    young: bool,             // told after the last crash and the last abandoned lane
 }
 
-/// Shared by all nodes of a run.
+/// The record that all nodes of a run share.
 #[derive(Default)]
 pub(crate) struct Book(Mutex<Pages>);
 
 #[derive(Default)]
 pub(crate) struct Pages {
-    /// The first thing that went wrong.
+    /// The first violation.
     pub(crate) violation: Option<String>,
     pub(crate) told: u64,
     pub(crate) handled: u64,
-    /// States that a later instance went on with.
+    /// Number of states that an instance imported.
     pub(crate) taken: u64,
     pub(crate) answers: u64,
     pub(crate) unanswered: u64,
-    /// Messages that died with a node, or with a lane that was given up.
+    /// Number of messages that were lost with a crashed node or an abandoned lane.
     pub(crate) excused: u64,
     last: BTreeMap<(ReplicaId, String), u64>,
     generations: BTreeMap<String, Generation>,
     handed: BTreeMap<String, BTreeSet<u64>>,
     open: BTreeMap<u64, Open>,                         // by mark
-    regions: BTreeMap<ReplicaId, ShardRegion<Player>>, // of lives that ended in order, too
+    regions: BTreeMap<ReplicaId, ShardRegion<Player>>, // all but those of crashed incarnations
     dead: BTreeSet<ReplicaId>,
-    lost_before: u64, // dead letters when somebody last died or gave up a lane
+    lost_before: u64, // dead letters at the last crash or abandoned lane
 }
 
 impl Pages {
@@ -66,13 +70,15 @@ impl Pages {
 
     fn lost(&self) -> u64 {
         let counts = self.regions.values().flat_map(ShardRegion::dead_letters);
-        // Handled, and counted for its answer's sake.
+        // Their messages were handled; only the answers are counted as lost.
         let of_messages =
             counts.filter(|(why, _)| !matches!(why, Lost::NoAnswer | Lost::AnswerLost));
         of_messages.map(|(_, count)| count).sum()
     }
 
-    /// Whoever counts a message has it: so with a life end the counts of what is excused for it.
+    /// Removes the open messages for whose nodes `excused` is true. A message is counted as lost
+    /// where it is, so the counts of excused messages disappear together with the region of a
+    /// crashed node.
     fn excuse(&mut self, excused: impl Fn(&BTreeSet<ReplicaId>) -> bool) {
         let before = self.open.len();
         self.open.retain(|_, open| !excused(&open.at));
@@ -81,7 +87,7 @@ impl Pages {
         self.lost_before = self.lost();
     }
 
-    /// Of those in there.
+    /// Removes those open messages in `bytes` for which `excused` is true.
     fn excuse_in(&mut self, bytes: &[u8], excused: impl Fn(&Open) -> bool) {
         for mark in marks(bytes) {
             let gone = self.open.get(&mark).is_some_and(&excused);
@@ -111,8 +117,8 @@ impl Book {
         mark
     }
 
-    /// These may be lost with that node, too: they are on their way to it, or it is to count them. To
-    /// one that is dead they go for nothing.
+    /// The messages in `bytes` are sent to a node, or will be counted there: from now on they may
+    /// be lost with that node too. Messages to a crashed node are excused at once.
     pub(crate) fn goes(&self, bytes: &[u8], to: ReplicaId) {
         let mut pages = self.pages();
         if pages.dead.contains(&to) {
@@ -125,14 +131,15 @@ impl Book {
         }
     }
 
-    /// A lane has ended for good that kept these: what has not come there will not. Either end may have
-    /// left in order, which excuses nothing else.
+    /// A lane to `to` has ended for good with the frame `kept` unacknowledged. A message in it that
+    /// has not arrived never will, and is excused. Either end may have left gracefully, which
+    /// excuses no others.
     pub(crate) fn ends(&self, kept: &[u8], to: ReplicaId) {
         let has_come = BTreeSet::from([to]);
         self.pages().excuse_in(kept, |open| open.at.contains(&to) && open.at != has_come);
     }
 
-    /// These have come.
+    /// The messages in `bytes` have arrived.
     pub(crate) fn comes(&self, bytes: &[u8], at: ReplicaId) {
         let mut pages = self.pages();
         for mark in marks(bytes) {
@@ -142,20 +149,20 @@ impl Book {
         }
     }
 
-    /// An entity begins a message.
+    /// An entity begins to handle a message.
     pub(crate) fn handles(&self, from: &From, id: &str, at: Generation, serves: bool) {
         let mut pages = self.pages();
         let (From { sender, number, mark }, id) = (*from, id.to_owned());
         if !serves {
-            pages.violates(format!("I4: {id} handles {number} of {sender} without a lease"));
+            pages.violates(format!("instance: {id} handles {number} of {sender} without a lease"));
         }
         let last = pages.last.insert((sender, id.clone()), number).unwrap_or(0);
         if number <= last {
-            pages.violates(format!("I5: {id} handles {number} of {sender} after {last}"));
+            pages.violates(format!("order: {id} handles {number} of {sender} after {last}"));
         }
         let before = pages.generations.insert(id.clone(), at).unwrap_or(Generation::NEVER);
         if at < before {
-            pages.violates(format!("I3: {id} handles {number} at {at} after {before}"));
+            pages.violates(format!("host: {id} handles {number} at {at} after {before}"));
         }
         pages.handled += 1;
         pages.open.remove(&mark);
@@ -165,13 +172,13 @@ impl Book {
         self.pages().handed.entry(id.to_owned()).or_default().insert(count);
     }
 
-    /// Each state that an instance has handed over is taken at most once.
+    /// An instance imports a state. Each exported state may be imported at most once.
     pub(crate) fn takes_over(&self, id: &str, count: u64) {
         let mut pages = self.pages();
         pages.taken += 1;
         let was_handed = pages.handed.get_mut(id).is_some_and(|handed| handed.remove(&count));
         if !was_handed {
-            pages.violates(format!("S: {id} takes {count} over, which nobody has handed over"));
+            pages.violates(format!("state: {id} takes {count} over, which was not exported"));
         }
     }
 
@@ -179,8 +186,8 @@ impl Book {
         self.pages().violates(what);
     }
 
-    /// A life ends without having left: what it had, and what was under way to it or from it, may have
-    /// died with it.
+    /// An incarnation ends without having left: its messages, and those under way to it or from it,
+    /// may be lost.
     pub(crate) fn dies(&self, me: ReplicaId) {
         let mut pages = self.pages();
         let region = pages.regions.remove(&me);
@@ -190,18 +197,19 @@ impl Book {
         drop(region); // its tasks end, and their entities write here
     }
 
-    /// The lane between two lives is given up.
+    /// The lane between two incarnations is abandoned.
     pub(crate) fn gives_up(&self, one: ReplicaId, other: ReplicaId) {
         self.pages().excuse(|at| at.contains(&one) && at.contains(&other));
     }
 
-    /// Why not everything is where it belongs.
+    /// Why the run is not at rest: messages wait, or are missing without being counted.
     pub(crate) fn unrest(&self) -> Option<String> {
         let pages = self.pages();
         let waits = |region: &ShardRegion<Player>| region.buffered() + region.held();
         let waiting: usize = pages.regions.values().map(waits).sum();
         let (open, lost) = (pages.open.len() as u64, pages.lost());
-        // Counts do not say of what they are. Those of before are not for what was told since.
+        // A count does not tell which message was lost. Counts from before the last crash cannot
+        // belong to messages told since.
         let young = pages.open.values().filter(|open| open.young).count() as u64;
         let lost_since = lost - pages.lost_before;
         if open <= lost && young <= lost_since && waiting == 0 {
@@ -210,7 +218,7 @@ impl Book {
         let some = pages.open.values().take(5).map(|Open { message, at, .. }| (message, at));
         let some: Vec<_> = some.collect();
         Some(format!(
-            "I6: {open} messages open, {lost} counted, since a death {young} and {lost_since}, \
+            "loss: {open} messages open, {lost} counted, since a crash {young} and {lost_since}, \
              {waiting} wait: {some:?}"
         ))
     }
@@ -220,14 +228,14 @@ const ONE: ReplicaId = ReplicaId::new(1);
 const TWO: ReplicaId = ReplicaId::new(2);
 const THREE: ReplicaId = ReplicaId::new(3);
 
-/// A book with a message of the first node, and what that is in.
+/// A book with a message of node `ONE`, and a frame that contains the message's mark.
 fn book() -> (Book, Vec<u8>) {
     let book = Book::default();
     let mark = book.told((ONE, "e1".into(), 1));
     (book, [&b"a letter "[..], &mark.to_be_bytes()].concat())
 }
 
-/// What has happened to the message, and whose death excuses it then.
+/// Events of the message, and the nodes whose crash excuses it afterwards.
 type Case = (fn(&Book, &[u8]), &'static [ReplicaId]);
 
 #[test]
@@ -272,7 +280,7 @@ fn of_what_a_lane_keeps_that_ends_what_has_come_is_not_excused() {
         let (book, letter) = book();
         book.goes(&letter, TWO);
         if has_come {
-            book.comes(&letter, TWO); // and nobody has heard of that
+            book.comes(&letter, TWO); // arrived, but not acknowledged
         }
         book.ends(&letter, TWO);
         assert_eq!(book.unrest().is_some(), has_come);

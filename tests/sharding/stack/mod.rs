@@ -1,11 +1,11 @@
-//! The whole stack under faults: membership, leases, replicated data, coordinators and regions as the
-//! driver wires them, and on each node the runtime of an entity type with its gates, tasks and a
-//! user's code, over lanes that outlive connections.
+//! The whole stack under faults: membership, leases, replicated data, coordinators and regions
+//! wired as in the driver, and on each node the runtime of an entity type with its gates, tasks and
+//! user code, over lanes that outlive connections.
 //!
-//! At every step: one host of a shard (I3), no message begun or gone on with without a lease (I4),
-//! each message of a sender to an entity once and in order (I5), under generations that never go
-//! back. At rest (I6): every message was handled, or counted, or was at a node that died, on a lane of it,
-//! or on one that was given up; and what is told then is handled to the last.
+//! Checked at every step: a shard has one host, and generations of an entity never go back; no
+//! handler begins or continues without a lease; an entity handles each message of a sender once and
+//! in order. Checked at rest: every message was handled, counted as lost, or was lost with a
+//! crashed node, a lane to it, or an abandoned lane; and all messages told at rest are handled.
 //!
 //! `OSTRACA_SIM_SECONDS=600 cargo test -p ostraca --test sharding the_whole_stack -- --nocapture`
 
@@ -39,7 +39,7 @@ fn run(seed: Seed, canary: Canary) -> Result<Totals, Box<Failure>> {
     chaos.storm()?;
     let ending = chaos.peace()?;
     if ending == AT_REST {
-        chaos.last_words()?;
+        chaos.tell_at_rest()?;
     }
     let mut totals = chaos.it.sim.totals();
     totals.marks.hit(ending);
@@ -81,19 +81,19 @@ fn the_whole_stack_handles_each_message_once_in_order_under_one_host() {
         of("unanswered"),
     );
     totals.must_have_hit(["starts", "handled", "states taken over", "answers", AT_REST]);
-    assert!(totals.runs == 1 || of("handled") > 100 * totals.runs, "no storm");
+    assert!(totals.runs == 1 || of("handled") > 100 * totals.runs, "too few messages");
 }
 
-/// The simulated transport's own: "nobody is here" for a letter of a former link ended the next one,
-/// and what that one carried was answered so, too, without end.
+/// A former fault of the simulated transport: the refusal of a packet of a former link ended the
+/// next link, whose packets were then refused in turn, without end.
 #[test]
 fn a_link_that_comes_back_is_not_ended_for_what_the_one_before_it_carried() {
     run(Seed::from(112_128_965_286_192), Canary::none())
         .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Two left in order, one after the other, and what the second had sent to the first had not come: who
-/// leaves waits for that only for some time.
+/// Two nodes leave gracefully, one after the other, while a message of the second to the first has
+/// not arrived. A leaving node waits for its lanes only for a limited time.
 #[test]
 fn what_was_on_a_lane_whose_ends_have_both_left_is_not_missed() {
     run(Seed::from(123_257_803_882_116), Canary::none())
@@ -103,10 +103,10 @@ fn what_was_on_a_lane_whose_ends_have_both_left_is_not_missed() {
 #[test]
 fn rules_that_entities_leave_out_are_seen() {
     for (bug, invariant) in [
-        (Bug::LeaseNotAsked, "I4"),
-        (Bug::TakenGivenBackBehind, "I5"),
-        (Bug::PassivatedWithMessages, "I6"),
-        (Bug::StateTakenAgain, "S"),
+        (Bug::LeaseNotAsked, "instance"),
+        (Bug::TakenGivenBackBehind, "order"),
+        (Bug::PassivatedWithMessages, "loss"),
+        (Bug::StateTakenAgain, "state"),
     ] {
         let violation = |value: u64| run(Seed::from(value), Canary::with(bug)).err();
         let mut found = (0..60).filter_map(violation);

@@ -1,4 +1,5 @@
-//! The entity of the runs: it counts, sleeps, asks others, and takes its count along.
+//! The entity of the runs: it counts its messages, sleeps, asks other entities, and takes its count
+//! along in a move. It reports each message to the book.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::book::Book;
 use super::quarters::HouseWorld;
 
-/// How long an answer is waited for.
+/// Timeout of an ask.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(crate) struct Player {
@@ -23,12 +24,12 @@ pub(crate) struct Player {
     pub(crate) count: u64,
 }
 
-/// Who says it, and the number of what it says to this entity.
+/// Sender of a message, and the message's number among those of the sender to this entity.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct From {
     pub(crate) sender: ReplicaId,
     pub(crate) number: u64,
-    /// By which the book finds it.
+    /// By which the book recognizes the message in frames and payloads.
     pub(crate) mark: u64,
 }
 
@@ -37,7 +38,7 @@ pub(crate) enum Word {
     Note(From),
     Slow(From, u64),
     Passivate(From),
-    /// Another one, of a lower number: no two ask each other.
+    /// Ask an entity of a lower number, so that no two entities ask each other.
     AskPeer(From, String),
     Answer(Reply<u64>),
 }
@@ -70,7 +71,7 @@ impl Entity for Player {
             Word::Answer(reply) => reply.send(self.count),
         }
         if !self.world.serves() {
-            self.book.violates(format!("I4: {id} goes on without a lease"));
+            self.book.violates(format!("instance: {id} continues without a lease"));
         }
     }
 

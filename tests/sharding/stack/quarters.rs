@@ -1,5 +1,6 @@
-//! What runs the entities of one simulated node: the runtime of their type as it is, tasks that have
-//! their turns in an order that is drawn, and lanes that outlive connections.
+//! The entities of one simulated node: the library's runtime of their type, an executor that runs
+//! tasks in random order, and lanes that outlive connections. A lane keeps each frame until the
+//! other end has acknowledged it, and sends the kept frames again on the next connection.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,21 +30,21 @@ use crate::whole::house::{House, Houses, Parcel, Said};
 
 const ENTITIES: u64 = 30;
 const MESSAGE_BYTES_MAX: usize = 1 << 16;
-/// Frames that a lane keeps of answers and bounces too, at least.
+/// Frames beyond which a lane with a small limit refuses answers and bounces too.
 const ANSWERS_MAX: usize = 64;
-/// As nodes have it.
+/// Interval of reminders, as in a real node.
 const REMIND: Duration = Duration::from_secs(2);
-/// Turns of tasks in one event; a run that needs more goes round for ever.
+/// Most polls of tasks in one event; more mean that tasks wake each other without end.
 const TURNS_MAX: usize = 100_000;
 
-/// The way to one life.
+/// The lane to one incarnation.
 #[derive(Default)]
 struct Lane {
-    kept: VecDeque<(u64, Vec<u8>)>, // ≤ limit, but for answers
-    last: u64,
-    sent: u64, // on this connection
+    kept: VecDeque<(u64, Vec<u8>)>, // unacknowledged frames; at most `limit`, not counting answers
+    last: u64,                      // number of the newest frame
+    sent: u64,                      // highest number sent on this connection
     received: u64,
-    acked: u64, // told to the other end
+    acked: u64, // highest number acknowledged to the other end
     refused: bool,
     linked: bool,
 }
@@ -83,7 +84,7 @@ struct Lanes {
     limit: usize, // frames
 }
 
-/// The node, as its entities see it.
+/// The environment of a node's entities.
 pub(crate) struct HouseWorld {
     book: Arc<Book>,
     executor: Arc<Executor>,
@@ -117,7 +118,7 @@ impl World for HouseWorld {
 
     fn answer(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom> {
         let mut lanes = self.lanes();
-        let limit = lanes.limit.saturating_mul(4).max(ANSWERS_MAX); // four times, as real ones
+        let limit = lanes.limit.saturating_mul(4).max(ANSWERS_MAX); // four times, as in real lanes
         let lane = lanes.to.get_mut(&to.replica()).ok_or(NoRoom::NoLane)?;
         if lane.kept.len() >= limit {
             return Err(NoRoom::Full);
@@ -152,7 +153,7 @@ impl World for HouseWorld {
     }
 }
 
-/// What the nodes of a run have in common.
+/// Settings that all nodes of a run share.
 #[derive(Clone)]
 pub(crate) struct Plan {
     pub(crate) book: Arc<Book>,
@@ -176,7 +177,7 @@ struct Quarters {
     chance: Stream,
     told: BTreeMap<String, u64>,
     remind_at: Instant,
-    again_at: Option<Instant>, // tasks that are ready wait for that
+    again_at: Option<Instant>, // time until which ready tasks wait
     cut_after: Duration,
     cuts: BTreeMap<ReplicaId, Instant>,
     calm: Option<(Option<Unrest>, Instant)>,
@@ -194,7 +195,7 @@ impl Quarters {
         let book = Arc::clone(&plan.book);
         let world = Arc::new(HouseWorld { book, executor, lanes, facts, leased });
         let shards = plan.settings.number_of_shards;
-        let hash = HashExtractor::new(ShardHash::Xxh3, shards).expect("there can be so many");
+        let hash = HashExtractor::new(ShardHash::Xxh3, shards).expect("a valid number of shards");
         let (book, of_players) = (Arc::clone(&plan.book), Arc::clone(&world));
         let factory = move |id: &EntityId| Player {
             book: Arc::clone(&book),
@@ -263,7 +264,7 @@ impl House for Quarters {
     fn perform(&mut self, order: RegionOutput) {
         match &order {
             RegionOutput::Start { payload: Some(payload), .. } => self.book.comes(payload, self.me),
-            // From here on it is counted here.
+            // From now on this node counts its messages.
             RegionOutput::Discard { payload, .. } => self.book.goes(payload, self.me),
             _ => {}
         }
@@ -290,7 +291,7 @@ impl House for Quarters {
             let lane = lanes.to.entry(peer).or_default();
             lane.linked = true;
             lane.sent = lane.kept.front().map_or(lane.last, |(first, _)| first - 1);
-            lane.acked = 0; // what came is said again
+            lane.acked = 0; // acknowledges the received frames again
         }
         self.hosting.room(RegionId::new(peer));
     }
@@ -345,7 +346,7 @@ impl House for Quarters {
             };
             self.told.insert(name(entity), number);
             let told = self.region.entity(&name(entity)).tell(word);
-            assert!(told.is_ok(), "there is room for all: {told:?}");
+            assert!(told.is_ok(), "no room: {told:?}");
         }
     }
 
@@ -356,7 +357,7 @@ impl House for Quarters {
         let executor = Arc::clone(&self.world.executor);
         self.again_at = None;
         for turn in 0.. {
-            assert!(turn < TURNS_MAX, "tasks go round for ever");
+            assert!(turn < TURNS_MAX, "tasks wake each other without end");
             if executor.ready() == 0 {
                 break;
             }
@@ -413,7 +414,8 @@ impl House for Quarters {
 }
 
 impl Drop for Quarters {
-    /// Also who leaves in order waits only for some time until what it has sent has come.
+    /// Ends all lanes: even a node that leaves gracefully waits only for a limited time until its
+    /// frames are acknowledged.
     fn drop(&mut self) {
         let lanes = self.world.lanes();
         lanes.to.iter().for_each(|(peer, lane)| lane.end(*peer, &self.book));
