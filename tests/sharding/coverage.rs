@@ -1,13 +1,15 @@
-//! What is to be shown of sharding, by name: every known failure that concerns it has a test under
-//! its number, and every behaviour of spec/reference/pekko-sharding.md §5.1, §5.3, §5.5, §5.7, §5.9
-//! and §5.10 a test, or a reason here why not. (The vectors of §5.2 and the traces of §5.4 are
-//! tests under their numbers: `a1_…` to `l13_…`.)
+//! Checks that sharding's tests cover two checklists. Every known failure of other implementations
+//! has a test with its number in the name (`known_failure_05_…`). Every behaviour of Pekko's sharding
+//! has a test in `SHOWN`, or a reason in `NOT_SHOWN`. Their letters: E extractors, identity and start;
+//! P passivation; S the life of an entity in its shard; K coordinator and regions on few nodes; N many
+//! nodes; U tests that failures of Pekko call for. Vectors of allocation and traces of passivation
+//! are tests with their number first: `a1_…` to `l13_…`.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Where tests of sharding are.
+/// Folders with tests of sharding.
 const BELOW: [&str; 6] = [
     "src/node/sharding",
     "src/node/wiring",
@@ -17,11 +19,11 @@ const BELOW: [&str; 6] = [
     "tests/sharding",
 ];
 
-/// Numbers of spec/known-failures.md that concern sharding, but 10, 18 and 19: of daemons and of
-/// remembered entities, which are not there yet.
+/// Numbers of the known failures that concern sharding, except 10, 18 and 19, which are about
+/// daemons and remembered entities: neither exists yet.
 const KNOWN_FAILURES: [u32; 18] = [1, 2, 3, 4, 5, 6, 7, 11, 14, 24, 27, 34, 35, 37, 38, 39, 42, 43];
 
-/// Which test shows a behaviour.
+/// Behaviours and their tests.
 const SHOWN: &[(&str, &str)] = &[
     ("E1", "e1_murmur2_gives_the_hashes_of_kafka"),
     ("E2", "e2_shard_is_absolute_hash_modulo_shards"),
@@ -112,31 +114,28 @@ const SHOWN: &[(&str, &str)] = &[
     ("U12", "a_fresh_node_is_filled_at_once_though_others_join_leave_or_are_unreachable"),
 ];
 
-/// Behaviours without a test, and why.
+/// Behaviours without a test, and the reason.
 const NOT_SHOWN: &[(&str, &str)] = &[
     ("E4", "a message is a value of the type: none is absent"),
     ("E16", "data centres are not in 1.0"),
-    (
-        "S1",
-        "another structure, which random runs judge: whatever_moves_each_message_is_handled_once_…",
-    ),
-    ("S2", "remembered entities are not there yet"),
-    ("S3", "remembered entities are not there yet"),
-    ("S4", "remembered entities are not there yet"),
-    ("S5", "remembered entities are not there yet"),
-    ("S8", "remembered entities are not there yet"),
-    ("S11", "remembered entities are not there yet"),
-    ("S12", "nothing restarts a shard by itself"),
+    ("S1", "another structure, checked by random runs: moves_keep_order_and_one_instance"),
+    ("S2", "remembered entities do not exist yet"),
+    ("S3", "remembered entities do not exist yet"),
+    ("S4", "remembered entities do not exist yet"),
+    ("S5", "remembered entities do not exist yet"),
+    ("S8", "remembered entities do not exist yet"),
+    ("S11", "remembered entities do not exist yet"),
+    ("S12", "no mechanism restarts a shard by itself"),
     ("S16", "no entity has a journal"),
-    ("K9", "no journal; data of remembered entities are not there yet"),
+    ("K9", "there is no journal, and remembered entities do not exist yet"),
     ("N9", "the examples of `Sharding::start` are doc tests"),
     ("N10", "data centres are not in 1.0"),
-    ("N23", "a coordinator runs where the type is hosted (spec/sharding.md §1)"),
+    ("N23", "docs/protocol/sharding.md#coordinator-runs-where-the-type-is-hosted excludes it"),
     ("N25", "data centres are not in 1.0"),
-    ("N29", "figures are benches, not tests"),
+    ("N29", "figures come from benches, not tests"),
 ];
 
-/// Lines of the checklist, by letter and the first and the last number.
+/// The checklist: a letter with its first and last number.
 const BEHAVIOURS: [(char, u32, u32); 6] =
     [('E', 1, 20), ('P', 3, 7), ('S', 1, 16), ('K', 1, 10), ('N', 1, 29), ('U', 1, 12)];
 
@@ -147,10 +146,10 @@ fn tests() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     while let Some(path) = open.pop() {
         if path.is_dir() {
-            let entries = fs::read_dir(&path).expect("it is there");
-            open.extend(entries.map(|entry| entry.expect("it can be read").path()));
+            let entries = fs::read_dir(&path).expect("the folder exists");
+            open.extend(entries.map(|entry| entry.expect("a readable entry").path()));
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            names.extend(tests_in(&fs::read_to_string(&path).expect("it is text")));
+            names.extend(tests_in(&fs::read_to_string(&path).expect("a text file")));
         }
     }
     names
@@ -192,7 +191,7 @@ fn every_behaviour_of_sharding_has_a_test_or_a_reason() {
     let named = SHOWN.iter().chain(NOT_SHOWN).map(|(number, _)| *number);
     let mut named: Vec<&str> = named.collect();
     named.sort_by_key(|number| all.iter().position(|it| it == number));
-    assert_eq!(named, all, "each of them once");
+    assert_eq!(named, all, "each behaviour once");
     let tests = tests();
     let gone: Vec<_> = SHOWN.iter().filter(|(_, test)| !tests.contains(*test)).collect();
     assert!(gone.is_empty(), "no such test: {gone:?}");
