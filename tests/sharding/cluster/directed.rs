@@ -129,7 +129,7 @@ fn two_decisions_that_one_replica_holds(rule: Canary) -> Stage {
 }
 
 #[test]
-fn a_takeover_that_does_not_write_what_it_read_makes_two_hosts_on_the_real_replicator() {
+fn takeover_without_rewrite_makes_two_hosts_on_replicator() {
     let weak = two_decisions_that_one_replica_holds(Canary::with(Bug::NoRewrite));
     let seen = weak.seen.unwrap_or_default();
     assert!(seen.contains("shard 0 at "), "{seen:?}");
@@ -194,7 +194,7 @@ fn a_majority_that_is_lost_with_what_it_knew(seed: u64, rule: Canary) -> Stage {
 }
 
 #[test]
-fn after_a_recovery_by_force_nothing_is_decided_before_every_survivor_has_said_what_it_runs() {
+fn forced_recovery_decides_nothing_before_the_recount() {
     for seed in 0..20 {
         let canary = Canary::with(Bug::NothingRecounted);
         let weak = a_majority_that_is_lost_with_what_it_knew(seed, canary).seen.unwrap_or_default();
@@ -237,7 +237,7 @@ fn a_count_that_comes_in_two_parts(seed: u64, rule: Canary) -> Stage {
 }
 
 #[test]
-fn a_part_of_a_count_that_is_taken_for_all_makes_two_hosts() {
+fn partial_recount_taken_for_complete_makes_two_hosts() {
     // Not every seed catches the fault: the home that is chosen in ignorance may be the old one.
     let mut caught = 0;
     for seed in 0..20 {
@@ -254,7 +254,7 @@ fn a_part_of_a_count_that_is_taken_for_all_makes_two_hosts() {
 
 /// The coordinator stops in the middle of the recount; its successor starts the recount again.
 #[test]
-fn a_count_that_is_not_finished_is_begun_anew_by_the_next_coordinator() {
+fn next_coordinator_restarts_an_unfinished_recount() {
     for seed in 0..20 {
         let mut stage = a_majority_that_is_lost_with_what_it_knew(seed, Canary::none());
         stage.sim.heal();
@@ -325,7 +325,7 @@ fn a_coordinator_that_is_given_up_alive(seed: u64, rule: Canary) -> Stage {
 }
 
 #[test]
-fn what_a_given_up_coordinator_that_lives_says_and_writes_late_changes_nothing() {
+fn late_orders_of_an_abandoned_coordinator_change_nothing() {
     let (mut caught, mut ignored) = (0, 0);
     for seed in 0..20 {
         let weak = a_coordinator_that_is_given_up_alive(seed, Canary::with(Bug::TermsGoOn));
@@ -397,7 +397,7 @@ fn two_operators(seed: u64, founded: u64) -> (Stage, [usize; 2]) {
 }
 
 #[test]
-fn who_was_counted_in_one_configuration_is_counted_again_in_another_one_of_the_same_generation() {
+fn recount_repeats_in_another_configuration_of_same_generation() {
     let runs = (0..20).flat_map(|seed| [(seed, AN_HOUR_AHEAD), (seed, FAR_AHEAD)]);
     for (seed, founded) in runs {
         let (mut stage, [lower, higher]) = two_operators(seed, founded);

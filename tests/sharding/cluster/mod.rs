@@ -332,7 +332,7 @@ fn is_seen(weakened: Weakened, runs: u64) -> bool {
 }
 
 #[test]
-fn rules_that_are_left_out_are_seen_in_the_whole_stack() {
+fn omitted_rules_are_found_on_the_real_replicator() {
     for bug in [Bug::StartWithoutReleased, Bug::ReleasedBeforeDrained, Bug::AfterLastHomeOnly] {
         let weakened = Weakened { rule: Canary::with(bug), ..Weakened::default() };
         assert!(is_seen(weakened, 30), "{bug:?}");

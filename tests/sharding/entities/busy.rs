@@ -195,7 +195,7 @@ fn busy() -> Result<(), TellError> {
 }
 
 #[test]
-fn who_was_refused_elsewhere_is_told_and_waits_until_there_is_room() {
+fn refused_remote_sender_is_told_and_waits_for_room() {
     let mut desks = Desks::full(4);
     assert_eq!(desks.tell(1, Paper::Note(5)), busy());
     assert_eq!(desks.tell(2, Paper::Note(99)), Ok(()), "node 2 has no notice yet");
@@ -255,7 +255,7 @@ fn a_notice_ends_with_its_node() {
 
 /// A lost room notice must not block a waiting caller for ever.
 #[test]
-fn a_lost_notice_of_room_is_asked_for_and_without_an_answer_it_is_tried() {
+fn lost_room_notice_is_queried_and_then_the_send_retried() {
     for answers in [true, false] {
         let mut desks = Desks::full(2);
         desks.office.door.open();
@@ -286,7 +286,7 @@ fn a_lost_notice_of_room_is_asked_for_and_without_an_answer_it_is_tried() {
 }
 
 #[test]
-fn as_long_as_it_is_asked_for_a_notice_is_renewed_and_nothing_more_is_lost() {
+fn queried_busy_notice_is_renewed_without_further_losses() {
     let mut desks = Desks::full(2);
     for _ in 0..5 {
         desks.remind();
@@ -297,7 +297,7 @@ fn as_long_as_it_is_asked_for_a_notice_is_renewed_and_nothing_more_is_lost() {
 }
 
 #[test]
-fn a_late_notice_of_an_earlier_home_says_nothing() {
+fn late_busy_notice_of_an_earlier_home_is_ignored() {
     let mut desks = Desks::full(2);
     desks.tell(2, Paper::Note(98)).expect("node 2 has no notice yet");
     let late = desks.intercept(0, 2);
@@ -322,7 +322,7 @@ fn only_the_home_that_said_busy_says_free() {
 }
 
 #[test]
-fn who_waits_on_the_node_that_a_shard_leaves_hears_of_it() {
+fn caller_waiting_at_the_old_home_continues_after_the_move() {
     let mut desks = Desks::full(2);
     let (clerk, told) = (desks.nodes.nodes[0].region.entity("c"), Arc::<AtomicUsize>::default());
     let counts = Arc::clone(&told);
@@ -341,7 +341,7 @@ fn who_waits_on_the_node_that_a_shard_leaves_hears_of_it() {
 
 /// The waiting entity and the full one are in one shard, and then in two.
 #[test]
-fn a_draining_handler_that_waits_for_room_in_what_drains_as_well_holds_up_no_move() {
+fn draining_handler_waiting_for_room_holds_up_no_move() {
     for shards in [1, 50] {
         let settings = Sharding { mailbox_size: 2, ..Plan::default().settings };
         let mut desks = Desks::empty(&Plan { nodes: 2, shards, settings, ..Plan::default() });
@@ -369,7 +369,7 @@ fn a_draining_handler_that_waits_for_room_in_what_drains_as_well_holds_up_no_mov
 }
 
 #[test]
-fn an_entity_that_stops_after_a_failure_says_that_nothing_waits_any_more() {
+fn entity_stopped_after_failure_ends_its_busy_notice() {
     let settings = Sharding { mailbox_size: 2, ..Plan::default().settings };
     let mut desks = Desks::new(settings, Supervision::Stop);
     desks.tell(1, Paper::Burn).unwrap();
@@ -385,7 +385,7 @@ fn an_entity_that_stops_after_a_failure_says_that_nothing_waits_any_more() {
 }
 
 #[test]
-fn a_mailbox_is_full_by_bytes_as_well_and_one_long_message_alone_fits() {
+fn mailbox_is_limited_in_bytes_but_fits_one_long_message() {
     let settings = Sharding { mailbox_bytes_max: 1_000, ..Plan::default().settings };
     let mut desks = Desks::new(settings, Supervision::Restart);
     desks.tell(0, Paper::Wait).unwrap();
@@ -410,8 +410,8 @@ fn a_mailbox_is_full_by_bytes_as_well_and_one_long_message_alone_fits() {
 /// Random schedules under which the shard keeps moving. The only lost messages are those that a
 /// full mailbox refused.
 #[test]
-fn whatever_moves_and_whichever_notice_is_lost_everybody_who_waits_gets_through() {
-    let test = "whatever_moves_and_whichever_notice_is_lost_everybody_who_waits_gets_through";
+fn all_waiting_senders_succeed_despite_moves_and_lost_notices() {
+    let test = "all_waiting_senders_succeed_despite_moves_and_lost_notices";
     let (mut runs, mut refused, mut dropped) = (0, 0, 0);
     for seed in seeds(test, 100) {
         let mut chance = Stream::split(seed.value, "busy", 0);
@@ -458,7 +458,7 @@ fn whatever_moves_and_whichever_notice_is_lost_everybody_who_waits_gets_through(
 
 /// A planned move loses nothing, however small the mailboxes at the next home are.
 #[test]
-fn what_waits_for_a_move_at_other_nodes_is_exempt_from_the_limit_of_the_mailbox() {
+fn messages_waiting_for_a_move_are_exempt_from_mailbox_limit() {
     let mut desks = Desks::of(2);
     desks.tell(0, Paper::Wait).unwrap();
     desks.nodes.settle();
@@ -474,7 +474,7 @@ fn what_waits_for_a_move_at_other_nodes_is_exempt_from_the_limit_of_the_mailbox(
 /// Six shards hold messages until the region's limit (480) is used up; the last two get only the
 /// floor of 100 messages that each shard has.
 #[test]
-fn what_is_held_for_a_start_has_a_limit_for_all_shards_of_a_region_and_a_floor_for_each() {
+fn held_messages_have_a_region_limit_and_a_floor_per_shard() {
     let settings = Sharding { held_size: 480, ..Plan::default().settings };
     let mut desks = Desks::empty(&Plan { nodes: 2, shards: 50, settings, ..Plan::default() });
     let mut shards = BTreeSet::new();
@@ -495,7 +495,7 @@ fn what_is_held_for_a_start_has_a_limit_for_all_shards_of_a_region_and_a_floor_f
 
 /// A planned move loses nothing, however low the limit of held messages at the next home is.
 #[test]
-fn what_waited_for_a_home_is_held_whatever_the_limit_and_counts_there() {
+fn messages_that_waited_for_a_home_are_held_beyond_the_limit() {
     let settings = Sharding { held_size: 4, ..Plan::default().settings };
     let mut desks = Desks::empty(&Plan { nodes: 2, settings, ..Plan::default() });
     (1..=9).for_each(|number| desks.tell(1, Paper::Note(number)).unwrap());

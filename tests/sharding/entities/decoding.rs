@@ -94,7 +94,7 @@ fn bodies_and_answers_nest_only_so_deep() {
 }
 
 #[test]
-fn an_answer_whose_deserialize_panics_harms_only_who_asked() {
+fn panic_in_deserialize_of_an_answer_fails_only_that_ask() {
     let mut nodes = nodes();
     let listener = nodes.nodes[1].region.entity("l");
     let answer = nodes.wait_for(async move { listener.ask(Talk::AskRude).await });
@@ -103,7 +103,7 @@ fn an_answer_whose_deserialize_panics_harms_only_who_asked() {
 }
 
 #[test]
-fn a_handler_that_panics_before_its_future_is_there_is_supervised_like_any() {
+fn handler_that_panics_before_its_future_is_supervised() {
     let mut nodes = nodes();
     let listener = nodes.nodes[0].region.entity("l");
     for talk in [Talk::Plain, Talk::PanicAtOnce, Talk::Plain] {

@@ -123,7 +123,7 @@ impl House {
 }
 
 #[test]
-fn a_drain_waits_for_running_handlers_and_carries_the_rest_along_in_order() {
+fn drain_waits_for_handlers_and_moves_the_rest_in_order() {
     let mut house = House::new(Canary::none());
     house.tell(0, "a", Say::Wait("first".to_owned()));
     house.nodes.settle();
@@ -147,7 +147,7 @@ fn a_drain_waits_for_running_handlers_and_carries_the_rest_along_in_order() {
 
 /// The sender crashes while its message waits at the next home for a slow handler at the old one.
 #[test]
-fn what_waits_for_a_drain_at_the_next_home_outlives_its_sender() {
+fn messages_held_at_the_next_home_outlive_their_sender() {
     let mut house = House::of(3, Canary::none());
     house.tell(0, "a", Say::Wait("slow".to_owned()));
     house.nodes.settle();
@@ -163,7 +163,7 @@ fn what_waits_for_a_drain_at_the_next_home_outlives_its_sender() {
 }
 
 #[test]
-fn entities_of_one_shard_that_ask_each_other_do_not_hold_up_its_drain() {
+fn asks_within_a_shard_do_not_hold_up_its_drain() {
     let run = |canary| {
         let mut house = House::new(canary);
         house.tell(0, "a", Say::WaitAndAsk("b".to_owned()));
@@ -190,7 +190,7 @@ fn entities_of_one_shard_that_ask_each_other_do_not_hold_up_its_drain() {
 }
 
 #[test]
-fn a_task_that_an_entity_waits_for_and_that_asks_another_does_not_hold_up_its_drain() {
+fn ask_from_an_awaited_task_does_not_hold_up_the_drain() {
     let mut house = House::new(Canary::none());
     house.tell(0, "a", Say::AskInTask("b".to_owned()));
     house.nodes.settle();
@@ -220,7 +220,7 @@ fn an_executor_that_ends_during_a_drain_takes_no_further_task() {
 }
 
 #[test]
-fn a_handler_that_does_not_end_is_aborted_and_what_waits_behind_it_is_not_lost() {
+fn endless_handler_is_aborted_without_losing_later_messages() {
     let mut house = House::new(Canary::none());
     house.tell(0, "a", Say::Wait("never".to_owned()));
     house.nodes.settle();
@@ -234,7 +234,7 @@ fn a_handler_that_does_not_end_is_aborted_and_what_waits_behind_it_is_not_lost()
 }
 
 #[test]
-fn a_factory_that_panics_while_its_shard_drains_loses_the_message_and_no_time() {
+fn panic_in_factory_during_a_drain_loses_only_its_message() {
     let mut house = House::new(Canary::none());
     house.tell(0, "a", Say::WaitAndAsk("unborn".to_owned()));
     house.nodes.settle();
@@ -268,7 +268,7 @@ fn a_lapsed_lease_pauses_handlers_and_begins_nothing() {
 }
 
 #[test]
-fn known_failure_07_a_node_that_is_out_stops_everything_and_counts_what_it_held() {
+fn known_failure_07_removed_node_stops_and_counts_its_messages() {
     let mut house = House::new(Canary::none());
     house.tell(0, "a", Say::Wait("first".to_owned()));
     house.nodes.settle();
@@ -289,7 +289,7 @@ fn known_failure_07_a_node_that_is_out_stops_everything_and_counts_what_it_held(
 }
 
 #[test]
-fn known_failure_01_and_04_what_comes_for_a_stopping_shard_is_kept_and_waits_for_no_retry() {
+fn known_failure_01_and_04_messages_for_stopping_shard_survive() {
     let mut house = House::new(Canary::none());
     house.door.open();
     let mut expected = Vec::new();
@@ -308,7 +308,7 @@ fn known_failure_01_and_04_what_comes_for_a_stopping_shard_is_kept_and_waits_for
 }
 
 #[test]
-fn known_failure_05_every_live_entity_gets_its_stop_message_and_a_shard_without_one_leaves_too() {
+fn known_failure_05_each_live_entity_gets_its_stop_message() {
     let mut house = House::new(Canary::none());
     house.nodes.host(0, 1);
     assert_eq!(house.log(), [""; 0], "a shard without entities leaves at once");
@@ -325,7 +325,7 @@ fn known_failure_05_every_live_entity_gets_its_stop_message_and_a_shard_without_
 }
 
 #[test]
-fn known_failure_43_messages_for_an_entity_that_passivates_move_with_its_shard() {
+fn known_failure_43_messages_of_a_passivating_entity_move() {
     let mut house = House::new(Canary::none());
     house.tell(0, "a", Say::WaitAndPassivate);
     house.nodes.settle();

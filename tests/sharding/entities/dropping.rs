@@ -75,7 +75,7 @@ fn settle_without_tasks(nodes: &mut Nodes<Heavy>) {
 }
 
 #[test]
-fn a_shard_leaves_when_its_idle_values_are_dropped_which_keeps_no_machine_waiting() {
+fn shard_leaves_after_its_values_are_dropped_in_a_task() {
     let watch = Arc::new(Watch::default());
     let mut nodes = heavy(&Plan::default(), &watch);
     nodes.nodes[0].region.entity("a").tell(Lift::Up).unwrap();
@@ -93,7 +93,7 @@ fn a_shard_leaves_when_its_idle_values_are_dropped_which_keeps_no_machine_waitin
 }
 
 #[test]
-fn a_value_whose_drop_panics_holds_up_neither_its_shard_nor_its_successor() {
+fn panic_in_drop_delays_neither_shard_nor_successor() {
     let watch = Arc::new(Watch { panics: AtomicBool::new(true), ..Watch::default() });
     let mut nodes = heavy(&Plan::default(), &watch);
     let here = nodes.nodes[0].region.entity("a");
@@ -112,7 +112,7 @@ fn a_value_whose_drop_panics_holds_up_neither_its_shard_nor_its_successor() {
 }
 
 #[test]
-fn what_is_told_while_an_idle_value_is_dropped_starts_no_other_before_that_ends() {
+fn message_during_a_drop_starts_no_instance_before_its_end() {
     let idle = Passivation { idle_timeout: Duration::from_secs(60), ..Passivation::default() };
     let settings = Sharding { passivation: idle, ..Sharding::default() };
     let plan = Plan { settings, ..Plan::default() };

@@ -75,7 +75,7 @@ fn count(nodes: &mut Nodes<Fragile>, from: usize) -> Result<u64, AskError> {
 }
 
 #[test]
-fn an_entity_that_panics_is_restarted_after_a_pause_and_keeps_its_mailbox() {
+fn panicked_entity_restarts_after_a_pause_with_its_mailbox() {
     let (mut nodes, made) = nodes(Supervision::Restart);
     let fragile = nodes.nodes[1].region.entity("f");
     for blow in [Blow::Soft, Blow::Hard, Blow::Soft, Blow::Soft] {
@@ -92,7 +92,7 @@ fn an_entity_that_panics_is_restarted_after_a_pause_and_keeps_its_mailbox() {
 }
 
 #[test]
-fn an_entity_that_panics_may_go_on_as_it_is_or_stop() {
+fn panicked_entity_resumes_or_stops_as_supervised() {
     for (supervision, counted, lost) in [(Supervision::Resume, 2, 1), (Supervision::Stop, 0, 2)] {
         let (mut nodes, _) = nodes(supervision);
         let fragile = nodes.nodes[0].region.entity("f");
@@ -137,7 +137,7 @@ fn back_off_is_interrupted_by_a_drain_and_its_messages_move() {
 }
 
 #[test]
-fn an_ask_names_whom_it_asked_what_and_how_long() {
+fn ask_error_names_entity_message_and_timeout() {
     let (mut nodes, _) = nodes(Supervision::Restart);
     let fragile = nodes.nodes[1].region.entity("f");
     let asked = fragile.ask_within(Duration::from_millis(300), Blow::Sleep);
@@ -151,7 +151,7 @@ fn an_ask_names_whom_it_asked_what_and_how_long() {
 }
 
 #[test]
-fn a_full_mailbox_refuses_a_tell_here_and_answers_an_ask_from_elsewhere() {
+fn full_mailbox_refuses_local_tells_and_remote_asks() {
     let mut nodes = narrow(2);
     let here = nodes.nodes[0].region.entity("f");
     let forever = here.ask(Blow::Sleep);
@@ -183,7 +183,7 @@ fn a_caller_that_waits_for_room_goes_on_when_there_is_some() {
 }
 
 #[test]
-fn frames_that_are_none_are_refused_and_a_body_that_does_not_decode_is_counted() {
+fn malformed_frames_are_refused_and_bad_bodies_counted() {
     let (mut nodes, _) = nodes(Supervision::Restart);
     let hosting = Arc::clone(&nodes.nodes[0].hosting);
     for bad in [&[][..], &[99], &[1, 0], &[2, 0xff, 0xff, 0xff, 0xff, 0xff]] {
@@ -206,7 +206,7 @@ fn frames_that_are_none_are_refused_and_a_body_that_does_not_decode_is_counted()
 }
 
 #[test]
-fn a_task_that_is_dropped_with_its_executor_leaves_no_instance_behind() {
+fn handler_dropped_with_its_executor_leaves_no_instance() {
     let (mut nodes, _) = nodes(Supervision::Restart);
     let fragile = nodes.nodes[0].region.entity("f");
     let asked = fragile.ask(Blow::Sleep);
@@ -217,7 +217,7 @@ fn a_task_that_is_dropped_with_its_executor_leaves_no_instance_behind() {
 }
 
 #[test]
-fn a_caller_that_waits_at_a_full_mailbox_goes_on_when_the_shard_has_moved() {
+fn caller_at_a_full_mailbox_continues_after_the_move() {
     let mut nodes = narrow(2);
     let here = nodes.nodes[0].region.entity("f");
     let forever = here.ask(Blow::Sleep);
@@ -240,7 +240,7 @@ fn a_caller_that_waits_at_a_full_mailbox_goes_on_when_the_shard_has_moved() {
 }
 
 #[test]
-fn a_caller_that_waits_for_room_has_one_waker_and_none_once_it_has_gone() {
+fn caller_waiting_for_room_has_one_waker_until_it_is_dropped() {
     let mut nodes = narrow(1);
     let here = nodes.nodes[0].region.entity("f");
     let forever = here.ask(Blow::Sleep);
@@ -265,7 +265,7 @@ impl Wake for Nobody {
 }
 
 #[test]
-fn who_starts_an_entity_waits_for_its_factory_and_moves_with_its_shard() {
+fn start_waits_for_the_factory_and_moves_with_the_shard() {
     let made = Arc::new(AtomicUsize::new(0));
     let mut nodes = Nodes::new(&Plan::default(), |_, _| {
         let made = Arc::clone(&made);
@@ -285,7 +285,7 @@ fn who_starts_an_entity_waits_for_its_factory_and_moves_with_its_shard() {
 }
 
 #[test]
-fn who_asked_a_handler_that_is_aborted_learns_that_it_was() {
+fn asker_of_an_aborted_handler_learns_the_reason() {
     for (crashes, expected) in [(false, Lost::Aborted), (true, Lost::HandlerStopped)] {
         let (mut nodes, _) = nodes(Supervision::Restart);
         let asked = nodes.nodes[0].region.entity("f").ask(Blow::Sleep);

@@ -76,7 +76,7 @@ impl Outside {
 }
 
 #[test]
-fn a_token_goes_up_with_each_move_and_while_an_instance_lives_with_a_forced_installation() {
+fn fencing_token_rises_with_moves_and_forced_configurations() {
     let mut it = Outside::new(2, 1);
     it.nodes.host(0, 0);
     let first = it.write(0, "a");
@@ -93,7 +93,7 @@ fn a_token_goes_up_with_each_move_and_while_an_instance_lives_with_a_forced_inst
 }
 
 #[test]
-fn who_takes_over_from_a_node_that_had_the_newer_generation_first_is_not_behind_it() {
+fn next_home_waits_for_the_cluster_generation_of_the_old_home() {
     for long in [false, true] {
         let mut it = Outside::new(2, 1);
         it.nodes.host(0, 1);
@@ -146,9 +146,9 @@ fn run(seed: Seed) -> Outside {
 }
 
 #[test]
-fn for_no_id_a_token_ever_goes_back() {
+fn fencing_tokens_never_go_back() {
     let (mut runs, mut tokens, mut holders, mut raised) = (0, 0, 0, 0);
-    for seed in seeds("for_no_id_a_token_ever_goes_back", 200) {
+    for seed in seeds("fencing_tokens_never_go_back", 200) {
         let it = run(seed);
         runs += 1;
         if let Some(why) = it.went_back() {

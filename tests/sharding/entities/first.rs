@@ -45,7 +45,7 @@ fn counters(plan: &Plan) -> Nodes<Counter> {
 }
 
 #[test]
-fn an_entity_is_told_and_asked_from_its_own_node_and_from_another() {
+fn tell_and_ask_work_locally_and_remotely() {
     let mut nodes = counters(&Plan::default());
     nodes.host(0, 0);
     for from in [0, 1] {
@@ -86,7 +86,7 @@ fn an_entity_asks_another_one_while_it_handles_a_message() {
 }
 
 #[test]
-fn an_entity_is_started_without_a_message_from_whichever_node() {
+fn any_node_starts_an_entity_without_a_message() {
     let mut nodes = counters(&Plan::default());
     for (from, id) in [(0, "a"), (1, "b"), (1, "a"), (0, "a")] {
         let started = nodes.nodes[from].region.start_entity(id);
@@ -101,7 +101,7 @@ fn an_entity_is_started_without_a_message_from_whichever_node() {
 }
 
 #[test]
-fn an_empty_id_is_refused_at_the_call() {
+fn empty_id_is_refused_at_the_call() {
     let mut nodes = counters(&Plan::default());
     let unnamed = nodes.nodes[0].region.entity("");
     let empty = InvalidName::Empty { what: "entity id" };
@@ -111,7 +111,7 @@ fn an_empty_id_is_refused_at_the_call() {
 }
 
 #[test]
-fn an_address_that_is_dropped_tells_whoever_asked() {
+fn dropped_reply_fails_the_ask_at_once() {
     let mut nodes = counters(&Plan::default());
     nodes.host(0, 0);
     for from in [0, 1] {

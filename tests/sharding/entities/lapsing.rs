@@ -154,7 +154,7 @@ impl Office {
 }
 
 #[test]
-fn a_short_lapse_stops_nobody() {
+fn short_lapse_stops_no_entity() {
     let mut office = Office::new();
     office.tell("a");
     office.lease(false);
@@ -166,7 +166,7 @@ fn a_short_lapse_stops_nobody() {
 }
 
 #[test]
-fn a_long_lapse_drops_instances_and_handlers_and_keeps_what_waits() {
+fn long_lapse_drops_instances_and_keeps_waiting_messages() {
     let mut office = Office::new();
     ["idle", "busy", "paused"].iter().for_each(|id| office.tell(id));
     let asked = office.nodes.nodes[1].region.entity("busy").ask(Task::Wait);
@@ -199,7 +199,7 @@ fn a_long_lapse_drops_instances_and_handlers_and_keeps_what_waits() {
 }
 
 #[test]
-fn a_question_that_meets_a_lapse_and_then_a_move_goes_on_as_it_came() {
+fn ask_moves_unchanged_after_a_lapse() {
     let mut office = Office::new();
     office.tell("a");
     office.lease(false);
@@ -217,7 +217,7 @@ fn a_question_that_meets_a_lapse_and_then_a_move_goes_on_as_it_came() {
 }
 
 #[test]
-fn what_comes_while_instances_are_dropped_waits_for_that() {
+fn message_during_a_lapse_waits_for_dropped_instances() {
     let mut office = Office::new();
     office.tell("a");
     office.nodes.nodes[0].hosting.lapsed();
@@ -233,7 +233,7 @@ fn what_comes_while_instances_are_dropped_waits_for_that() {
 }
 
 #[test]
-fn a_task_that_has_not_begun_drops_the_old_instance_before_a_new_one_begins() {
+fn queued_task_drops_the_old_instance_before_the_new_one() {
     let mut office = Office::new();
     office.tell("a");
     office.nodes.nodes[0].region.entity("a").tell(Task::Add).expect("there is room");
@@ -246,7 +246,7 @@ fn a_task_that_has_not_begun_drops_the_old_instance_before_a_new_one_begins() {
 }
 
 #[test]
-fn a_lapse_while_a_shard_drains_leaves_the_drain_its_time() {
+fn lapse_during_a_drain_does_not_cut_the_drain_short() {
     let mut office = Office::new();
     let asked = office.nodes.nodes[1].region.entity("boss").ask(Task::Ask);
     office.nodes.settle();

@@ -70,7 +70,7 @@ fn a_message_near_the_limit_is_refused_or_handled() {
 }
 
 #[test]
-fn what_another_nodes_lane_never_takes_is_counted_and_stops_nobody_behind_it() {
+fn message_too_long_for_the_lane_is_counted_and_skipped() {
     let mut nodes = nodes();
     let store = nodes.nodes[1].region.entity("s");
     count(&mut nodes);
@@ -110,7 +110,7 @@ fn ask(nodes: &mut Nodes<Store>, load: impl FnOnce(Reply<u64>) -> Load + Send + 
 }
 
 #[test]
-fn what_does_not_fit_into_the_lane_back_is_counted_and_who_asked_in_it_is_told() {
+fn bounces_beyond_the_lane_limit_are_counted_and_asks_fail() {
     let mut nodes = nodes();
     let store = nodes.nodes[1].region.entity("s");
     count(&mut nodes); // node 1 learns the home

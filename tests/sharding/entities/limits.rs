@@ -94,7 +94,7 @@ impl House {
 /// messages did. Therefore the exempt messages are bounded for each sender
 /// (docs/protocol/message-order.md#moved-messages-are-exempt).
 #[test]
-fn of_each_sender_no_more_is_held_of_all_shards_together_than_it_may_move() {
+fn exempt_held_messages_are_bounded_per_sender() {
     let mut house = House::new(Limits { messages: 2, bytes: 1 << 20 });
     for shard in [SHARD, OTHER] {
         house.nodes.decide(shard, Some(0));
@@ -124,7 +124,7 @@ fn of_each_sender_no_more_is_held_of_all_shards_together_than_it_may_move() {
 }
 
 #[test]
-fn of_one_entity_no_more_waits_than_those_who_move_messages_to_it_may_have() {
+fn exempt_messages_of_an_entity_are_bounded_per_sender() {
     let mut house = House::new(Limits { messages: 2, bytes: 1 << 20 });
     house.nodes.decide(SHARD, Some(0));
     house.nodes.hear(0, |_| true);
@@ -143,7 +143,7 @@ fn of_one_entity_no_more_waits_than_those_who_move_messages_to_it_may_have() {
 
 /// Held messages of several senders may exceed the mailbox limit; all are delivered at the start.
 #[test]
-fn what_was_held_is_refused_nothing_when_its_shard_starts() {
+fn held_messages_are_all_delivered_at_the_start() {
     let mut house = House::new(Limits { messages: 2, bytes: 1 << 20 });
     house.nodes.decide(SHARD, Some(0));
     for from in [1, 2] {
@@ -175,7 +175,7 @@ fn orphaned(house: &mut House) {
 
 /// With the lane to the crashed node removed, and with a lane that still accepts frames unread.
 #[test]
-fn what_comes_back_to_who_is_out_is_counted() {
+fn bounces_to_a_removed_node_are_counted() {
     for lingers in [false, true] {
         let mut house = House::roomy();
         house.nodes.lanes.lock().expect("nobody panicked").lingers = lingers;
@@ -189,7 +189,7 @@ fn what_comes_back_to_who_is_out_is_counted() {
 }
 
 #[test]
-fn what_is_held_of_who_is_out_is_given_up_once_nobody_has_told_for_long_whose_it_is() {
+fn orphaned_held_messages_expire_without_a_decision() {
     let mut house = House::roomy();
     orphaned(&mut house);
     let pass = |house: &mut House, secs| {
@@ -209,7 +209,7 @@ fn what_is_held_of_who_is_out_is_given_up_once_nobody_has_told_for_long_whose_it
 }
 
 #[test]
-fn what_is_held_of_who_is_out_waits_as_long_as_its_decision_is_known() {
+fn orphaned_held_messages_wait_while_their_decision_is_known() {
     let mut house = House::roomy();
     house.nodes.host(0, 2);
     house.nodes.decide(SHARD, Some(0));
@@ -233,7 +233,7 @@ fn what_is_held_of_who_is_out_waits_as_long_as_its_decision_is_known() {
 /// The lane is full beyond its limit for control frames, so the barrier is repeated later, and no
 /// message overtakes it.
 #[test]
-fn a_barrier_that_its_lane_does_not_take_holds_up_what_comes_behind_it() {
+fn barrier_refused_by_its_lane_holds_back_later_messages() {
     let mut house = House::roomy();
     house.nodes.host(0, 0);
     house.tell(1, SHARD, 1);

@@ -160,7 +160,7 @@ fn plain() -> Purses<false> {
 }
 
 #[test]
-fn what_an_entity_holds_moves_with_it_also_when_it_moves_on_before_anybody_asks() {
+fn entity_state_moves_even_through_homes_without_messages() {
     let mut purses = plain();
     for to in ["a", "b"] {
         purses.tell(to, Deal::Add(7));
@@ -177,7 +177,7 @@ fn what_an_entity_holds_moves_with_it_also_when_it_moves_on_before_anybody_asks(
 }
 
 #[test]
-fn the_state_comes_first_and_then_the_messages_that_waited() {
+fn state_is_imported_before_waiting_messages() {
     let mut purses = plain();
     purses.tell("a", Deal::Add(1));
     purses.tell("a", Deal::Wait);
@@ -190,7 +190,7 @@ fn the_state_comes_first_and_then_the_messages_that_waited() {
 }
 
 #[test]
-fn the_stop_message_comes_before_the_state_is_handed_over() {
+fn stop_message_precedes_the_export_of_state() {
     let mut purses = Purses::<true>::new(&Plan::default());
     purses.tell("a", Deal::Add(1));
     purses.nodes.host(0, 1);
@@ -201,7 +201,7 @@ fn the_stop_message_comes_before_the_state_is_handed_over() {
 }
 
 #[test]
-fn who_passivates_or_is_restarted_or_aborted_hands_nothing_over() {
+fn passivated_restarted_and_aborted_entities_export_no_state() {
     let mut purses = plain();
     for (to, deal) in [("a", Deal::Passivate), ("b", Deal::Panic), ("c", Deal::Wait)] {
         purses.tell(to, Deal::Add(5));
@@ -221,7 +221,7 @@ fn who_passivates_or_is_restarted_or_aborted_hands_nothing_over() {
 }
 
 #[test]
-fn a_stop_message_that_panics_leaves_no_state_unless_its_type_resumes() {
+fn panic_in_stop_message_exports_no_state_unless_resumed() {
     for (supervision, coins) in [(Supervision::Restart, 0), (Supervision::Resume, 5)] {
         let mut purses = Purses::<true>::new(&Plan { supervision, ..Plan::default() });
         purses.tell("a", Deal::Add(5));
@@ -233,7 +233,7 @@ fn a_stop_message_that_panics_leaves_no_state_unless_its_type_resumes() {
 }
 
 #[test]
-fn a_state_that_cant_be_handed_over_is_counted_and_concerns_nobody_else() {
+fn state_that_cannot_be_exported_is_counted_alone() {
     for (manner, failures) in [(Manner::HandOverPanics, 1), (Manner::HandOverTooMuch, 0)] {
         let mut purses = plain();
         for (to, coins) in [("a", 1), ("unlucky", 13), ("c", 3)] {
@@ -248,7 +248,7 @@ fn a_state_that_cant_be_handed_over_is_counted_and_concerns_nobody_else() {
 }
 
 #[test]
-fn an_instance_that_cant_take_over_has_failed_and_its_state_is_lost() {
+fn failed_import_is_a_failure_and_loses_the_state() {
     let restart = (Supervision::Restart, 4, 0);
     let resume = (Supervision::Resume, 9, 0); // continues with the partly imported state
     let stop = (Supervision::Stop, 0, 1);
@@ -281,7 +281,7 @@ fn a_state_waits_until_the_factory_works() {
 }
 
 #[test]
-fn who_is_asked_by_a_draining_handler_answers_with_its_state_and_takes_it_along() {
+fn entity_asked_during_a_drain_keeps_and_exports_its_state() {
     let mut purses = plain();
     purses.tell("a", Deal::WaitAndAsk("b".to_owned()));
     purses.tell("b", Deal::Add(7));
@@ -295,7 +295,7 @@ fn who_is_asked_by_a_draining_handler_answers_with_its_state_and_takes_it_along(
 }
 
 #[test]
-fn who_is_asked_while_it_hands_over_begins_again_after_that() {
+fn entity_asked_during_its_export_starts_again_with_its_state() {
     for first in [0, 1] {
         let mut purses = plain();
         purses.tell("b", Deal::Add(7));
@@ -313,7 +313,7 @@ fn who_is_asked_while_it_hands_over_begins_again_after_that() {
 }
 
 #[test]
-fn a_state_that_nobody_asks_for_is_passivated_like_an_idle_entity() {
+fn moved_state_without_messages_is_passivated() {
     let idle = Passivation { idle_timeout: Duration::from_secs(60), ..Passivation::default() };
     let limit = Passivation {
         strategy: Strategy::LeastRecentlyUsed,
@@ -340,7 +340,7 @@ fn a_state_that_nobody_asks_for_is_passivated_like_an_idle_entity() {
 }
 
 #[test]
-fn states_that_are_gone_with_a_node_are_counted_apart_from_messages() {
+fn states_lost_with_a_node_are_counted_apart_from_messages() {
     let mut purses = plain();
     for to in ["a", "b"] {
         purses.tell(to, Deal::Add(5));
@@ -394,7 +394,7 @@ impl Entity for Mute {
 }
 
 #[test]
-fn a_type_that_takes_nothing_over_loses_states_and_counts_them() {
+fn states_of_a_type_without_import_are_counted_as_lost() {
     let mut nodes = Nodes::new(&Plan::default(), |_, _| |_: &EntityId| Mute);
     nodes.host(0, 0);
     for node in [1, 0] {

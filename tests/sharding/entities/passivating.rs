@@ -97,7 +97,7 @@ fn an_entity_that_passivates_itself_loses_no_message() {
 }
 
 #[test]
-fn an_entity_that_was_idle_for_long_stops_and_a_busy_one_does_not() {
+fn idle_entity_stops_after_its_timeout_and_busy_one_stays() {
     let idle = Passivation { idle_timeout: Duration::from_secs(60), ..Passivation::default() };
     let (mut nodes, log) = sleepers(idle, 2);
     poke(&mut nodes, &["a", "b"]);
@@ -116,7 +116,7 @@ fn an_entity_that_was_idle_for_long_stops_and_a_busy_one_does_not() {
 
 /// When the sweep finds the idle entity, a message waits for it and its task has not begun.
 #[test]
-fn an_idle_entity_that_has_a_message_when_its_time_is_over_does_not_stop() {
+fn message_at_the_end_of_idle_timeout_keeps_the_entity() {
     let idle = Passivation { idle_timeout: Duration::from_secs(60), ..Passivation::default() };
     let (mut nodes, log) = sleepers(idle, 1);
     poke(&mut nodes, &["a"]);
@@ -130,7 +130,7 @@ fn an_idle_entity_that_has_a_message_when_its_time_is_over_does_not_stop() {
 
 /// More entities than one sweep visits at a time.
 #[test]
-fn of_thousands_in_one_shard_all_that_are_idle_stop_and_their_rows_are_free() {
+fn thousands_of_idle_entities_stop_and_free_their_entries() {
     let idle = Passivation { idle_timeout: Duration::from_secs(60), ..Passivation::default() };
     let (mut nodes, log) = sleepers(idle, 1);
     let ids: Vec<_> = (0..2_500).map(|number| number.to_string()).collect();
@@ -154,7 +154,7 @@ fn of_thousands_in_one_shard_all_that_are_idle_stop_and_their_rows_are_free() {
 }
 
 #[test]
-fn over_the_limit_the_one_that_was_used_least_recently_stops_in_whichever_shard() {
+fn least_recently_used_entity_stops_above_the_limit() {
     for (scope, shards, left) in [(Scope::Region, 5, 3), (Scope::Shard, 1, 3)] {
         let limit = Passivation {
             strategy: Strategy::LeastRecentlyUsed,
@@ -176,7 +176,7 @@ fn over_the_limit_the_one_that_was_used_least_recently_stops_in_whichever_shard(
 }
 
 #[test]
-fn an_entity_that_was_to_stop_and_got_a_message_is_not_forgotten() {
+fn message_to_a_stopping_entity_keeps_it_under_the_limit() {
     let limit = Passivation {
         strategy: Strategy::LeastRecentlyUsed,
         active_entity_limit: 1,
@@ -194,7 +194,7 @@ fn an_entity_that_was_to_stop_and_got_a_message_is_not_forgotten() {
 }
 
 #[test]
-fn who_starts_an_entity_that_passivates_waits_for_the_next_instance() {
+fn start_of_a_passivating_entity_waits_for_next_instance() {
     let off = Passivation { strategy: Strategy::None, ..Passivation::default() };
     let (mut nodes, log) = sleepers(off, 1);
     let entity = nodes.nodes[1].region.entity("a");
@@ -212,7 +212,7 @@ fn who_starts_an_entity_that_passivates_waits_for_the_next_instance() {
 }
 
 #[test]
-fn an_entity_that_panics_and_passivates_loses_no_message_behind_either() {
+fn panic_and_passivation_lose_no_later_message() {
     let off = Passivation { strategy: Strategy::None, ..Passivation::default() };
     let (mut nodes, log) = sleepers(off, 1);
     let entity = nodes.nodes[1].region.entity("a");

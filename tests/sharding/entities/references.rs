@@ -117,7 +117,7 @@ fn strangers<E: Entity + Default>(nodes: &Nodes<Friend>, index: usize) -> ShardR
 }
 
 #[test]
-fn a_reference_in_a_message_and_in_an_answer_leads_to_its_entity() {
+fn references_in_messages_and_answers_reach_their_entity() {
     let mut nodes = friends();
     let (a, b) = (nodes.nodes[1].region.entity("a"), nodes.nodes[1].region.entity("b"));
     a.tell(Note::LikeTo(b.clone())).unwrap();
@@ -142,7 +142,7 @@ fn references_are_equal_by_type_and_id_on_whichever_node() {
 /// A planned move may bring a message to a node that has not started yet the type of a reference in
 /// it.
 #[test]
-fn a_reference_that_comes_before_its_type_is_started_is_no_lost_message_and_leads_there_later() {
+fn reference_resolves_after_its_type_is_started() {
     let mut nodes = friends();
     let there = strangers::<Stranger>(&nodes, 1);
     let a = nodes.nodes[1].region.entity("a");
@@ -165,7 +165,7 @@ fn a_reference_that_comes_before_its_type_is_started_is_no_lost_message_and_lead
 }
 
 #[test]
-fn a_reference_to_a_name_that_stands_for_another_type_here_does_not_decode() {
+fn reference_to_a_name_of_another_type_does_not_decode() {
     let mut nodes = friends();
     let there = strangers::<Stranger>(&nodes, 1);
     let _here = strangers::<Friend>(&nodes, 0);
@@ -175,7 +175,7 @@ fn a_reference_to_a_name_that_stands_for_another_type_here_does_not_decode() {
 }
 
 #[test]
-fn a_reference_is_read_nowhere_else_and_one_to_nobody_is_not_sent() {
+fn references_decode_only_in_messages_and_need_an_id() {
     let nodes = friends();
     let bytes = rmp_serde::to_vec(&nodes.nodes[0].region.entity("a")).expect("it encodes");
     let read = rmp_serde::from_slice::<EntityRef<Friend>>(&bytes);

@@ -40,7 +40,7 @@ fn stop(nodes: &Nodes<Asked>, index: usize) {
 }
 
 #[test]
-fn what_comes_down_a_lane_after_the_end_is_counted_and_refused_and_leaves_nothing() {
+fn messages_after_the_stop_are_refused_and_counted() {
     let mut nodes = nodes();
     nodes.host(0, 0);
     let there = nodes.nodes[1].region.entity("a");
@@ -61,7 +61,7 @@ fn what_comes_down_a_lane_after_the_end_is_counted_and_refused_and_leaves_nothin
 }
 
 #[test]
-fn what_waits_at_a_gate_at_the_end_is_refused_and_never_sent() {
+fn messages_waiting_at_the_stop_are_refused() {
     let mut nodes = nodes();
     let here = nodes.nodes[0].region.entity("a");
     let asked = here.ask(Question::Now);

@@ -274,10 +274,10 @@ impl Storm {
 }
 
 #[test]
-fn whatever_moves_each_message_is_handled_once_and_in_order_by_one_instance() {
+fn moves_keep_order_and_one_instance() {
     let (mut runs, mut started, mut told, mut moves, mut timeouts) = (0, 0, 0, 0, 0);
     let (mut taken, mut lapses) = (0, 0);
-    let test = "whatever_moves_each_message_is_handled_once_and_in_order_by_one_instance";
+    let test = "moves_keep_order_and_one_instance";
     for seed in seeds(test, 300) {
         let storm = Storm::new(seed, Canary::none()).run();
         let storm = storm.unwrap_or_else(|why| panic!("{why}\n{}", seed.replay_command()));

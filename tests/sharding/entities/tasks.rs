@@ -118,7 +118,7 @@ fn a_task_ends_with_its_instance_and_its_shard_moves_after_that() {
 }
 
 #[test]
-fn a_shard_does_not_leave_before_the_tasks_of_its_entities_are_dropped() {
+fn shard_leaves_after_the_tasks_of_its_entities() {
     let mut works = Works::new();
     works.tell(Order::Work(50));
     works.nodes.decide(ShardId::new(0), Some(1));

@@ -208,7 +208,7 @@ fn readers(
 }
 
 #[test]
-fn a_shard_that_drains_under_load_handles_each_message_once_and_in_order() {
+fn drains_under_load_keep_each_message_once_and_in_order() {
     let (journal, handled) = (Arc::<Journal>::default(), Arc::<AtomicUsize>::default());
     let mut tokio = Builder::new_multi_thread();
     let tokio = tokio.worker_threads(2).enable_all().build().expect("a runtime");
@@ -239,7 +239,7 @@ fn a_shard_that_drains_under_load_handles_each_message_once_and_in_order() {
 /// A program may end its runtime before its node: messages that were queued and never begun are in
 /// the payload.
 #[test]
-fn a_shard_drains_also_if_its_runtime_ends_before_its_entities_begin() {
+fn drain_ends_even_if_the_runtime_ended_before() {
     let (journal, handled) = (Arc::<Journal>::default(), Arc::<AtomicUsize>::default());
     let tokio = Builder::new_current_thread().enable_all().build().expect("a runtime");
     let (region, drained) = readers(&tokio, &journal, &handled);

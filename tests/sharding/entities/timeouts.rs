@@ -98,7 +98,7 @@ impl Temple {
 }
 
 #[test]
-fn the_time_begins_with_the_call_and_who_comes_too_late_hears_of_it_at_once() {
+fn timeout_counts_from_the_call_even_if_awaited_late() {
     for timeout in [SECOND / 2, 4 * SECOND] {
         let mut temple = Temple::new();
         for (waits_after, most) in [(timeout / 2, timeout / 2 + SWEEP), (2 * timeout, SWEEP)] {
@@ -113,7 +113,7 @@ fn the_time_begins_with_the_call_and_who_comes_too_late_hears_of_it_at_once() {
 }
 
 #[test]
-fn a_long_ask_is_over_at_the_first_sweep_after_its_time_and_not_before() {
+fn long_ask_times_out_at_the_first_sweep_after_its_deadline() {
     let mut temple = Temple::new();
     let first = temple.hard(2 * SECOND);
     let first = temple.wait(first); // starts the sweeper
@@ -127,7 +127,7 @@ fn a_long_ask_is_over_at_the_first_sweep_after_its_time_and_not_before() {
 }
 
 #[test]
-fn a_short_ask_is_over_to_the_millisecond_and_needs_no_sweep() {
+fn short_ask_times_out_exactly_without_a_sweep() {
     let mut temple = Temple::new();
     let asked = temple.hard(Duration::from_millis(999));
     let answer = temple.wait(asked);
@@ -137,7 +137,7 @@ fn a_short_ask_is_over_to_the_millisecond_and_needs_no_sweep() {
 }
 
 #[test]
-fn the_error_says_what_was_asked_for_and_not_how_late_it_is() {
+fn timeout_error_reports_the_requested_time() {
     let mut temple = Temple::new();
     let asked = temple.hard(SECOND);
     let answer = temple.wait(asked);
@@ -149,7 +149,7 @@ fn the_error_says_what_was_asked_for_and_not_how_late_it_is() {
 }
 
 #[test]
-fn an_ask_that_is_answered_or_dropped_leaves_nothing_behind() {
+fn answered_and_dropped_asks_leave_no_state() {
     let mut temple = Temple::new();
     let mut easy = temple.nodes.nodes[1].region.entity("sibyl").ask(Question::Easy);
     assert!(poll(&mut easy, Waker::noop()).is_pending());
@@ -166,7 +166,7 @@ fn an_ask_that_is_answered_or_dropped_leaves_nothing_behind() {
 }
 
 #[test]
-fn an_ask_that_goes_on_in_another_task_is_woken_there() {
+fn ask_polled_by_another_task_wakes_that_task() {
     let mut temple = Temple::new();
     let (bell, mut asked) = (Arc::<Bell>::default(), temple.hard(SECOND));
     assert!(poll(&mut asked, &Waker::from(Arc::clone(&bell))).is_pending());
@@ -176,7 +176,7 @@ fn an_ask_that_goes_on_in_another_task_is_woken_there() {
 }
 
 #[test]
-fn the_sweeper_ends_some_time_after_the_last_ask_and_the_next_begins_another() {
+fn sweeper_ends_after_the_last_ask_and_starts_again() {
     let mut temple = Temple::new();
     for _ in 0..3 {
         let asked = temple.hard(SECOND);
@@ -190,7 +190,7 @@ fn the_sweeper_ends_some_time_after_the_last_ask_and_the_next_begins_another() {
 }
 
 #[test]
-fn an_ask_that_begins_around_the_end_of_a_sweeper_is_over_in_time() {
+fn ask_around_the_end_of_a_sweeper_times_out_in_time() {
     // The sweeper ends 20 sweeps after the last ask.
     for sweeps in 18..22 {
         let mut temple = Temple::new();
@@ -209,7 +209,7 @@ fn an_ask_that_begins_around_the_end_of_a_sweeper_is_over_in_time() {
 }
 
 #[test]
-fn an_ask_and_what_would_be_the_last_sweep_come_in_either_order() {
+fn ask_and_last_sweep_may_come_in_either_order() {
     for asks_first in [true, false] {
         let mut temple = Temple::new();
         let asked = temple.hard(SECOND);
@@ -232,7 +232,7 @@ fn an_ask_and_what_would_be_the_last_sweep_come_in_either_order() {
 }
 
 #[test]
-fn an_ask_whose_sweeper_is_dropped_has_a_timer_of_its_own_and_the_next_another_sweeper() {
+fn ask_whose_sweeper_is_dropped_uses_its_own_timer() {
     for has_begun in [false, true] {
         let mut temple = Temple::new();
         let (bell, mut asked) = (Arc::<Bell>::default(), temple.hard(SECOND));
@@ -255,7 +255,7 @@ fn an_ask_whose_sweeper_is_dropped_has_a_timer_of_its_own_and_the_next_another_s
 }
 
 #[test]
-fn an_ask_beside_an_executor_that_takes_no_task_is_over_in_time() {
+fn ask_times_out_though_the_executor_takes_no_task() {
     let temple = Temple::new();
     temple.nodes.executor.shut_down();
     let (bell, mut asked) = (Arc::<Bell>::default(), temple.hard(SECOND));
@@ -271,7 +271,7 @@ fn an_ask_beside_an_executor_that_takes_no_task_is_over_in_time() {
 }
 
 #[test]
-fn an_ask_of_a_node_that_is_out_meanwhile_is_over_in_time() {
+fn ask_from_a_removed_node_times_out_in_time() {
     let mut temple = Temple::new();
     let asked = temple.hard(SECOND);
     let answer = temple.wait(asked);
@@ -290,7 +290,7 @@ impl Wake for Cracked {
 }
 
 #[test]
-fn a_waker_that_panics_harms_no_other_ask_and_the_sweeps_go_on() {
+fn panicking_waker_harms_no_other_ask() {
     let mut temple = Temple::new();
     let (mut cracked, asked) = (temple.hard(SECOND), temple.hard(SECOND));
     let waker = Waker::from(Arc::new(Cracked));

@@ -93,7 +93,7 @@ impl Stage {
 }
 
 #[test]
-fn a_timer_rings_once_unless_it_is_cancelled_or_its_instance_is_gone() {
+fn timer_fires_once_unless_cancelled_or_its_instance_ended() {
     let mut stage = Stage::new();
     stage.tell(Tick::Start(10));
     assert_eq!((stage.pass(9), stage.pass(1), stage.pass(20)), (vec![], vec!["rang"], vec![]));
@@ -108,7 +108,7 @@ fn a_timer_rings_once_unless_it_is_cancelled_or_its_instance_is_gone() {
 }
 
 #[test]
-fn a_receive_timeout_comes_each_time_that_nothing_else_came_for_so_long() {
+fn receive_timeout_fires_after_each_silence() {
     let mut stage = Stage::new();
     stage.tell(Tick::Listen(10));
     assert_eq!((stage.pass(9), stage.pass(1)), (vec![], vec!["silence"]));

@@ -137,7 +137,7 @@ fn unseen_decisions_of_two_terms(limits: Limits) -> Led {
 }
 
 #[test]
-fn a_coordinator_writes_every_cell_under_its_own_stamp_before_it_speaks() {
+fn takeover_rewrites_all_homes_before_it_sends_orders() {
     let limits = Limits::of(4, 4, 0);
     unseen_decisions_of_two_terms(limits.with(Bug::NoRewrite)).saw_two_hosts();
     let mut led = unseen_decisions_of_two_terms(limits);
@@ -164,7 +164,7 @@ fn a_value_seen_on_one_replica_only(limits: Limits) -> Led {
 }
 
 #[test]
-fn what_a_coordinator_has_read_is_never_unseen() {
+fn decision_read_by_a_takeover_is_never_lost() {
     let limits = Limits::of(3, 3, 0);
     let weak = limits.with(Bug::NoRewrite).without(Outside::NoRecoveryWrite);
     a_value_seen_on_one_replica_only(weak).saw_two_hosts();
@@ -189,7 +189,7 @@ fn a_move_is_cancelled_and_the_old_home_dies(limits: Limits) -> Led {
 }
 
 #[test]
-fn an_adoption_waits_like_a_start() {
+fn adoption_waits_for_predecessors_like_a_start() {
     let limits = Limits::of(1, 3, 1);
     let weak = limits.with(Bug::AdoptUnguarded).hosts_only();
     a_move_is_cancelled_and_the_old_home_dies(weak).saw_two_hosts();
@@ -210,7 +210,7 @@ fn there_back_and_there_again(limits: Limits) -> Led {
 }
 
 #[test]
-fn a_release_of_an_earlier_stay_says_nothing_about_this_one() {
+fn released_of_an_earlier_tenure_does_not_count() {
     let limits = Limits::of(1, 3, 0);
     there_back_and_there_again(limits.with(Bug::AnyReleased)).saw_two_hosts();
     let mut led = there_back_and_there_again(limits);
@@ -229,7 +229,7 @@ fn a_region_moves_on_before_a_node_knows_its_home(limits: Limits) -> Led {
 }
 
 #[test]
-fn who_is_absent_from_an_older_configuration_is_not_removed() {
+fn absence_from_an_older_configuration_is_no_removal() {
     let limits = Limits::of(1, 2, 0);
     let weak = limits.with(Bug::AbsentIsRemoved);
     a_region_moves_on_before_a_node_knows_its_home(weak).saw_two_hosts();
@@ -292,7 +292,7 @@ fn a_repeated_release_is_answered_again() {
 }
 
 #[test]
-fn everybody_who_may_host_is_told_to_release() {
+fn every_possible_host_is_told_to_release() {
     let limits = Limits::of(1, 2, 0);
     for (limits, hosts) in [(limits.with(Bug::ReleaseLastHomeOnly), A), (limits, C)] {
         let mut led = Led::new(limits);
@@ -345,7 +345,7 @@ fn the_old_home_dies_after_its_word(limits: Limits) -> Led {
 }
 
 #[test]
-fn who_has_died_says_nothing_about_who_started_after_it() {
+fn removed_region_does_not_vouch_for_later_hosts() {
     let limits = Limits::of(1, 2, 2);
     let weak = the_old_home_dies_after_its_word(limits.with(Bug::RemovedVouches));
     let seen = weak.seen.as_deref().unwrap_or("nothing");
@@ -398,7 +398,7 @@ fn named_in_vain_for_a_shard_that_is_stopped(limits: Limits) -> Led {
 }
 
 #[test]
-fn who_was_named_in_vain_for_a_stopped_shard_waits_for_its_next_home() {
+fn leaver_named_for_a_stopped_shard_waits_for_its_next_home() {
     let limits = Limits::of(1, 3, 0);
     let mut weak = named_in_vain_for_a_shard_that_is_stopped(limits.with(Bug::LeavesUnconfirmed));
     assert!(weak.has_left(B));
@@ -419,7 +419,7 @@ fn who_was_named_in_vain_for_a_stopped_shard_waits_for_its_next_home() {
 /// The next home C hosts the shard and tells the coordinator, but crashes before it has told the
 /// leaving region A. The coordinator must tell A instead.
 #[test]
-fn who_leaves_hears_from_the_coordinator_what_its_next_home_can_say_no_more() {
+fn coordinator_reports_hosted_to_leaver_for_a_dead_next_home() {
     let mut led = Led::new(Limits { leaves: 1, ..Limits::of(1, 1, 1) });
     led.moves(0, C);
     led.release(A);

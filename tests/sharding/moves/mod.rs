@@ -60,7 +60,7 @@ fn every_order_of_every_step_keeps_one_host() {
 /// the trace that the fault injection shows (see `unseen_decisions_of_two_terms` in `directed.rs`).
 #[test]
 #[expect(clippy::print_stdout, reason = "the shortest trace of the weaker rule")]
-fn every_decision_lists_all_that_were_spoken_of_before() {
+fn every_decision_lists_all_predecessors() {
     let limits = Limits { mute: true, regions: 3, ..Limits::of(4, 2, 0) };
     let weak = exhaust(limits.with(Bug::NoRewrite), STATES_MAX);
     let weak = weak.expect_err("the recovery write alone is too weak");
@@ -75,7 +75,7 @@ fn every_decision_lists_all_that_were_spoken_of_before() {
 /// A tenure may end without a payload; then the next home must not take an older one.
 #[test]
 #[expect(clippy::print_stdout, reason = "how many states there are")]
-fn every_order_of_every_step_takes_nothing_after_a_stay_that_left_nothing() {
+fn every_order_takes_no_payload_after_an_empty_tenure() {
     let limits = Limits { empties: true, ..Limits::of(1, 2, 0) };
     let (states, depth) = exhaust(limits, STATES_MAX).unwrap_or_else(|found| panic!("{found}"));
     println!("{states} states, {depth} steps deep");
@@ -101,7 +101,7 @@ fn every_order_of_registrations_keeps_one_host() {
 /// survive.
 #[test]
 #[expect(clippy::print_stdout, reason = "the shortest trace of what is left out")]
-fn who_was_only_named_takes_no_payload_along_when_it_dies() {
+fn dead_target_that_never_hosted_loses_no_payload() {
     let limits = Limits::of(1, 1, 1).with(Bug::NamedCountsAsHosted);
     let found = exhaust(limits, STATES_MAX).expect_err("an untaken payload is lost");
     println!("{found}");
@@ -114,7 +114,7 @@ fn who_was_only_named_takes_no_payload_along_when_it_dies() {
 /// (docs/protocol/sharding.md#a-leaving-region-waits-for-permission).
 #[test]
 #[expect(clippy::print_stdout, reason = "how many states there are")]
-fn who_leaves_goes_when_no_decision_names_it_that_it_has_not_heard_of() {
+fn leaver_goes_once_it_knows_every_decision_that_names_it() {
     let limits = Limits { leaves: 1, ..Limits::of(1, 1, 0) };
     for bug in [Bug::LeavesUnheard, Bug::LetsGoWhoIsNamed] {
         let found = exhaust(limits.with(bug), STATES_MAX).expect_err("an untaken payload is lost");
@@ -141,7 +141,7 @@ fn stopped_unheard(limits: Limits, leaver: usize) -> World {
 }
 
 #[test]
-fn who_leaves_and_has_drained_is_let_go_though_nobody_else_hears_anything() {
+fn drained_leaver_may_go_though_other_regions_are_unreachable() {
     let limits = Limits { nowhere: true, leaves: 1, ..Limits::of(1, 2, 0) };
     for leaver in [0, 1] {
         let mut world = stopped_unheard(limits, leaver);
@@ -155,9 +155,9 @@ fn who_leaves_and_has_drained_is_let_go_though_nobody_else_hears_anything() {
 /// A leaving region may go as soon as it has reported itself that it drained, and its payload goes
 /// to the next home.
 #[test]
-fn who_leaves_waits_for_no_other_where_a_shard_is_to_live_nowhere() {
+fn leaver_of_a_stopped_shard_waits_for_no_other_region() {
     let limits = Limits { nowhere: true, leaves: 1, ..Limits::of(2, 4, 1) };
-    let test = "who_leaves_waits_for_no_other_where_a_shard_is_to_live_nowhere";
+    let test = "leaver_of_a_stopped_shard_waits_for_no_other_region";
     for seed in seeds(test, 2_000) {
         let world = stopped_unheard(limits, usize::from(seed.value.is_multiple_of(2)));
         match walk_on(world, seed.value, 100).and_then(settles) {
@@ -180,7 +180,7 @@ fn every_order_with_gossip_among_replicas_keeps_one_host() {
 }
 
 #[test]
-fn from_every_state_the_newest_decision_can_still_be_carried_out() {
+fn from_every_state_the_newest_decision_can_be_carried_out() {
     for (name, limits) in worlds(&["1c2m0x", "2c1m0x", "1c1m1x"]) {
         let (stuck, end) = hopeless(limits, STATES_MAX);
         assert_eq!(stuck, 0, "{name}: {end:#?}");
@@ -226,7 +226,7 @@ fn ends_well(world: World) -> Result<World, Found> {
 }
 
 #[test]
-fn blind_walks_keep_one_host() {
+fn random_walks_keep_one_host() {
     let limits = |seed: u64| Limits {
         gossip: seed.is_multiple_of(2),
         lag: seed.is_multiple_of(3),
@@ -236,7 +236,7 @@ fn blind_walks_keep_one_host() {
         // Crashes and leaves together must spare one region.
         ..Limits::of(4, 5, if seed.is_multiple_of(7) { 1 } else { 2 })
     };
-    let ends = walks("blind_walks_keep_one_host", 2_000, limits);
+    let ends = walks("random_walks_keep_one_host", 2_000, limits);
     let most = ends.iter().map(World::acked).max();
     assert!(ends.len() < 100 || most >= Some(5), "too few decisions: {most:?}");
     let coordinated = ends.iter().filter(|world| world.is_coordinated()).count();
@@ -272,7 +272,7 @@ fn walks_find_each_rule_that_a_machine_leaves_out() {
 }
 
 #[test]
-fn walks_find_each_promise_that_the_surroundings_break() {
+fn walks_find_each_broken_promise_of_the_environment() {
     let broken = [
         Outside::NoFence,
         Outside::OneTermTwice,
@@ -285,7 +285,7 @@ fn walks_find_each_promise_that_the_surroundings_break() {
 /// Registrations are messages: the coordinator may learn late, or twice, of regions and of what
 /// they host.
 #[test]
-fn registrations_take_their_time_and_may_be_late() {
+fn late_registrations_keep_one_host() {
     let limits = |seed: u64| Limits {
         gossip: seed.is_multiple_of(2),
         lag: seed.is_multiple_of(3),
@@ -296,7 +296,7 @@ fn registrations_take_their_time_and_may_be_late() {
         // Crashes and leaves together must spare one region.
         ..Limits::of(3, 4, if seed.is_multiple_of(4) { 1 } else { 2 })
     };
-    let ends = walks("registrations_take_their_time_and_may_be_late", 2_000, limits);
+    let ends = walks("late_registrations_keep_one_host", 2_000, limits);
     let leaves =
         |world: &&World| world.is_coordinated() && world.has_heirs() && world.has_leavers();
     let left = ends.iter().filter(leaves).count();
