@@ -285,8 +285,8 @@ pub(super) fn run(seed: Seed, manner: Manner) -> Result<Totals, Box<Failure>> {
 
 #[test]
 #[expect(clippy::print_stderr, reason = "the figures are the result")]
-fn every_shard_has_one_host_on_whole_nodes_and_all_live_after_the_faults() {
-    let name = "every_shard_has_one_host_on_whole_nodes_and_all_live_after_the_faults";
+fn whole_nodes_keep_one_host_and_host_all_after_faults() {
+    let name = "whole_nodes_keep_one_host_and_host_all_after_faults";
     let run = |seed| run(seed, BALANCED).unwrap_or_else(|failure| panic!("{failure}"));
     let totals = on_all_cores(name, 40, run);
     let of = |mark| totals.marks.count(mark);

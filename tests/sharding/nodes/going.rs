@@ -66,7 +66,7 @@ impl Cluster {
 }
 
 #[test]
-fn known_failure_02_a_drain_ends_though_the_coordinator_that_wanted_it_is_gone() {
+fn known_failure_02_drain_ends_without_its_coordinator() {
     let mut met = 0;
     for (mut cluster, leaver) in (0..6).filter_map(Cluster::of_five_in_mid_drain) {
         met += 1;
@@ -80,7 +80,7 @@ fn known_failure_02_a_drain_ends_though_the_coordinator_that_wanted_it_is_gone()
 }
 
 #[test]
-fn known_failure_03_a_shard_whose_old_home_dies_in_mid_drain_waits_for_it_no_more() {
+fn known_failure_03_home_that_dies_during_a_drain_is_replaced() {
     let mut met = 0;
     for (mut cluster, leaver) in (0..6).filter_map(Cluster::of_five_in_mid_drain) {
         met += 1;
@@ -92,7 +92,7 @@ fn known_failure_03_a_shard_whose_old_home_dies_in_mid_drain_waits_for_it_no_mor
 }
 
 #[test]
-fn two_of_five_that_leave_at_once_with_the_coordinator_among_them_move_only_what_they_host() {
+fn two_nodes_leaving_at_once_move_only_their_own_shards() {
     for seed in 0..5 {
         let mut cluster = Cluster::of_five(seed, World::new(3));
         (0..5).for_each(|_| cluster.tell());
@@ -115,7 +115,7 @@ fn two_of_five_that_leave_at_once_with_the_coordinator_among_them_move_only_what
 
 /// The messages of a stopped shard wait at its former home, and that node leaves.
 #[test]
-fn what_is_kept_of_stopped_shards_outlives_a_graceful_leave_of_their_node() {
+fn kept_payloads_survive_a_graceful_leave() {
     let mut kept = 0;
     for seed in 0..6 {
         let mut cluster = Cluster::of_three(seed, 3);
@@ -158,7 +158,7 @@ fn judged_by(strategy: StrategyName) -> World {
 
 /// That no shard is hosted twice is checked after every step (`watch.rs`).
 #[test]
-fn whatever_the_strategy_shards_live_on_one_side_of_a_split() {
+fn every_strategy_hosts_shards_on_one_side_of_a_split() {
     let strategies = [
         StrategyName::StaticQuorum,
         StrategyName::KeepMajority,

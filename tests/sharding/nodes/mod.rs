@@ -226,7 +226,7 @@ impl Cluster {
 }
 
 #[test]
-fn known_failure_39_shards_asked_for_at_once_live_evenly_under_one_coordinator() {
+fn known_failure_39_shards_asked_for_at_once_are_spread_evenly() {
     for seed in 0..10 {
         let cluster = Cluster::of_three(seed, 3);
         let acting = (0..3).filter(|place| cluster.acts(*place)).count();
@@ -236,7 +236,7 @@ fn known_failure_39_shards_asked_for_at_once_live_evenly_under_one_coordinator()
 }
 
 #[test]
-fn a_node_that_joins_gets_its_part_with_the_fewest_moves() {
+fn joining_node_gets_its_share_with_the_fewest_moves() {
     for seed in 0..5 {
         let mut cluster = Cluster::of_three(seed, 4);
         cluster.sim.restart(NodeIndex::new(3));
@@ -262,7 +262,7 @@ fn a_proxy_hosts_nothing_and_never_coordinates() {
 /// A node that leaves gracefully moves its shards with all messages; a leaving coordinator is
 /// replaced.
 #[test]
-fn nodes_leave_one_after_the_other_and_no_message_is_lost() {
+fn nodes_leaving_one_after_another_lose_no_message() {
     for seed in 0..10 {
         let mut cluster = Cluster::of_three(seed, 3);
         for place in 0..3 {
@@ -281,7 +281,7 @@ fn nodes_leave_one_after_the_other_and_no_message_is_lost() {
 }
 
 #[test]
-fn shards_of_a_crashed_node_come_back_elsewhere_when_it_is_removed() {
+fn shards_of_a_removed_node_get_new_homes() {
     for seed in 0..10 {
         let mut cluster = Cluster::of_three(seed, 3);
         let crashed = (seed % 3) as usize;
@@ -295,7 +295,7 @@ fn shards_of_a_crashed_node_come_back_elsewhere_when_it_is_removed() {
 }
 
 #[test]
-fn known_failure_06_a_paused_coordinator_is_replaced_and_takes_nothing_back() {
+fn known_failure_06_paused_coordinator_is_replaced_for_good() {
     for seed in 0..5 {
         let mut cluster = Cluster::of_three(seed, 3);
         let coordinates = (0..3).find(|place| cluster.acts(*place)).expect("one acts");

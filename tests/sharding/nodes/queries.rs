@@ -42,7 +42,7 @@ impl Cluster {
 }
 
 #[test]
-fn a_survey_has_every_shard_of_every_region_once_and_empty_ones_too() {
+fn query_counts_every_shard_once_including_empty_ones() {
     let mut cluster = Cluster::of_three(1, 3);
     for place in 0..3 {
         let stats = cluster.survey(place, 5 * SECOND);
@@ -58,7 +58,7 @@ fn a_survey_has_every_shard_of_every_region_once_and_empty_ones_too() {
 }
 
 #[test]
-fn known_failure_37_a_node_that_does_not_answer_is_named_and_the_others_are_there() {
+fn known_failure_37_silent_node_is_named_beside_other_answers() {
     let mut cluster = Cluster::of_three(2, 3);
     let silent = cluster.region_at(2);
     cluster.sim.pause(NodeIndex::new(2), 3 * SECOND);
@@ -69,7 +69,7 @@ fn known_failure_37_a_node_that_does_not_answer_is_named_and_the_others_are_ther
 }
 
 #[test]
-fn a_survey_whose_words_are_lost_asks_again() {
+fn query_repeats_lost_messages() {
     let by_default = World::new(3).cut;
     for (seed, words) in [(3_u64, by_default.words), (4, 40)] {
         let world = World { cut: Cut { words, ..by_default }, ..World::new(3) };
@@ -85,7 +85,7 @@ fn a_survey_whose_words_are_lost_asks_again() {
 }
 
 #[test]
-fn a_region_of_which_one_message_is_missing_has_not_answered() {
+fn region_with_a_missing_message_counts_as_unanswered() {
     let world = World::new(3);
     let world = World { cut: Cut { words: 40, ..world.cut }, ..world };
     let loss = world.loss.clone();
@@ -99,7 +99,7 @@ fn a_region_of_which_one_message_is_missing_has_not_answered() {
 }
 
 #[test]
-fn a_node_that_only_routes_is_asked_by_nobody_and_may_ask() {
+fn proxy_may_query_and_is_not_queried() {
     use ostraca::sharding::machines::Hosts;
 
     let mut cluster = Cluster::of_three(4, 4);
@@ -151,7 +151,7 @@ impl Cluster {
 }
 
 #[test]
-fn whoever_asks_hears_of_every_decision_from_the_coordinator_and_both_regions() {
+fn every_node_recalls_decisions_of_coordinator_and_regions() {
     use Witness::{Coordinator, Region};
 
     let mut cluster = Cluster::of_three(5, 4);
@@ -176,7 +176,7 @@ fn whoever_asks_hears_of_every_decision_from_the_coordinator_and_both_regions() 
 }
 
 #[test]
-fn a_shard_that_lost_its_home_says_so() {
+fn lost_home_is_recalled_as_the_reason() {
     let mut cluster = Cluster::of_three(6, 3);
     let [lost, asker] = {
         let others: Vec<usize> = (0..3).filter(|place| !cluster.acts(*place)).collect();

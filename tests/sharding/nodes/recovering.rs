@@ -59,7 +59,7 @@ fn waiting(cluster: &Cluster, places: [usize; 2]) -> Vec<u64> {
 }
 
 #[test]
-fn survivors_keep_their_shards_and_the_others_come_back_once() {
+fn survivors_keep_their_shards_and_lost_ones_start_once() {
     for seed in 0..40 {
         let (mut it, both) = of_five(seed);
         (0..20).for_each(|_| it.tell());
@@ -112,7 +112,7 @@ fn survivors_keep_their_shards_and_the_others_come_back_once() {
 /// configuration. They are a quorum of the configuration that they know, and have unread messages.
 /// They must host no shard that another node hosts, and stop.
 #[test]
-fn who_is_given_up_while_it_hangs_ends_when_it_wakes_and_takes_nothing_along() {
+fn abandoned_nodes_stop_when_they_wake_and_host_nothing() {
     for seed in 0..20 {
         let (mut it, both) = of_five(seed);
         (0..5).for_each(|_| it.tell());
@@ -148,7 +148,7 @@ fn who_is_given_up_while_it_hangs_ends_when_it_wakes_and_takes_nothing_along() {
 
 /// The coordinator crashes during the recount.
 #[test]
-fn if_the_coordinator_dies_while_it_counts_the_next_one_counts_again() {
+fn coordinator_crash_during_recount_starts_it_again() {
     let mut counting = 0;
     for seed in 0..20 {
         let world = World { waits: true, ..World::new(3) };

@@ -68,14 +68,14 @@ fn misplaced(it: &Cluster) -> Option<String> {
 
 #[test]
 #[expect(clippy::print_stderr, reason = "the figures are the result")]
-fn pins_that_change_under_faults_break_nothing_and_are_met_at_last() {
+fn changing_pins_under_faults_are_met_in_the_end() {
     let manner = Manner {
         start: pinned,
         meddle,
         at_last: |it| it.pin(0, shards().map(|shard| (shard, Some(at_last(shard))))),
         unrest: misplaced,
     };
-    let name = "pins_that_change_under_faults_break_nothing_and_are_met_at_last";
+    let name = "changing_pins_under_faults_are_met_in_the_end";
     let run = |seed| chaos::run(seed, manner).unwrap_or_else(|failure| panic!("{failure}"));
     let totals = on_all_cores(name, 4, run);
     let of = |mark| totals.marks.count(mark);
@@ -86,9 +86,9 @@ fn pins_that_change_under_faults_break_nothing_and_are_met_at_last() {
 
 #[test]
 #[expect(clippy::print_stderr, reason = "the figures are the result")]
-fn a_strategy_that_fails_in_every_way_harms_nobody() {
+fn strategy_that_fails_in_every_way_does_no_harm() {
     let manner = Manner { start: own, meddle: |_, _| {}, at_last: |_| {}, unrest: |_| None };
-    let name = "a_strategy_that_fails_in_every_way_harms_nobody";
+    let name = "strategy_that_fails_in_every_way_does_no_harm";
     let run = |seed| chaos::run(seed, manner).unwrap_or_else(|failure| panic!("{failure}"));
     let totals = on_all_cores(name, 4, run);
     let of = |mark| totals.marks.count(mark);
@@ -101,7 +101,7 @@ fn a_strategy_that_fails_in_every_way_harms_nobody() {
 }
 
 #[test]
-fn a_pin_waits_for_its_node_and_every_later_coordinator_knows_it() {
+fn pin_waits_for_its_node_under_later_coordinators() {
     for seed in 0..5 {
         let (places, world) = ((4, 3), World::new(3));
         let mut it = Cluster::starting(pinned, seed, places, Faults::none(), world);
@@ -122,7 +122,7 @@ fn a_pin_waits_for_its_node_and_every_later_coordinator_knows_it() {
 }
 
 #[test]
-fn a_shard_that_is_pinned_nowhere_any_more_stays_where_it_is() {
+fn shard_whose_pin_is_removed_stays() {
     let world = World::new(3);
     let mut it = Cluster::starting(pinned, 1, (3, 3), Faults::none(), world);
     it.until(20, "all are registered", |it| (0..3).all(|place| it.is_registered(place)));

@@ -239,7 +239,7 @@ fn book() -> (Book, Vec<u8>) {
 type Case = (fn(&Book, &[u8]), &'static [ReplicaId]);
 
 #[test]
-fn a_death_excuses_what_was_there_or_on_a_lane_of_the_dead_and_nothing_else() {
+fn crash_excuses_only_messages_at_the_node_or_on_its_lanes() {
     const CASES: [Case; 4] = [
         (|_, _| {}, &[ONE]),
         (|book, letter| book.goes(letter, TWO), &[ONE, TWO]),
@@ -266,7 +266,7 @@ fn a_death_excuses_what_was_there_or_on_a_lane_of_the_dead_and_nothing_else() {
 }
 
 #[test]
-fn what_is_sent_to_the_dead_is_excused() {
+fn messages_to_a_crashed_node_are_excused() {
     let (book, letter) = book();
     book.dies(TWO);
     assert!(book.unrest().is_some());
@@ -275,7 +275,7 @@ fn what_is_sent_to_the_dead_is_excused() {
 }
 
 #[test]
-fn of_what_a_lane_keeps_that_ends_what_has_come_is_not_excused() {
+fn arrived_messages_of_an_ended_lane_are_not_excused() {
     for has_come in [false, true] {
         let (book, letter) = book();
         book.goes(&letter, TWO);

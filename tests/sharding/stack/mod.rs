@@ -7,7 +7,7 @@
 //! in order. Checked at rest: every message was handled, counted as lost, or was lost with a
 //! crashed node, a lane to it, or an abandoned lane; and all messages told at rest are handled.
 //!
-//! `OSTRACA_SIM_SECONDS=600 cargo test -p ostraca --test sharding the_whole_stack -- --nocapture`
+//! `OSTRACA_SIM_SECONDS=600 cargo test -p ostraca --test sharding whole_stack -- --nocapture`
 
 pub(crate) mod book;
 mod player;
@@ -59,8 +59,8 @@ fn run(seed: Seed, canary: Canary) -> Result<Totals, Box<Failure>> {
 
 #[test]
 #[expect(clippy::print_stderr, reason = "the figures are the result")]
-fn the_whole_stack_handles_each_message_once_in_order_under_one_host() {
-    let name = "the_whole_stack_handles_each_message_once_in_order_under_one_host";
+fn whole_stack_handles_each_message_once_and_in_order() {
+    let name = "whole_stack_handles_each_message_once_and_in_order";
     let run = |seed| run(seed, Canary::none()).unwrap_or_else(|failure| panic!("{failure}"));
     let totals = on_all_cores(name, 20, run);
     let of = |mark| totals.marks.count(mark);
@@ -87,7 +87,7 @@ fn the_whole_stack_handles_each_message_once_in_order_under_one_host() {
 /// A former fault of the simulated transport: the refusal of a packet of a former link ended the
 /// next link, whose packets were then refused in turn, without end.
 #[test]
-fn a_link_that_comes_back_is_not_ended_for_what_the_one_before_it_carried() {
+fn refused_packet_of_a_former_link_does_not_end_the_next() {
     run(Seed::from(112_128_965_286_192), Canary::none())
         .unwrap_or_else(|failure| panic!("{failure}"));
 }
@@ -95,13 +95,13 @@ fn a_link_that_comes_back_is_not_ended_for_what_the_one_before_it_carried() {
 /// Two nodes leave gracefully, one after the other, while a message of the second to the first has
 /// not arrived. A leaving node waits for its lanes only for a limited time.
 #[test]
-fn what_was_on_a_lane_whose_ends_have_both_left_is_not_missed() {
+fn messages_between_two_nodes_that_left_are_excused() {
     run(Seed::from(123_257_803_882_116), Canary::none())
         .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 #[test]
-fn rules_that_entities_leave_out_are_seen() {
+fn omitted_rules_are_found_in_the_whole_stack() {
     for (bug, invariant) in [
         (Bug::LeaseNotAsked, "instance"),
         (Bug::TakenGivenBackBehind, "order"),
