@@ -17,7 +17,7 @@ fn totals(records: &[Record]) -> Totals {
 }
 
 #[test]
-fn a_flight_is_counted_by_its_aircraft_its_airline_and_both_airports() {
+fn flight_counts_for_aircraft_airline_and_both_airports() {
     let totals = totals(&[record("N1", 1, Some(5)), record("N2", 2, None)]);
     let one = Tally { flights: 1, cancelled: 0, miles: 1_400, arrived: 1, delay: 5 };
     let both = Tally { flights: 2, cancelled: 1, miles: 2_800, arrived: 1, delay: 5 };
@@ -27,7 +27,7 @@ fn a_flight_is_counted_by_its_aircraft_its_airline_and_both_airports() {
 }
 
 #[test]
-fn what_agrees_is_exact_also_where_nodes_were_killed() {
+fn equal_totals_are_exact_even_after_a_crash() {
     let totals = totals(&[record("N1", 1, Some(5))]);
     let same = differences(&totals, &totals);
     assert_eq!(same, []);
@@ -35,7 +35,7 @@ fn what_agrees_is_exact_also_where_nodes_were_killed() {
 }
 
 #[test]
-fn a_flight_that_is_missing_is_named_at_each_entity_that_misses_it() {
+fn missing_flight_is_named_for_each_of_its_entities() {
     let (one, other) = (record("N1", 1, Some(5)), record("N2", 2, Some(7)));
     let (expected, counted) = (totals(&[one.clone(), other]), totals(&[one]));
     let all = differences(&expected, &counted);
@@ -51,7 +51,7 @@ fn a_flight_that_is_missing_is_named_at_each_entity_that_misses_it() {
 }
 
 #[test]
-fn a_flight_that_is_counted_twice_or_out_of_order_is_wrong_whatever_was_asked() {
+fn surplus_or_disordered_flight_is_always_wrong() {
     let one = record("N1", 1, Some(5));
     let (expected, counted) = (totals(std::slice::from_ref(&one)), totals(&[one.clone(), one]));
     let all = differences(&expected, &counted);

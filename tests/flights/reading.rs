@@ -50,14 +50,14 @@ fn plain_and_gzip_give_the_same_flights() {
 }
 
 #[test]
-fn quotes_spaces_and_other_line_ends_are_no_part_of_a_value() {
+fn quotes_spaces_and_line_ends_are_stripped_from_values() {
     let text = "\"year\",\"dep_time\",\"arr_delay\",\"carrier\",\"tailnum\",\"origin\",\"dest\",\
                 \"distance\"\r\n2013,517,-11,\"UA\", N14228 ,\"EWR\",\"IAH\",1400\r\n";
     assert_eq!(read(text.as_bytes()), (vec![flight(1)], Problems::default()));
 }
 
 #[test]
-fn lines_that_are_no_flights_are_named_with_their_numbers_and_the_rest_is_read() {
+fn malformed_lines_are_named_and_skipped() {
     let good = "2013,517,-11,UA,N14228,EWR,IAH,1400";
     let long = "N".repeat(65);
     let mut bytes = format!(
@@ -83,7 +83,7 @@ fn lines_that_are_no_flights_are_named_with_their_numbers_and_the_rest_is_read()
 }
 
 #[test]
-fn of_many_bad_lines_ten_are_named_and_all_are_counted() {
+fn ten_malformed_lines_are_named_and_all_counted() {
     let (flights, problems) = read(format!("{HEADER}\n{}", "x\n".repeat(25)).as_bytes());
     assert_eq!((flights.len(), problems.malformed, problems.named.len()), (0, 25, 10));
 }
@@ -106,7 +106,7 @@ fn missing_values_are_counted_by_column_and_line() {
 }
 
 #[test]
-fn a_column_that_is_missing_is_named_and_its_values_count_as_unknown() {
+fn missing_column_is_named_and_its_values_are_unknown() {
     let (flights, problems) = read(b"carrier,tailnum,origin,dest\nUA,N1,EWR,IAH\n");
     assert_eq!(problems.missing_columns, ["dep_time", "arr_delay", "distance"]);
     let Flight { cancelled, delay, miles, .. } = &flights[0].flight;
@@ -114,7 +114,7 @@ fn a_column_that_is_missing_is_named_and_its_values_count_as_unknown() {
 }
 
 #[test]
-fn a_file_that_is_cut_off_gives_what_could_be_read() {
+fn truncated_file_yields_its_readable_part() {
     let text = format!("{HEADER}\n{}", "2013,517,-11,UA,N14228,EWR,IAH,1400\n".repeat(20_000));
     let bytes = gzip(&text);
     let (flights, problems) = read(&bytes[..bytes.len() / 2]);
@@ -123,7 +123,7 @@ fn a_file_that_is_cut_off_gives_what_could_be_read() {
 }
 
 #[test]
-fn a_file_of_another_kind_is_refused_with_what_to_do() {
+fn file_of_another_kind_is_refused_with_advice() {
     let other = file(b"name,price\ntea,3\n");
     let Err(error) = open(other.path()) else { panic!("it is no flight record") };
     assert!(matches!(error, FileError::OtherSchema { .. }), "{error}");

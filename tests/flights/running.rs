@@ -20,7 +20,7 @@ fn example(name: &str) -> PathBuf {
 }
 
 #[test]
-fn the_examples_log_as_rust_log_says_and_as_json_if_asked() {
+fn examples_log_by_rust_log_and_as_json_on_request() {
     let counters = |filter: Option<&str>, options: &[&str]| {
         let mut command = Command::new(example("counters"));
         command.env_remove("RUST_LOG").args(options);
@@ -73,7 +73,7 @@ fn nodes(report: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn the_sample_comes_out_as_it_was_counted_by_other_means() {
+fn sample_totals_match_an_independent_count() {
     let (output, report) = run(&[]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     is_the_sample(&report);
@@ -87,7 +87,7 @@ fn the_sample_comes_out_as_it_was_counted_by_other_means() {
 }
 
 #[test]
-fn nodes_that_join_and_leave_in_the_middle_lose_nothing() {
+fn nodes_that_join_and_leave_midway_lose_nothing() {
     let (output, report) = run(&["--add-node", "--drain"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     is_the_sample(&report);
@@ -103,7 +103,7 @@ fn nodes_that_join_and_leave_in_the_middle_lose_nothing() {
 }
 
 #[test]
-fn a_killed_node_leaves_gaps_that_are_named_one_by_one_and_nothing_is_counted_twice() {
+fn killed_node_leaves_named_gaps_and_no_duplicates() {
     let (output, report) = run(&["--crash"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(report["verdict"], "missing-as-asked");
@@ -122,7 +122,7 @@ fn a_killed_node_leaves_gaps_that_are_named_one_by_one_and_nothing_is_counted_tw
 }
 
 #[test]
-fn bad_lines_stop_nobody_and_a_file_of_another_kind_is_told_apart_from_a_wrong_count() {
+fn bad_lines_are_skipped_and_other_files_are_refused() {
     let mut file = tempfile::NamedTempFile::new().expect("there is room for it");
     let text = "dep_time,arr_delay,carrier,tailnum,origin,dest,distance\n\
                 517,11,UA,N1,EWR,IAH,1400\noh\n554,NA,UA,N1,EWR,IAH,x\n555,2,UA,N1,EWR,EWR,9\n";
