@@ -1,4 +1,4 @@
-//! What is a difference, and what it comes to.
+//! Totals of flights, the differences between expected and counted totals, and the verdict on them.
 
 use crate::records::{Flight, Record};
 use crate::tally::{Difference, Tally, Totals, Verdict, differences};
@@ -45,9 +45,9 @@ fn missing_flight_is_named_for_each_of_its_entities() {
     let named: Vec<_> = named.into_iter().chain([("airport", "IAH", 2, 1)]).collect();
     let named: Vec<_> = named.into_iter().map(|(k, id, e, c)| (k, id.to_owned(), e, c)).collect();
     assert_eq!(all.iter().map(summary).collect::<Vec<_>>(), named);
-    assert!(all[0].counted.is_null(), "it has not answered");
+    assert!(all[0].counted.is_null(), "the aircraft has no counter");
     assert_eq!(Verdict::of(true, 0, &all), Verdict::MissingAsAsked);
-    assert_eq!(Verdict::of(false, 0, &all), Verdict::Different, "nobody was killed");
+    assert_eq!(Verdict::of(false, 0, &all), Verdict::Different, "no node was killed");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The main job, `examples/flights`: its parts, and the whole of it as a program that is run.
+//! Tests of the example `flights`: reading its input (`reading`), comparing its totals
+//! (`counting`), and the built program with nodes as processes (`running`).
 
 #[path = "../../examples/flights/records.rs"]
 mod records;

@@ -1,4 +1,5 @@
-//! Files as they come: plain and gzip, with lines that are no flights and values that are missing.
+//! Reading of flight records: plain and gzip files and pipes, malformed lines, missing columns and
+//! values, and truncated files.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,8 +13,8 @@ use crate::records::{FileError, Flight, Gaps, Input, Malformed, Problems, Record
 const HEADER: &str = "year,dep_time,arr_delay,carrier,tailnum,origin,dest,distance";
 
 fn file(bytes: &[u8]) -> NamedTempFile {
-    let mut file = NamedTempFile::new().expect("there is room for it");
-    file.write_all(bytes).expect("there is room for it");
+    let mut file = NamedTempFile::new().expect("a temporary file");
+    file.write_all(bytes).expect("a temporary file");
     file
 }
 
@@ -30,8 +31,8 @@ fn read(bytes: &[u8]) -> (Vec<Record>, Problems) {
 
 fn gzip(text: &str) -> Vec<u8> {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
-    gzip.write_all(text.as_bytes()).expect("memory takes it");
-    gzip.finish().expect("memory takes it")
+    gzip.write_all(text.as_bytes()).expect("writes to memory");
+    gzip.finish().expect("writes to memory")
 }
 
 fn flight(row: u64) -> Record {
@@ -125,9 +126,11 @@ fn truncated_file_yields_its_readable_part() {
 #[test]
 fn file_of_another_kind_is_refused_with_advice() {
     let other = file(b"name,price\ntea,3\n");
-    let Err(error) = open(other.path()) else { panic!("it is no flight record") };
+    let Err(error) = open(other.path()) else { panic!("opened a file of another kind") };
     assert!(matches!(error, FileError::OtherSchema { .. }), "{error}");
-    let Err(error) = open("no/such/file".as_ref()) else { panic!("nobody made it") };
+    let Err(error) = open("no/such/file".as_ref()) else {
+        panic!("opened a file that does not exist")
+    };
     assert!(error.to_string().contains("--csv"), "{error}");
 }
 
@@ -173,5 +176,5 @@ fn input_that_may_lack_flights_is_incomplete() {
         assert!(problems.is_incomplete(flights.len() as u64), "{problems:?}");
     }
     let (flights, problems) = read(format!("{HEADER}\n{line}x\n").as_bytes());
-    assert!(!problems.is_incomplete(flights.len() as u64), "one bad line is named and left out");
+    assert!(!problems.is_incomplete(flights.len() as u64), "one bad line is only named");
 }

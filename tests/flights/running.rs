@@ -1,4 +1,4 @@
-//! The program itself: nodes as processes, real sockets, its report in JSON.
+//! The built example: nodes as processes with real sockets, its report in JSON, and its exit codes.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -6,11 +6,12 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-/// The example, where `cargo test` has put it: beside the folder of the tests.
+/// Path of the built example.
 fn program() -> PathBuf {
     example("flights")
 }
 
+/// Path of a built example; `cargo test` builds examples into a folder beside that of the tests.
 fn example(name: &str) -> PathBuf {
     let this = std::env::current_exe().expect("this test");
     let folder = this.ancestors().nth(2).expect("target/<profile>/deps/<test>");
@@ -29,7 +30,7 @@ fn examples_log_by_rust_log_and_as_json_on_request() {
         assert!(output.status.success());
         String::from_utf8(output.stderr).expect("UTF-8")
     };
-    assert_eq!(counters(None, &[]), "", "what it prints is its answer");
+    assert_eq!(counters(None, &[]), "", "logs although RUST_LOG is not set");
     let logged = counters(Some("ostraca::node=info"), &["--log", "json"]);
     let lines: Vec<Value> =
         logged.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -44,7 +45,8 @@ fn run(options: &[&str]) -> (Output, Value) {
     (output, report)
 }
 
-/// The sample's figures, as awk counts them: examples/data/README.md has the command.
+/// Checks the totals of the sample against those counted with awk (command:
+/// examples/data/README.md).
 fn is_the_sample(report: &Value) {
     let totals = json!({
         "flights": 33_678, "aircraft": 3_514, "airlines": 16, "airports": 103, "cancelled": 826,
@@ -98,7 +100,7 @@ fn nodes_that_join_and_leave_midway_lose_nothing() {
         .map(|act| act["act"].as_str().expect("a name"))
         .collect();
     assert_eq!(acts, ["add-node", "drain"]);
-    assert_eq!(nodes(&report).len(), 3, "one more, and one less");
+    assert_eq!(nodes(&report).len(), 3, "one node joined and one left");
     assert!(nodes(&report).contains(&"node-4"), "it joined in the middle");
 }
 
@@ -117,16 +119,16 @@ fn killed_node_leaves_named_gaps_and_no_duplicates() {
         })
         .sum();
     let counted = report["totals"]["flights"].as_u64().expect("a number");
-    assert_eq!(counted + missing, 33_678, "what is missing is exactly what is named");
-    assert!(missing > 0, "a third of the aircraft lived there");
+    assert_eq!(counted + missing, 33_678, "exactly the missing flights are named");
+    assert!(missing > 0, "the killed node had a third of the aircraft");
 }
 
 #[test]
 fn bad_lines_are_skipped_and_other_files_are_refused() {
-    let mut file = tempfile::NamedTempFile::new().expect("there is room for it");
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
     let text = "dep_time,arr_delay,carrier,tailnum,origin,dest,distance\n\
                 517,11,UA,N1,EWR,IAH,1400\noh\n554,NA,UA,N1,EWR,IAH,x\n555,2,UA,N1,EWR,EWR,9\n";
-    file.write_all(text.as_bytes()).expect("there is room for it");
+    file.write_all(text.as_bytes()).expect("a temporary file");
     let path = file.path().to_str().expect("plain");
     let (output, report) = run(&["--nodes", "1", "--csv", path]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -138,15 +140,15 @@ fn bad_lines_are_skipped_and_other_files_are_refused() {
     assert_eq!(output.status.code(), Some(2));
     assert!(said.contains("nycflights13"), "{said}");
     let (output, _) = run(&["--nodes", "1", "--drain"]);
-    assert_eq!(output.status.code(), Some(2), "nobody would be left");
+    assert_eq!(output.status.code(), Some(2), "draining the only node is refused");
 }
 
 /// The first half of a gzip file.
 fn cut_short() -> tempfile::NamedTempFile {
     let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/flights-sample.csv.gz");
-    let bytes = std::fs::read(sample).expect("it is there");
-    let mut file = tempfile::NamedTempFile::new().expect("there is room for it");
-    file.write_all(&bytes[..100_000]).expect("there is room for it");
+    let bytes = std::fs::read(sample).expect("the sample exists");
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.write_all(&bytes[..100_000]).expect("a temporary file");
     file
 }
 
@@ -164,10 +166,10 @@ fn incomplete_input_ends_with_exit_code_3() {
 
 #[test]
 fn control_characters_of_the_input_are_escaped() {
-    let mut file = tempfile::NamedTempFile::new().expect("there is room for it");
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
     let text = "dep_time,arr_delay,carrier,tailnum,origin,dest,distance\n\
                 517,11,UA,N\u{1b}[31m1,E\u{202e}WR,IAH,1400\n";
-    file.write_all(text.as_bytes()).expect("there is room for it");
+    file.write_all(text.as_bytes()).expect("a temporary file");
     let mut command = Command::new(program());
     let command = command.args(["--nodes", "1", "--csv"]).arg(file.path());
     let output = command.output().expect("it starts");
@@ -193,7 +195,7 @@ fn interrupt_ends_a_wait_for_a_pipe_without_writer() {
     assert_eq!(child.wait().expect("it is ours").code(), Some(130));
 }
 
-/// Whether the process has a handler for SIGINT, as the kernel says.
+/// Whether the process has a handler for SIGINT, according to `/proc`.
 fn handles_interrupts(id: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("Linux");
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
