@@ -58,7 +58,7 @@ impl Entity for Clerk {
             Paper::Wait => self.0.door.pass().await,
             Paper::Burn => {
                 self.0.door.pass().await;
-                panic!("as the test wants it");
+                panic!("planned by the test");
             }
             Paper::Count(reply) => reply.send(self.0.handled().len() as u64),
             Paper::For(other, number) => {

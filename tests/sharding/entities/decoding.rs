@@ -27,7 +27,7 @@ struct Rude(u8);
 
 impl<'de> Deserialize<'de> for Rude {
     fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
-        panic!("as the test wants it");
+        panic!("planned by the test");
     }
 }
 
@@ -50,7 +50,7 @@ impl Entity for Listener {
     type Message = Talk;
 
     fn handle(&mut self, talk: Talk, _: &mut Context<'_, Self>) -> impl Future<Output = ()> + Send {
-        assert!(!matches!(talk, Talk::PanicAtOnce), "as the test wants it");
+        assert!(!matches!(talk, Talk::PanicAtOnce), "planned by the test");
         async move {
             match talk {
                 Talk::Plain | Talk::Deep(_) => self.handled += 1,

@@ -99,7 +99,7 @@ impl House {
         let nodes = Nodes::new(&plan, |me, _| {
             let (door, log) = (Arc::clone(&door), Arc::clone(&log));
             move |id: &EntityId| {
-                assert!(id.as_str() != "unborn", "as the test wants it");
+                assert!(id.as_str() != "unborn", "planned by the test");
                 Guest { door: Arc::clone(&door), log: Arc::clone(&log), node: me.replica().get() }
             }
         });

@@ -32,7 +32,7 @@ impl Drop for Heavy {
         if let Some(act) = self.0.at_drop.get() {
             act();
         }
-        assert!(!self.0.panics.load(Ordering::SeqCst), "as the test wants it");
+        assert!(!self.0.panics.load(Ordering::SeqCst), "planned by the test");
     }
 }
 

@@ -38,8 +38,8 @@ impl Entity for Fragile {
     async fn handle(&mut self, blow: Blow, _: &mut Context<'_, Self>) {
         match blow {
             Blow::Soft => self.handled += 1,
-            Blow::Hard => panic!("as the test wants it"),
-            Blow::HardAsked(_reply) => panic!("as the test wants it"),
+            Blow::Hard => panic!("planned by the test"),
+            Blow::HardAsked(_reply) => panic!("planned by the test"),
             Blow::Count(reply) => reply.send(self.handled),
             Blow::Sleep(_reply) => std::future::pending().await,
         }
@@ -270,7 +270,7 @@ fn start_waits_for_the_factory_and_moves_with_the_shard() {
     let mut nodes = Nodes::new(&Plan::default(), |_, _| {
         let made = Arc::clone(&made);
         move |_: &EntityId| {
-            assert!(made.fetch_add(1, Ordering::SeqCst) > 0, "as the test wants it");
+            assert!(made.fetch_add(1, Ordering::SeqCst) > 0, "planned by the test");
             Fragile::default()
         }
     });

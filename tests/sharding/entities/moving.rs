@@ -85,10 +85,10 @@ impl<const LAST: bool> Entity for Purse<LAST> {
                 self.coins += cx.entity(&other).ask(Deal::Count).await.expect("it answers");
             }
             Deal::Passivate => cx.passivate(),
-            Deal::Panic => panic!("as the test wants it"),
+            Deal::Panic => panic!("planned by the test"),
             Deal::Count(reply) => reply.send(self.coins),
             Deal::Last => {
-                assert!(self.town.manner() != Manner::LastWordPanics, "as the test wants it");
+                assert!(self.town.manner() != Manner::LastWordPanics, "planned by the test");
                 self.coins += 100;
             }
         }
@@ -100,7 +100,7 @@ impl<const LAST: bool> Entity for Purse<LAST> {
 
     fn hand_over(&mut self) -> Option<Vec<u8>> {
         match self.town.manner() {
-            Manner::HandOverPanics if self.coins == 13 => panic!("as the test wants it"),
+            Manner::HandOverPanics if self.coins == 13 => panic!("planned by the test"),
             Manner::HandOverTooMuch if self.coins == 13 => Some(vec![0; MESSAGE_BYTES_MAX]),
             _ => Some(self.coins.to_le_bytes().to_vec()),
         }
@@ -108,9 +108,9 @@ impl<const LAST: bool> Entity for Purse<LAST> {
 
     fn take_over(&mut self, state: &[u8]) -> Result<(), BoxError> {
         self.coins = u64::from_le_bytes(state.try_into()?);
-        assert!(self.town.manner() != Manner::TakeOverPanics, "as the test wants it");
+        assert!(self.town.manner() != Manner::TakeOverPanics, "planned by the test");
         if self.town.manner() == Manner::TakeOverFails {
-            return Err("as the test wants it".into());
+            return Err("planned by the test".into());
         }
         Ok(())
     }
@@ -127,7 +127,7 @@ impl<const LAST: bool> Purses<LAST> {
         let nodes = Nodes::new(plan, |me, _| {
             let town = Arc::clone(&town);
             move |_: &EntityId| {
-                assert!(town.manner() != Manner::FactoryPanics, "as the test wants it");
+                assert!(town.manner() != Manner::FactoryPanics, "planned by the test");
                 Purse { coins: 0, town: Arc::clone(&town), node: me.replica().get() }
             }
         });

@@ -39,7 +39,7 @@ impl Entity for Sleeper {
         let what = match poke {
             Poke::Once => "once",
             Poke::Last => "last",
-            Poke::Panic => panic!("as the test wants it"),
+            Poke::Panic => panic!("planned by the test"),
             Poke::Passivate => {
                 cx.passivate();
                 "passivate"

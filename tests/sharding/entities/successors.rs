@@ -78,7 +78,7 @@ impl Entity for Worker {
                 });
             }
             Order::Passivate => cx.passivate(),
-            Order::Panic => panic!("as the test wants it"),
+            Order::Panic => panic!("planned by the test"),
             Order::Hang => self.door.pass().await,
             Order::Last => {}
         }

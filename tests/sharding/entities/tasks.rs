@@ -52,7 +52,7 @@ impl Entity for Worker {
                     myself.tell(Order::Done).expect("there is room");
                 });
             }
-            Order::Panic => cx.spawn(async { panic!("as the test wants it") }),
+            Order::Panic => cx.spawn(async { panic!("planned by the test") }),
             Order::Done => self.log.lock().expect("nobody panicked").push("done".to_owned()),
             Order::Passivate => cx.passivate(),
         }

@@ -285,7 +285,7 @@ struct Cracked;
 
 impl Wake for Cracked {
     fn wake(self: Arc<Self>) {
-        panic!("as the test wants it");
+        panic!("planned by the test");
     }
 }
 
