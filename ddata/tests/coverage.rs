@@ -1,5 +1,6 @@
-//! What is to be shown, by name: every behaviour of Pekko's, every known failure of this package,
-//! every deliberate bug and every coverage mark has a test, or a reason here why not.
+//! Checks by name that tests exist for every behaviour of Pekko's replicated data (`p01_…` from its
+//! tests of one process, `m01_…` from those of several), every known failure that concerns this
+//! package, every fault injection and every coverage mark, or that this file has a reason why not.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -7,18 +8,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Behaviours of spec/reference/pekko-ddata.md §5 without a test under their number.
+/// Behaviours without a test under their number, and the reason.
 const NOT_HERE: [(&str, &str); 4] = [
     ("p22", "no pruning: a departed replica's dots stay; that no value changes is `m24_…`"),
-    ("p23", "no pruning: that late data of one who left changes nothing is `m24_…`"),
+    ("p23", "no pruning: that late data of a departed replica change nothing is `m24_…`"),
     ("p24", "no pruning markers, no obsolete times"),
     ("p25", "no pruning markers, no owner of a pruning"),
 ];
 
-/// Numbers of spec/known-failures.md that concern replicated data.
+/// Numbers of the known failures of other implementations that concern replicated data.
 const KNOWN_FAILURES: [u32; 12] = [9, 12, 13, 15, 16, 17, 25, 28, 32, 33, 36, 40];
 
-/// Every source below a directory of this package, by path.
+/// The Rust sources below a directory of this package, by path.
 fn sources(below: &str) -> BTreeMap<String, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (mut found, mut open) = (BTreeMap::new(), vec![root.join(below)]);
@@ -49,7 +50,7 @@ fn tests() -> BTreeSet<String> {
     names
 }
 
-/// The behaviours that a test's name begins with: `p04_to_p06_…`, `m11_m12_…`.
+/// The numbers of behaviours at the beginning of a test's name: `p04_to_p06_…`, `m11_m12_…`.
 fn behaviours(test: &str) -> Vec<String> {
     let (mut all, mut last, mut range) = (Vec::new(), None::<(char, u32)>, false);
     for word in test.split('_') {
@@ -81,7 +82,7 @@ fn every_behaviour_has_a_test_under_its_number_or_a_reason_why_not() {
         all.iter().filter(|n| !tested.contains(*n) && !excused.contains(*n)).collect();
     assert!(missing.is_empty(), "neither a test nor a reason: {missing:?}");
     let both: Vec<_> = excused.intersection(&tested).collect();
-    assert!(both.is_empty(), "there is a test, so no reason why not: {both:?}");
+    assert!(both.is_empty(), "both a test and a reason: {both:?}");
     assert!(tested.is_subset(&all), "no such behaviour: {:?}", tested.difference(&all));
 }
 
@@ -94,7 +95,7 @@ fn every_known_failure_of_this_package_has_a_test_under_its_number() {
     }
 }
 
-/// What stands between two texts.
+/// The part of `source` between two texts.
 fn between<'a>(source: &'a str, begin: &str, end: &str) -> &'a str {
     let (_, rest) = source.split_once(begin).unwrap_or_else(|| panic!("no {begin:?}"));
     rest.split_once(end).unwrap_or_else(|| panic!("no {end:?}")).0
@@ -112,12 +113,12 @@ fn every_deliberate_bug_is_caught_by_a_suite_or_shown_by_a_directed_scenario() {
     for bug in bugs {
         let by_suite = hunted.contains(&format!(": {bug} by "));
         let by_hand = directed.contains(&format!("Canary::with(Bug::{bug})"));
-        assert!(by_suite || by_hand, "nobody catches {bug}");
-        assert!(by_suite != by_hand, "one is enough for {bug}");
+        assert!(by_suite || by_hand, "no test catches {bug}");
+        assert!(by_suite != by_hand, "a suite and a scenario catch {bug}: one is enough");
     }
 }
 
-/// Words in quotes with a dot between them: how the suites name their marks.
+/// The marks in a source: quoted names of two words with a dot between them.
 fn marks(source: &str) -> BTreeSet<String> {
     let is_mark = |text: &&str| {
         let word = |c: char| c.is_ascii_lowercase() || c == '_' || c == '.';
