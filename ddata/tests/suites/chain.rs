@@ -1,5 +1,6 @@
-//! The configurations that were installed anywhere: one per epoch, rising at every node, and
-//! nobody who left is ever back (M1, M2, M3 of spec/reference/reliability.md §1).
+//! Checks all configurations that any node has installed: at most one for each id, rising at every
+//! node (docs/protocol/configurations.md#configuration-order), and without members that were
+//! removed before (docs/protocol/configurations.md#removed-incarnations-never-return).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use ostraca_ddata::sim::View;
 
 use crate::node::Node;
 
-/// See the module's page.
+/// The installed configurations, and the newest one of each node.
 #[derive(Debug, Default)]
 pub struct Chain {
     epochs: BTreeMap<EpochId, Arc<Epoch>>,
@@ -18,12 +19,12 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// `by` has installed `epoch`. `Err` says what is wrong with that.
+    /// Notes that `by` has installed `epoch`. An error names the violated rule.
     pub fn installed(&mut self, by: ReplicaId, epoch: &Arc<Epoch>) -> Result<(), String> {
         let id = epoch.id();
         match self.at.insert(by, id) {
             Some(before) if before >= id => {
-                return Err(format!("{by} installed {id} after {before} (M1)"));
+                return Err(format!("{by} installed {id} after {before}"));
             }
             _ => {}
         }
@@ -31,21 +32,21 @@ impl Chain {
             Some(known) if known == epoch => return Ok(()),
             Some(known) => {
                 let (one, two) = (known.members(), epoch.members());
-                return Err(format!("two configurations are {id}: {one:?} and {two:?} (M1)"));
+                return Err(format!("two configurations have id {id}: {one:?} and {two:?}"));
             }
             None => {}
         }
         self.epochs.insert(id, epoch.clone());
-        self.nobody_returns()
+        self.no_member_returns()
     }
 
-    fn nobody_returns(&self) -> Result<(), String> {
+    fn no_member_returns(&self) -> Result<(), String> {
         let mut last: BTreeMap<ReplicaId, usize> = BTreeMap::new();
         for (place, epoch) in self.epochs.values().enumerate() {
             for member in epoch.members() {
                 match last.insert(*member, place) {
                     Some(before) if before + 1 < place => {
-                        return Err(format!("{member} left and is in {} again (M2)", epoch.id()));
+                        return Err(format!("{member} was removed and is in {} again", epoch.id()));
                     }
                     _ => {}
                 }
@@ -54,19 +55,20 @@ impl Chain {
         Ok(())
     }
 
-    /// The newest configuration that anybody has installed.
+    /// The newest configuration that any node has installed.
     pub fn newest(&self) -> Option<&Arc<Epoch>> {
         self.epochs.values().next_back()
     }
 
-    /// How many there were.
+    /// Number of configurations that were installed anywhere.
     pub fn len(&self) -> usize {
         self.epochs.len()
     }
 
-    /// Whether a majority stays alive without `gone`, in the newest configuration that anybody has
-    /// installed, in the newest one that somebody alive knows, and in every one that may come
-    /// next: the assumption under which a cluster goes on (spec/safety.md §1).
+    /// Whether a majority stays alive without `gone`, in the newest configuration that any node has
+    /// installed, in the newest one that a live node knows, and in every accepted proposal. A
+    /// cluster makes progress only under this assumption
+    /// (docs/protocol/configurations.md#both-quorums-while-a-change-is-open).
     pub fn survives(&self, view: &View<'_, Node>, gone: Option<ReplicaId>) -> bool {
         let alive: Vec<&Node> =
             view.processes().map(|(_, node)| node).filter(|n| Some(n.id()) != gone).collect();

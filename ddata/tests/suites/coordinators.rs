@@ -1,5 +1,6 @@
-//! Scripted coordinators: each takes a term, decides homes under it, and steps down for good when
-//! it is refused. Several believe at once that they are the one.
+//! Scripted coordinators: each takes a term with a fencing read, decides homes by guarded writes
+//! under that term, and steps down for good once a write is refused. Several act at the same time,
+//! each believing that it is the only one.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,13 +24,13 @@ const SHARDS: u64 = 4;
 /// How a run's coordinators behave.
 #[derive(Clone, Copy, Debug)]
 pub struct Zeal {
-    /// Most that believe at once.
+    /// Most coordinators at a time.
     pub most: usize,
-    /// Probability of a new one at each step.
+    /// Probability of a new coordinator at each step.
     pub rise: f64,
-    /// Probability of a decision of each at each step.
+    /// Probability that a coordinator makes a decision at a step.
     pub decide: f64,
-    /// Keys that hold the homes.
+    /// Number of keys that hold the homes.
     pub keys: u64,
 }
 
@@ -44,7 +45,7 @@ struct Coordinator {
     state: State,
 }
 
-/// See the module's page.
+/// The coordinators of a run.
 pub struct Coordinators {
     zeal: Zeal,
     chance: Stream,
@@ -61,7 +62,7 @@ impl Coordinators {
         Self { zeal, chance, all: Vec::new(), highest: 0, homes: 0, refused: 0 }
     }
 
-    /// Everybody does what is next for it.
+    /// Lets every coordinator take its answers and perhaps decide, and perhaps starts a new one.
     pub fn step(&mut self, sim: &mut Sim, next: &mut u64) {
         let mut all = std::mem::take(&mut self.all);
         all.retain_mut(|coordinator| self.goes_on(sim, coordinator));
@@ -76,7 +77,7 @@ impl Coordinators {
         self.all = all;
     }
 
-    /// Takes its answers; `false`: it is no more.
+    /// Takes the coordinator's answers. `false` means that it has ended.
     fn goes_on(&mut self, sim: &mut Sim, coordinator: &mut Coordinator) -> bool {
         let process = sim.process(coordinator.node);
         if process.is_none_or(|process| process.id() != coordinator.term.owner) {

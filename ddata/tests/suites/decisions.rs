@@ -1,4 +1,8 @@
-//! Fences and decisions of coordinators, checked over a whole run (D1, D2, R5; DESIGN I3).
+//! Checks the fencing reads and decisions of coordinators over a whole run: no decision is
+//! acknowledged that was requested after a higher term's fencing read had returned
+//! (docs/protocol/replication.md#terms-are-unique-and-promises-only-rise), and every fencing read
+//! shows all decisions that lower terms had acknowledged or shown
+//! (docs/protocol/configurations.md#a-recovered-owner-knows-every-decision).
 
 use std::collections::BTreeMap;
 
@@ -6,16 +10,16 @@ use ostraca_ddata::data::Value;
 use ostraca_ddata::key::KeyName;
 use ostraca_ddata::types::{LWWMap, Term};
 
-/// A generation: who decided, and its how-manieth decision.
+/// A generation: the term of a decision, and its number within the term.
 pub type Generation = (Term, u64);
 
-/// One decision: this home for this shard.
+/// A decision on the home of a shard.
 #[derive(Clone, Debug)]
 pub struct Decision {
     pub shard: u32,
     pub generation: Generation,
     pub acked: bool,
-    /// The highest term whose fence had returned when this was invoked.
+    /// A higher term whose fencing read had returned before this decision was requested.
     superseded_by: Option<Term>,
 }
 
@@ -25,7 +29,8 @@ struct Fence {
     homes: BTreeMap<u32, Generation>,
 }
 
-/// See the module's page. Homes are unique numbers, so a home names its decision.
+/// The decisions and fencing reads of a run. Homes are unique numbers, so a home identifies its
+/// decision.
 #[derive(Debug, Default)]
 pub struct Decisions {
     made: BTreeMap<u64, Decision>, // ≤ decisions of a run
@@ -34,29 +39,30 @@ pub struct Decisions {
 }
 
 impl Decisions {
-    /// A coordinator asks for this decision now.
+    /// A coordinator requests this decision.
     pub fn invoked(&mut self, home: u64, shard: u32, generation: Generation) {
         let superseded_by = self.highest.filter(|term| *term > generation.0);
         let decision = Decision { shard, generation, acked: false, superseded_by };
         self.made.insert(home, decision);
     }
 
-    /// It was acknowledged by a majority.
+    /// A majority has acknowledged the decision with this home.
     pub fn acked(&mut self, home: u64) -> Result<(), String> {
         let Some(decision) = self.made.get_mut(&home) else {
-            return Err(format!("home {home} was acknowledged and never asked for"));
+            return Err(format!("home {home} was acknowledged and never requested"));
         };
         decision.acked = true;
         let Decision { shard, generation, superseded_by, .. } = decision.clone();
         if let Some(by) = superseded_by {
             return Err(format!(
-                "{generation:?} for shard {shard} was acked though the fence of {by:?} had returned before it was asked (R5)"
+                "{generation:?} for shard {shard} was acknowledged, but requested after the fence of \
+                 {by:?} had returned"
             ));
         }
         self.fences.iter().try_for_each(|fence| fence.holds(shard, generation))
     }
 
-    /// A fence of `term` returned these values.
+    /// A fencing read of `term` has returned these values.
     pub fn fenced(&mut self, term: Term, values: &[(KeyName, Value)]) -> Result<(), String> {
         let mut homes = BTreeMap::new();
         for (key, value) in values {
@@ -80,12 +86,12 @@ impl Decisions {
         let entries: BTreeMap<u32, u64> = map.entries().map_err(|error| error.to_string())?;
         let decision = |(shard, home): (u32, u64)| match self.made.get(&home) {
             Some(decision) if decision.shard == shard => Ok((shard, decision.generation)),
-            _ => Err(format!("{key} says home {home} for shard {shard}: nobody decided that")),
+            _ => Err(format!("{key} has home {home} for shard {shard}, which was never decided")),
         };
         entries.into_iter().map(decision).collect()
     }
 
-    /// How many were acknowledged, and how many fences returned.
+    /// Numbers of acknowledged decisions and of fencing reads that returned.
     pub fn counts(&self) -> (usize, usize) {
         (self.made.values().filter(|decision| decision.acked).count(), self.fences.len())
     }
@@ -98,12 +104,13 @@ impl Fence {
             return Ok(());
         }
         Err(format!(
-            "the fence of {:?} showed {here:?} for shard {shard}, without {acked:?}, which was acked under a lower term (D2)",
+            "the fence of {:?} showed {here:?} for shard {shard}, without {acked:?}, which was \
+             acknowledged under a lower term",
             self.term
         ))
     }
 
-    /// What this fence returned is in what every fence of a higher term returned.
+    /// The fencing read of a higher term must show every decision that this one showed.
     fn is_built_on_by(&self, higher: &Self) -> Result<(), String> {
         if self.term >= higher.term {
             return Ok(());
@@ -114,7 +121,7 @@ impl Fence {
             .find(|(shard, generation)| higher.homes.get(shard) < Some(generation));
         let Some((shard, generation)) = lost else { return Ok(()) };
         Err(format!(
-            "the fence of {:?} spoke of {generation:?} for shard {shard}, the fence of {:?} does not know it (D2)",
+            "the fence of {:?} showed {generation:?} for shard {shard}, the fence of {:?} does not",
             self.term, higher.term
         ))
     }

@@ -1,5 +1,5 @@
-//! Membership as the suites play it: it sees who runs, late and wrongly, tells every node, and
-//! has several nodes propose joins, leaves and removals at once.
+//! Stand-in for membership: it observes the running nodes with delays and errors, announces members
+//! to every node, and lets several nodes propose joins, leaves and removals at once.
 
 use std::time::Duration;
 
@@ -15,25 +15,25 @@ type Sim = Simulation<Node, History>;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// How a run's members come and go.
+/// How nodes join, leave and crash in a run.
 #[derive(Clone, Debug)]
 pub struct Churn {
-    /// Mean time between two looks around.
+    /// Mean time between two observations.
     pub every: Duration,
-    /// Probability, at each look, that a node crashes for a while.
+    /// Probability, at each observation, that a node crashes and restarts later.
     pub crash: f64,
-    /// Probability that one starts that was never up.
+    /// Probability that a node starts that has never run.
     pub start: f64,
-    /// Probability that a member leaves by its own wish.
+    /// Probability that a member leaves gracefully.
     pub leave: f64,
-    /// Probability that a living member is believed dead.
+    /// Probability that a live member is falsely suspected.
     pub suspect: f64,
-    /// Most nodes that propose at once.
+    /// Most nodes that propose at a time.
     pub proposers: usize,
 }
 
 impl Churn {
-    /// Nobody comes or goes by himself; who crashes is still replaced.
+    /// No node joins or leaves by itself; crashed members are still replaced.
     pub const QUIET: Self = Self {
         every: Duration::from_secs(1),
         crash: 0.0,
@@ -44,14 +44,15 @@ impl Churn {
     };
 }
 
-/// See the module's page.
+/// The membership of a run.
 pub struct Membership {
     churn: Churn,
     chance: Stream,
     leaving: Vec<ReplicaId>,
 }
 
-/// What a look around finds.
+/// The result of one observation: running nodes, and members and removed members of the newest
+/// configuration.
 struct Sight {
     running: Vec<(NodeIndex, ReplicaId)>,
     members: Vec<ReplicaId>,
@@ -87,18 +88,18 @@ impl Membership {
         Self { churn, chance: Stream::split(seed, "membership", 0), leaving: Vec::new() }
     }
 
-    /// The time until the next look.
+    /// Random time until the next observation.
     pub fn wait(&mut self) -> Duration {
         let mean = u64::try_from(self.churn.every.as_nanos()).unwrap_or(u64::MAX);
         Duration::from_nanos(self.chance.exponential(mean)) + MS
     }
 
-    /// From now on nobody goes any more, and wrong guesses end.
+    /// Ends crashes, leaves and false suspicions.
     pub fn calm(&mut self) {
         self.churn = Churn { every: 500 * MS, ..Churn::QUIET };
     }
 
-    /// Looks around, tells everybody, proposes.
+    /// Observes the nodes, announces the members and proposes changes.
     pub fn look(&mut self, sim: &mut Sim) {
         self.come_and_go(sim);
         let sight = Sight::of(sim);
@@ -107,8 +108,8 @@ impl Membership {
     }
 
     fn come_and_go(&mut self, sim: &mut Sim) {
-        // Who was removed stops, and comes back as another. A joiner that was a member for a
-        // while without hearing of it learns that from membership only.
+        // A removed node stops, and comes back as a new incarnation. A joiner may have been a
+        // member for a while without learning of it; only membership tells it that it was removed.
         let left = Sight::of(sim).left;
         let excluded: Vec<NodeIndex> = sim
             .processes()
@@ -197,7 +198,8 @@ impl Membership {
         }
     }
 
-    /// The last ones cannot all go: one that runs thinks better of it.
+    /// Keeps one running member if the change would remove all members, because such a change is
+    /// refused.
     fn keep_one(&mut self, sight: &Sight, change: &mut Change) {
         let goes = |id: &ReplicaId| change.leave.contains(id) || change.lost.contains(id);
         if change.join.is_empty() && sight.members.iter().all(goes) {
