@@ -1,10 +1,11 @@
-//! The observer of every suite: invocations and replies, and what must hold between them.
+//! The observer of every suite. It records requests and replies and checks the guarantees between
+//! them.
 //!
-//! After every event: I2/R2 and R3 (contexts of acknowledged majority writes and of completed
-//! majority reads are in every majority read invoked later), R4 and the values ([`Model`]), the
-//! configurations ([`Chain`]), coordinators ([`Decisions`]), one answer to each request, by its
-//! deadline, no notice after a subscription has ended. At the end the driver asks
-//! [`History::at_rest`] for I1/R1.
+//! Checked after every event: every majority read shows the contexts of all majority writes
+//! acknowledged, and of all majority reads completed, before its request; values follow from their
+//! contexts ([`Model`]); the rules of configurations ([`Chain`]) and coordinators ([`Decisions`]);
+//! each request has one answer by its deadline; no notice follows the end of a subscription. At the
+//! end of a run, [`History::at_rest`] checks that all replicas are equal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,18 +25,18 @@ use crate::node::{Event, Made, Node};
 use crate::oracle::{Model, Slot, What, rank_of};
 use crate::strikes::Strikes;
 
-/// What the driver has asked.
+/// A request of the driver.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub key: Option<KeyName>,
     pub ask: Ask,
     /// Whether a majority must answer.
     pub strong: bool,
-    /// How long it may take; `None`: as long as it takes.
+    /// Time within which it must be answered; `None` means no deadline.
     pub within: Option<Duration>,
 }
 
-/// What for.
+/// The purpose of a request.
 #[derive(Clone, Debug)]
 pub enum Ask {
     Read,
@@ -49,7 +50,7 @@ pub enum Ask {
     /// Tries to remove a guarded key, which must be refused.
     Unguard,
     Fence(Term),
-    /// Ends a subscription: nothing more is told of it.
+    /// Ends a subscription: no notice of it may follow.
     Unsubscribe(SubscriptionId),
     Other,
 }
@@ -66,30 +67,30 @@ struct Open {
 
 type Answer = Result<Reply, RequestError>;
 
-/// See the module's page.
+/// The record of a run.
 #[derive(Default)]
 pub struct History {
-    expected: BTreeMap<RequestId, Box<Asked>>, // asked and not yet taken up; ≤ requests of a run
+    expected: BTreeMap<RequestId, Box<Asked>>, // sent, not yet at a node; ≤ requests of a run
     open: BTreeMap<RequestId, Box<Open>>,
     due: BTreeMap<NodeIndex, (ReplicaId, BTreeSet<(Instant, RequestId)>)>,
     answered: BTreeSet<RequestId>,
-    must: BTreeMap<KeyName, CausalContext>, // what every later majority read must show
+    must: BTreeMap<KeyName, CausalContext>, // dots that every later majority read must show
     models: BTreeMap<KeyName, Model>,
     notices: BTreeMap<SubscriptionId, (ReplicaId, BTreeMap<KeyName, Option<Value>>)>,
-    /// Subscriptions that were ended, and whether they had been told anything by then.
+    /// Ended subscriptions, and whether they had received a notice by then.
     ended: BTreeMap<SubscriptionId, bool>, // ≤ subscriptions of a run
     pub chain: Chain,
     pub decisions: Decisions,
     pub strikes: Strikes,
-    /// Answers that somebody waits for.
+    /// Answers that the driver or a coordinator waits for.
     pub awaited: BTreeMap<RequestId, Option<Answer>>,
     pub counts: Counts,
-    /// Whether anybody is judged: the speed test measures what the simulator costs without.
+    /// Turns all checks off: the speed test measures the cost of the simulator alone.
     pub is_blind: bool,
     at_rest: bool,
 }
 
-/// How much a run has shown.
+/// Numbers of events of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub strong_writes: u64,
@@ -100,7 +101,7 @@ pub struct Counts {
     pub expired: u64,
 }
 
-/// Keys of this prefix expire: one replica deletes them of itself.
+/// Prefix of keys that expire: their owner, one replica, deletes them after a time without use.
 pub const EXPIRING: &str = "exp-";
 
 /// The group of the coordinators.
@@ -119,7 +120,7 @@ impl History {
 
     fn taken_up(&mut self, view: &View<'_, Node>, node: NodeIndex, id: RequestId) {
         let Some(asked) = self.expected.remove(&id) else { return };
-        let by = view.process(node).expect("it acts").id();
+        let by = view.process(node).expect("the acting node runs").id();
         let must = asked.key.as_ref().and_then(|key| self.must.get(key).cloned());
         let due = asked.within.map(|within| (node, view.clock(node).mono + within));
         if let Some((_, at)) = due {
@@ -135,7 +136,7 @@ impl History {
         if let Ask::Unsubscribe(subscription) = asked.ask {
             let told = self.notices.remove(&subscription).is_some();
             self.ended.insert(subscription, told);
-            return; // it has no answer
+            return; // this request has no answer
         }
         let must = must.unwrap_or_default();
         let open = Open { asked, by, due, must, knew: CausalContext::new() };
@@ -162,7 +163,7 @@ impl History {
         model.made(node.id(), &made.before, &made.after, what, rank)
     }
 
-    /// A key went because nobody used it: what its owner had seen of it, and no more.
+    /// A key has expired: its owner deletes what it has seen of the key.
     fn expired(&mut self, node: &Node, made: &Made) -> Result<(), String> {
         self.counts.expired += 1;
         let model = self.models.entry(made.key.clone()).or_default();
@@ -209,7 +210,7 @@ impl History {
                 }
             }
             (Ask::Change(what), Reply::Updated { value, dots }, Some(key)) => {
-                let value = value.as_ref().ok_or("an update whose reply tells of no value")?;
+                let value = value.as_ref().ok_or("an update whose reply has no value")?;
                 self.check_value(key, Some(value), value.state().context())?;
                 if *strong {
                     self.written(key, what, dots, &open.knew);
@@ -231,8 +232,9 @@ impl History {
         Ok(())
     }
 
-    /// A change that was acknowledged by a majority. What takes something out, or found everything
-    /// done, promises what its author knew; anything else its own dots.
+    /// A majority has acknowledged a change. Later majority reads must show the change's own dots.
+    /// After a removal, and after a change that had no effect, they must show everything that its
+    /// author knew.
     fn written(&mut self, key: &KeyName, what: &What, dots: &DotSet, knew: &CausalContext) {
         self.counts.strong_writes += 1;
         let must = self.must.entry(key.clone()).or_default();
@@ -247,7 +249,7 @@ impl History {
             let lost = open.must.minus(shown);
             return Err(format!(
                 "a majority read of {key} by {} does not show {lost:?}, which was acknowledged or \
-                 read before it was asked (I2: R2, R3)",
+                 read before its request",
                 open.by
             ));
         }
@@ -255,7 +257,7 @@ impl History {
         Ok(())
     }
 
-    /// A value that was shown with its context.
+    /// Checks a value against the context that it was shown with.
     fn check_value(
         &mut self,
         key: &KeyName,
@@ -272,13 +274,13 @@ impl History {
         model.check(value, context).map_err(|why| format!("{key}: {why}"))
     }
 
-    /// Whether a replica holds what its context says.
+    /// Checks a replica's value against its context.
     pub fn judge(&self, key: &KeyName, value: &Value) -> Result<(), String> {
         let shown = (!value.state().is_bottom()).then_some(value);
         self.models.get(key).map_or(Ok(()), |model| model.check(shown, value.state().context()))
     }
 
-    /// Requests whose time is over and that have no answer.
+    /// Fails if a request at the node has no answer by its deadline.
     fn overdue(&self, view: &View<'_, Node>, node: NodeIndex) -> Result<(), String> {
         let Some((by, due)) = self.due.get(&node) else { return Ok(()) };
         let Some((at, id)) = due.first() else { return Ok(()) };
@@ -290,8 +292,9 @@ impl History {
         Ok(())
     }
 
-    /// Nothing happens any more: replicas of the newest configuration hold the same, byte for
-    /// byte (I1), all that was promised, and values that follow from their contexts.
+    /// Checks a cluster at rest: the members of the newest configuration hold the same bytes,
+    /// everything that acknowledgements and reads have promised, and values that follow from their
+    /// contexts.
     pub fn at_rest(&mut self, view: &View<'_, Node>) -> Result<(), String> {
         let Some(newest) = self.chain.newest().cloned().filter(|_| !self.is_blind) else {
             return Ok(());
@@ -313,7 +316,7 @@ impl History {
                 let has = has.map(|value| value.state().context().clone()).unwrap_or_default();
                 if !has.includes(must) {
                     let lost = must.minus(&has);
-                    return Err(format!("{} has lost {lost:?} of {key} (I2)", node.id()));
+                    return Err(format!("{} has lost {lost:?} of {key}", node.id()));
                 }
             }
             match &first {
@@ -321,7 +324,7 @@ impl History {
                 Some((id, other)) if *other != held => {
                     let key = held.iter().find(|(key, bytes)| other.get(*key) != Some(*bytes));
                     let key = key.map(|(key, _)| key);
-                    return Err(format!("{} and {id} differ at {key:?} (I1)", node.id()));
+                    return Err(format!("{} and {id} differ at rest at {key:?}", node.id()));
                 }
                 Some(_) => {}
             }
@@ -329,7 +332,7 @@ impl History {
         self.subscribers_know(view)
     }
 
-    /// The last notice of every subscription says what its node holds.
+    /// The last notice of every subscription must equal the value that its node holds.
     fn subscribers_know(&self, view: &View<'_, Node>) -> Result<(), String> {
         for (subscription, (of, told)) in &self.notices {
             let Some((_, node)) = view.processes().find(|(_, node)| node.id() == *of) else {
@@ -353,7 +356,8 @@ impl History {
                     };
                     let (last, held) = (text(last.as_ref()), text(held.as_ref()));
                     return Err(format!(
-                        "{subscription:?} of {of} was last told {last:?} of {key}, which is {held:?}"
+                        "the last notice of {subscription:?} of {of} on {key} was {last:?}, the \
+                         node holds {held:?}"
                     ));
                 }
             }
@@ -372,7 +376,9 @@ impl History {
             Notice::Deleted { key } => (key, None),
         };
         match self.ended.get(&id) {
-            Some(true) => return Err(format!("{id:?} of {by} was told of {key} after its end")),
+            Some(true) => {
+                return Err(format!("{id:?} of {by} had a notice on {key} after its end"));
+            }
             Some(false) => return Ok(()), // both may have waited for durable data to load
             None => {}
         }
@@ -393,7 +399,7 @@ impl Observer<Node> for History {
         event: &Event,
         orders: &mut Orders<Node>,
     ) -> Result<(), Violation> {
-        let process = view.process(node).expect("it emits");
+        let process = view.process(node).expect("the emitting node runs");
         let outcome = match event {
             Event::Replied(id, answer) => self.replied(*id, answer),
             Event::Installed(epoch) => self.chain.installed(process.id(), epoch),

@@ -1,10 +1,10 @@
-//! What a key must read like: the naive model of its events, for any context.
+//! A naive model of a key that computes the value for any causal context.
 //!
-//! Every change is kept with its own dots and with the dots that were live at its node, which it
-//! overwrote if it meant to. Whoever shows a value shows a context with it, and the context alone
-//! decides what the value has to be: an insertion is there unless a removal that is known
-//! overwrote it; a counter is the sum of what is known; a register holds the highest stamp among
-//! the writes that no known write overwrote.
+//! Every change is kept with its own dots and with the dots that it overwrote: those that were live
+//! at its node and that it was meant to overwrite. Every value is shown with a context, and the
+//! context alone determines the value: an inserted element is present unless a removal in the
+//! context overwrote it; a counter is the sum of the additions in the context; a register holds the
+//! highest stamp among the writes that no write in the context overwrote.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,16 +14,16 @@ use ostraca_ddata::data::Value;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::types::{LWWMap, LWWRegister, ORSet, PNCounter, Stamp, Term};
 
-/// What a change meant to do.
+/// The intent of a change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum What {
-    /// Puts unique numbers into a set, one dot each.
+    /// Inserts unique numbers into a set, one dot each.
     Insert(Vec<u64>),
-    /// Puts a number again that was there once, and may be there still.
+    /// Inserts a number again that was inserted before, and may still be present.
     Again(u64),
-    /// Takes one number out of a set.
+    /// Removes a number from a set.
     Remove(u64),
-    /// Takes one number out and puts a unique one in, in one change.
+    /// Removes a number and inserts a unique one, in one change.
     Swap { out: u64, new: u64 },
     /// Empties the set, or deletes the key.
     Clear,
@@ -36,17 +36,18 @@ pub enum What {
 }
 
 impl What {
-    /// Whether it is done only where all is known that its author knew, earlier removals included:
-    /// who is told that an element is out must not be shown it.
+    /// Whether the change removes something. Its acknowledgement promises that later majority reads
+    /// know everything that its author knew, earlier removals included: a caller that was told of a
+    /// removal must not be shown the element.
     pub const fn takes_out(&self) -> bool {
         matches!(self, Self::Remove(_) | Self::Swap { .. } | Self::Clear)
     }
 }
 
-/// Which register of a key.
+/// A register of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Slot {
-    /// The key is a register.
+    /// The key itself is the register.
     Whole,
     /// The register under this key of a map.
     Of(u32),
@@ -58,13 +59,13 @@ pub type Rank = (Stamp, ReplicaId);
 #[derive(Clone, Debug)]
 struct Event {
     dots: DotSet,
-    over: DotSet, // what it overwrote: live at its node, and meant
+    over: DotSet, // dots that it overwrote: live at its node, and part of its intent
     what: What,
     rank: Option<Rank>,
 }
 
 impl Event {
-    /// The numbers that it put in, each with its dot: the last of its dots, in this order.
+    /// The inserted numbers with their dots, which are the last of the event's dots, in this order.
     fn inserted(&self) -> impl Iterator<Item = (u64, Dot)> + '_ {
         let elements = match &self.what {
             What::Insert(elements) => &elements[..],
@@ -85,25 +86,25 @@ pub struct Model {
     folded: Folded,
 }
 
-/// What the older events come to, for contexts that know all of them: they are not gone through
-/// again. Others are judged by the events themselves.
+/// The combined effect of the older events, so that contexts that know all of them need not be
+/// compared with each event. Other contexts are compared with the events themselves.
 #[derive(Clone, Debug, Default)]
 struct Folded {
-    context: CausalContext,             // the dots of what is folded
+    context: CausalContext,             // dots of the folded events
     rest: Vec<usize>,                   // the other events, oldest first
-    rest_gone: DotSet,                  // what those overwrote
-    gone: DotSet,                       // what the folded ones overwrote
+    rest_gone: DotSet,                  // dots that those overwrote
+    gone: DotSet,                       // dots that the folded events overwrote
     live: Vec<(u64, Dot)>,              // insertions that no folded event overwrote
     sum: i128,                          // of additions
     writes: BTreeMap<Slot, Vec<usize>>, // writes that no folded event overwrote
-    missed: u32,                        // contexts in a row that did not know all of it
+    missed: u32,                        // successive contexts that did not know all folded events
 }
 
-/// Every so many changes of a key, all but the latest so many are folded.
+/// After each `FOLD_EVERY` changes of a key, all but the latest `FOLD_EVERY` are folded.
 const FOLD_EVERY: usize = 32;
 
-/// After so many contexts that did not know the folded events, folding starts anew: somebody knew
-/// of a change that was lost with it.
+/// After this many successive contexts that did not know the folded events, folding starts again: a
+/// folded change was known only to a node that was lost.
 const MISSED_MAX: u32 = 4;
 
 impl Folded {
@@ -146,16 +147,16 @@ impl Folded {
     }
 }
 
-/// What some events overwrote.
+/// The dots that these events overwrote.
 fn gone<'a>(events: impl Iterator<Item = &'a Event>) -> DotSet {
     events.flat_map(|event| event.over.iter()).collect()
 }
 
-/// How far a context reaches, asked for event after event.
+/// A context, prepared for the same question about many events.
 struct Reach<'a> {
     context: &'a CausalContext,
-    vector: Vec<(ReplicaId, u64)>, // the context's
-    strays: bool,                  // whether it knows dots beyond a gap
+    vector: Vec<(ReplicaId, u64)>, // version vector of the context
+    strays: bool,                  // whether the context has dots beyond a gap
 }
 
 impl<'a> Reach<'a> {
@@ -183,11 +184,11 @@ impl<'a> Reach<'a> {
     }
 }
 
-/// The events that a context knows: those that are folded, if it knows them all, and others.
+/// The events that a context knows: the folded ones, if it knows all of them, and others.
 struct Known<'a> {
     folded: Option<&'a Folded>,
     others: Vec<&'a Event>,
-    gone: Cow<'a, DotSet>, // what the others overwrote
+    gone: Cow<'a, DotSet>, // dots that the others overwrote
 }
 
 impl Known<'_> {
@@ -197,7 +198,7 @@ impl Known<'_> {
 }
 
 impl Model {
-    /// Notes a change. `Err` says why no correct replica makes it.
+    /// Adds a change. An error says why no correct replica makes it.
     pub fn made(
         &mut self,
         by: ReplicaId,
@@ -207,14 +208,14 @@ impl Model {
         rank: Option<Rank>,
     ) -> Result<(), String> {
         if !after.includes(before) {
-            return Err(format!("{by} forgot what it knew while it changed a key: {what:?}"));
+            return Err(format!("the context of {by} shrank by a change: {what:?}"));
         }
         let dots = after.minus(before);
         if let Some(run) = dots.runs().iter().find(|run| run.replica != by) {
-            return Err(format!("{by} made dots of {} by {what:?} (R4)", run.replica));
+            return Err(format!("{by} made dots of {} by {what:?}", run.replica));
         }
         if dots.iter().any(|dot| self.made.seen(dot)) {
-            return Err(format!("{by} made {dots:?} twice (R4)"));
+            return Err(format!("{by} made {dots:?} twice"));
         }
         if dots.is_empty() {
             return Ok(());
@@ -252,7 +253,7 @@ impl Model {
         }
     }
 
-    /// What a change overwrites where this is known.
+    /// The dots that a change overwrites at a node with this context.
     fn overwritten(&self, context: &CausalContext, what: &What) -> DotSet {
         match what {
             What::Clear => self.live(context).into_iter().map(|(_, dot)| dot).collect(),
@@ -269,12 +270,12 @@ impl Model {
         }
     }
 
-    /// How many changes there were.
+    /// Number of changes.
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// The events of which a context knows a dot.
+    /// The events of which the context has a dot.
     fn known<'a>(&'a self, context: &CausalContext) -> Known<'a> {
         let reach = Reach::of(context);
         let is_known = |event: &&Event| reach.meets(&event.dots);
@@ -298,7 +299,7 @@ impl Model {
     pub fn check(&self, value: Option<&Value>, context: &CausalContext) -> Result<(), String> {
         if !self.made.includes(context) {
             let invented = context.minus(&self.made);
-            return Err(format!("a context holds dots that nobody made (R4): {invented:?}"));
+            return Err(format!("a context has dots that no replica made: {invented:?}"));
         }
         let Some(value) = value else { return self.check_nothing(context) };
         if let Some(set) = value.get::<ORSet<u64>>() {
@@ -331,17 +332,17 @@ impl Model {
         if elements.is_empty() && written.is_empty() {
             return Ok(());
         }
-        Err(format!("nothing is shown where {elements:?} {written:?} should be"))
+        Err(format!("no value is shown instead of {elements:?} {written:?}"))
     }
 
     fn elements(&self, context: &CausalContext) -> Vec<u64> {
         let live = self.live(context).into_iter();
         let mut elements: Vec<u64> = live.map(|(element, _)| element).collect();
-        elements.dedup(); // put in again by two who did not know of each other
+        elements.dedup(); // inserted again by two concurrent changes
         elements
     }
 
-    /// Elements that are there, in order, each with the dots of its insertions.
+    /// The elements that are present, in order, each with the dots of its insertions.
     fn live(&self, context: &CausalContext) -> Vec<(u64, Dot)> {
         let known = self.known(context);
         let folded = known.folded.iter().flat_map(|folded| &folded.live).copied();
@@ -354,7 +355,7 @@ impl Model {
         left
     }
 
-    /// Everything that concerns the elements in which two lists differ.
+    /// The events of up to three elements in which two lists differ, as text.
     fn story(&self, shown: &[u64], due: &[u64]) -> String {
         let odd: Vec<u64> = shown
             .iter()
@@ -380,7 +381,7 @@ impl Model {
         sum + known.folded.map_or(0, |folded| folded.sum)
     }
 
-    /// What every register holds, by register.
+    /// The value of each register, in the order of registers.
     fn written(&self, context: &CausalContext) -> Vec<(Slot, u64)> {
         let rank = |event: &Event| (event.rank, event.dots.runs()[0].first);
         let mut live = self.siblings(&self.known(context), None);
@@ -395,7 +396,7 @@ impl Model {
         live.into_iter().map(|(slot, _, value)| (slot, value)).collect()
     }
 
-    /// The writes that nothing known has overwritten, of one register, or of all.
+    /// The writes that no known event has overwritten, of one register or of all.
     fn siblings<'a>(
         &'a self,
         known: &Known<'a>,
@@ -406,7 +407,7 @@ impl Model {
             (Some(folded), None) => folded.writes.values().collect(),
             (None, _) => Vec::new(),
         };
-        // What is folded is live but for what the others overwrote.
+        // A folded write is live unless one of the other events overwrote it.
         let folded = folded.into_iter().flatten().map(|index| &self.events[*index]);
         let folded = folded.filter(|event| !known.gone.includes(&event.dots));
         let written = |event: &'a Event| match event.what {
@@ -429,7 +430,7 @@ fn same<T: PartialEq + std::fmt::Debug>(shown: &T, due: &T) -> Result<(), String
     Err(format!("the value is {shown:?}, by its context it must be {due:?}"))
 }
 
-/// The rank of what a register holds: its stamp and writer, right after the write.
+/// The rank of a register's value right after its write: stamp and writer.
 pub fn rank_of(value: &Value, slot: Slot, term: Option<(Term, u64)>) -> Option<Rank> {
     use ostraca_ddata::clock::HybridTimestamp;
     match (slot, term) {
@@ -450,8 +451,8 @@ mod tests {
 
     use super::*;
 
-    /// Three replicas change a key and learn of each other's changes, now and then of all; one is
-    /// lost with what only it knew.
+    /// Three replicas change a key and merge each other's contexts at random. Every 200 steps one
+    /// is replaced by a new one, and the changes that only it knew are lost.
     #[test]
     fn what_is_folded_says_the_same_as_its_events() {
         let mut chance = Stream::split(7, "oracle", 0);
@@ -482,7 +483,7 @@ mod tests {
             let (by, before) = (ids[at], contexts[at].clone());
             let next = before.next_dot(by);
             contexts[at].insert(next);
-            model.made(by, &before, &contexts[at], what, None).expect("it may be made");
+            model.made(by, &before, &contexts[at], what, None).expect("a correct change");
             let rest = (0..model.events.len()).collect();
             let rest_gone = gone(model.events.iter());
             let folded = Folded { rest, rest_gone, ..Folded::default() };
@@ -494,6 +495,6 @@ mod tests {
                 assert_eq!(model.written(context), plain.written(context), "step {step}");
             }
         }
-        assert!(folds > 1_600, "most contexts know what is folded: {folds}");
+        assert!(folds > 1_600, "most contexts know the folded events: {folds}");
     }
 }
