@@ -1,5 +1,5 @@
-//! One run of a suite: a cluster under users, coordinators, membership and faults, then peace,
-//! and what must be true by then.
+//! One run of a suite: a cluster under load by users and coordinators, changes of membership and
+//! faults; then the faults end, and the cluster must come to rest with all replicas equal.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,10 +31,10 @@ type Sim = Simulation<Node, History>;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Simulated time in which a cluster must be at rest once the last fault is over.
+/// Longest simulated time until a cluster is at rest after the last fault.
 const REST_WITHIN: Duration = Duration::from_secs(400);
 
-/// What a run is made of.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub seed: Seed,
@@ -44,19 +44,19 @@ pub struct Plan {
     pub spares: usize,
     pub config: Config,
     pub faults: Faults,
-    /// Probability that a chosen step brings a fault about.
+    /// Probability that a chosen step of the protocol causes a fault.
     pub strikes: f64,
     pub churn: Churn,
     pub habits: Habits,
     pub zeal: Option<Zeal>,
-    /// How long faults last.
+    /// Simulated time with faults.
     pub span: Duration,
     pub canary: Canary,
-    /// Whether the history judges what it sees. Only the speed test does without.
+    /// Whether the history checks the run. Only the speed test turns it off.
     pub judged: bool,
 }
 
-/// What a run has shown.
+/// The result of a run without violations.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub totals: Totals,
@@ -67,7 +67,7 @@ pub struct Report {
 /// Runs a plan.
 ///
 /// # Errors
-/// What was violated, with all that is needed to repeat it.
+/// The violation, with everything needed to repeat the run.
 pub fn run(plan: Plan) -> Result<Report, Box<Failure>> {
     let mut run = Run::new(plan);
     run.storm()?;
@@ -88,7 +88,7 @@ fn first_epoch(plan: &Plan) -> Arc<Epoch> {
     let members = (0..plan.members).map(|node| replica(node, 1)).collect();
     let id = EpochId { generation: 1, number: 1 };
     let settings = EpochSettings { digest_seed: plan.seed.value, ..EpochSettings::default() };
-    Arc::new(Epoch::founding(id, members, settings).expect("a valid one"))
+    Arc::new(Epoch::founding(id, members, settings).expect("a valid configuration"))
 }
 
 impl Run {
@@ -129,7 +129,7 @@ impl Run {
         }
     }
 
-    /// Faults, and everybody at work.
+    /// Runs the load under faults.
     fn storm(&mut self) -> Result<(), Box<Failure>> {
         let end = self.sim.now() + self.span;
         let mut look = self.sim.now() + self.membership.wait();
@@ -148,8 +148,8 @@ impl Run {
         Ok(())
     }
 
-    /// No more faults: everything must come to rest, equal everywhere. `false`: the faults went
-    /// beyond what a cluster survives, and nothing is demanded.
+    /// Ends the faults and waits until the cluster is at rest with equal replicas. `false` means
+    /// that the faults took a majority for good, so that progress cannot be demanded.
     fn peace(&mut self) -> Result<bool, Box<Failure>> {
         self.sim.observer_mut().strikes.end();
         self.sim.heal();
@@ -179,8 +179,9 @@ impl Run {
         self.sim.observer().chain.survives(&self.sim.view(), None)
     }
 
-    /// Who holds what of the keys that differ, and whether it is what the contexts say.
-    fn who_differs(&self, keys: &[String]) -> Vec<String> {
+    /// For up to two keys, the context of each replica, and whether its value follows from the
+    /// context.
+    fn differing_states(&self, keys: &[String]) -> Vec<String> {
         let mut lines = Vec::new();
         for key in keys.iter().take(2) {
             for (_, node) in self.sim.processes() {
@@ -216,9 +217,9 @@ impl Run {
             self.sim.observer().chain.newest().map(|epoch| (epoch.id(), epoch.members().to_vec()));
         let keys = self.differing();
         let reason = format!(
-            "{what} {REST_WITHIN:?} after the last fault (L5, L6, I1): newest {newest:?}\n{}\n{}",
+            "{what} {REST_WITHIN:?} after the last fault: newest {newest:?}\n{}\n{}",
             epochs.join("\n"),
-            self.who_differs(&keys).join("\n"),
+            self.differing_states(&keys).join("\n"),
         );
         Err(Box::new(self.sim.failure(reason)))
     }
@@ -230,7 +231,7 @@ impl Run {
     fn differing(&self) -> Vec<String> {
         let mut dumps = self.sim.processes().map(|(_, node)| {
             let dump = node.replicator.dump();
-            // A change that changed nothing leaves an empty key behind, which nobody need know.
+            // A change without effect leaves an empty key behind, which is not replicated.
             dump.filter(|(_, value)| !value.state().context().is_empty())
                 .map(|(key, value)| (key.clone(), value))
                 .collect::<std::collections::BTreeMap<_, _>>()
@@ -248,7 +249,7 @@ impl Run {
         keys
     }
 
-    /// Nothing is left of keys that nobody uses any more.
+    /// Whether all expiring keys are empty.
     fn has_expired(&self) -> bool {
         let expires = |key: &KeyName| key.as_str().starts_with(EXPIRING);
         self.sim.processes().all(|(_, node)| {
@@ -268,7 +269,7 @@ impl Run {
         outcome.map_err(|why| Box::new(self.sim.failure(why)))
     }
 
-    /// A majority write and a majority read succeed, at any node.
+    /// A majority write and a majority read must succeed at every node.
     fn serves_users(&mut self) -> Result<(), Box<Failure>> {
         let nodes: Vec<NodeIndex> = self.sim.processes().map(|(node, _)| node).collect();
         let within = 5 * SECOND;
@@ -313,7 +314,7 @@ impl Run {
         match self.sim.observer_mut().awaited.remove(&id).flatten() {
             Some(Ok(Reply::Updated { .. } | Reply::Got { .. })) => Ok(()),
             other => {
-                let why = format!("after the last fault {text} ends in {other:?} (L2)");
+                let why = format!("after the last fault {text} ends in {other:?}");
                 Err(Box::new(self.sim.failure(why)))
             }
         }
@@ -347,7 +348,7 @@ impl Run {
     }
 }
 
-/// What a replica counted that shows that a rare branch was reached.
+/// Sets the marks of rare branches that a replica's counters show.
 fn mark(stats: &Stats, totals: &mut Totals) {
     for (name, count) in [
         ("rule_r.lack", stats.lacks),
@@ -367,6 +368,6 @@ fn mark(stats: &Stats, totals: &mut Totals) {
             totals.marks.hit(name);
         }
     }
-    assert_eq!(stats.undecodable, 0, "correct peers send what decodes");
+    assert_eq!(stats.undecodable, 0, "correct peers send no undecodable messages");
     assert_eq!(stats.wrong_types, 0, "every key has one type");
 }

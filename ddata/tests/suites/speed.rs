@@ -1,4 +1,4 @@
-//! How fast the simulator runs the Replicator: printed, and held to the issue's bar.
+//! Prints how fast the simulator runs the Replicator, with and without the checks.
 
 use std::fs;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use ostraca_ddata::sim::Seed;
 use crate::plans;
 use crate::run::{Plan, run};
 
-/// Time that this thread has spent on a core; `None` where the kernel does not say.
+/// CPU time of this thread; `None` where the kernel does not report it.
 fn cpu_time() -> Option<Duration> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let nanos = text.split_whitespace().next()?.parse().ok()?;
@@ -40,14 +40,14 @@ fn spent(seeds: u64, judged: bool) -> Option<Spent> {
 }
 
 /// 5 replicas, 20 operations a second over 10 keys, every kind of fault, every tenth message
-/// through the wire codec: with history and oracle, and the same runs without. Printed only: no
-/// test asserts a time.
+/// through the wire codec; with history and oracle, and the same runs without. The speed is printed
+/// only, because a time depends on the machine.
 #[test]
-#[expect(clippy::print_stderr, reason = "the issue wants the speed printed")]
+#[expect(clippy::print_stderr, reason = "the speed is the result")]
 fn cluster_hours_per_cpu_minute() {
     let seeds = 6;
     let (Some(suite), Some(alone)) = (spent(seeds, true), spent(seeds, false)) else { return };
-    assert_eq!(suite.hashes, alone.hashes, "who watches changes nothing");
+    assert_eq!(suite.hashes, alone.hashes, "the observer changed the runs");
     for (what, spent) in [("with history and oracle", suite), ("the simulator alone", alone)] {
         let Spent { hours, minutes, .. } = spent;
         eprintln!(

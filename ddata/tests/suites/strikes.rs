@@ -1,8 +1,9 @@
-//! Targeted faults: after a chosen step of the protocol the node that took it crashes, pauses or
-//! is cut off ("buggify", spec/reference/reliability.md §3.3).
+//! Targeted faults, known as "buggify": after a chosen step of the protocol, the node
+//! that took it crashes, pauses or is partitioned.
 //!
-//! A crash strikes only where the assumption of spec/safety.md §1 survives it: a majority of the
-//! newest configuration, and of every proposal that was accepted after it, stays alive.
+//! A crash happens only if a majority of the newest configuration, and of every proposal accepted
+//! after it, stays alive; otherwise the cluster could make no progress
+//! (docs/protocol/configurations.md#both-quorums-while-a-change-is-open).
 
 use std::time::Duration;
 
@@ -11,12 +12,12 @@ use ostraca_ddata::sim::{DiskFate, Fault, NodeIndex, Stream, View};
 use crate::chain::Chain;
 use crate::node::{Event, Node};
 
-/// See the module's page. The default never strikes.
+/// The targeted faults of a run. The default causes none.
 #[derive(Debug, Default)]
 pub struct Strikes {
     chance: Option<Stream>,
     probability: f64,
-    /// How often it struck.
+    /// Number of chosen steps so far.
     pub count: u64,
 }
 
@@ -27,12 +28,12 @@ impl Strikes {
         Self { chance: Some(Stream::split(seed, "strikes", 0)), probability, count: 0 }
     }
 
-    /// No more strikes.
+    /// Ends the targeted faults.
     pub fn end(&mut self) {
         self.probability = 0.0;
     }
 
-    /// What strikes the node after this event, if anything does.
+    /// The fault that follows this event at the node, if any.
     pub fn after(
         &mut self,
         view: &View<'_, Node>,

@@ -1,4 +1,5 @@
-//! The suites: which plan, how many seeds, and what they must have reached.
+//! The suites: each has a plan, a number of seeds, and marks of rare branches that its runs must
+//! reach.
 
 use ostraca_ddata::sim::{Seed, Totals, on_all_cores};
 
@@ -13,11 +14,11 @@ fn suite(test: &'static str, seeds: u64, plan: fn(Seed) -> Plan) -> Totals {
     told(test, &totals);
     let [inside, outside] = ["run.inside", "run.outside"].map(|name| totals.marks.count(name));
     let most = totals.runs < 2 || inside > 2 * outside;
-    assert!(most, "only {inside} runs were followed to their rest, {outside} lost a majority");
+    assert!(most, "only {inside} runs came to rest, {outside} lost a majority");
     totals
 }
 
-/// What a run for hours is asked for afterwards.
+/// Prints the amount of simulated time.
 #[expect(clippy::print_stderr, reason = "how much was simulated is part of the result")]
 fn told(test: &str, totals: &Totals) {
     let hours = totals.simulated.as_secs_f64() / 3_600.0;

@@ -1,4 +1,4 @@
-//! What users ask: every kind of request, at every level, of every node.
+//! The load of a run: users send every kind of request, at every consistency level, to every node.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::oracle::{Slot, What};
 
 type Sim = Simulation<Node, History>;
 
-/// What a key holds.
+/// The data type of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Set,
@@ -25,7 +25,7 @@ pub enum Kind {
     Register,
     Map,
     Flag,
-    /// A set that expires: its owner empties it as well, of itself.
+    /// A set that expires: its owner also empties it by itself.
     Expiring,
 }
 
@@ -45,39 +45,39 @@ impl Kind {
     }
 }
 
-/// How users behave in a run.
+/// The mix of requests in a run.
 #[derive(Clone, Debug)]
 pub struct Habits {
     pub keys: Vec<Kind>,
     /// Mean time between two requests of the whole cluster.
     pub every: Duration,
-    /// Of a hundred requests, so many are changes; the rest read.
+    /// Percentage of requests that are changes; the others read.
     pub changes: u64,
-    /// Of a hundred changes of a set, so many remove, clear or delete.
+    /// Percentage of changes of a set that remove, clear or delete.
     pub removals: u64,
-    /// Of a hundred insertions into a set, so many put in again what was there once, or swap it for
-    /// something new.
+    /// Percentage of insertions into a set that insert an earlier element again, or swap it for a
+    /// new one.
     pub again: u64,
-    /// Of a hundred requests, so many are at a majority or more.
+    /// Percentage of requests at a majority level or higher.
     pub strong: u64,
-    /// Elements that one insertion brings at most.
+    /// Most elements of one insertion.
     pub batch: u64,
-    /// Longest patience of a user.
+    /// Longest timeout of a request.
     pub within: Duration,
 }
 
-/// See the module's page.
+/// The users of a run.
 pub struct Users {
     habits: Habits,
     names: Vec<(Kind, KeyName)>,
     chance: Stream,
     unique: u64,
     inserted: BTreeMap<KeyName, Vec<u64>>, // ≤ insertions of a run
-    /// Who has subscribed where, oldest first.
+    /// The subscriptions at each node, oldest first.
     subscribed: BTreeMap<NodeIndex, VecDeque<SubscriptionId>>, // ≤ SUBSCRIPTIONS_MAX each
 }
 
-/// Subscriptions that users of one node keep; who wants another one ends the oldest.
+/// Most subscriptions at a node; a further one ends the oldest.
 const SUBSCRIPTIONS_MAX: usize = 3;
 
 impl Users {
@@ -89,13 +89,13 @@ impl Users {
         Self { habits, names, chance, unique: 0, inserted, subscribed }
     }
 
-    /// The time until the next request.
+    /// Random time until the next request.
     pub fn wait(&mut self) -> Duration {
         let mean = u64::try_from(self.habits.every.as_nanos()).unwrap_or(u64::MAX);
         Duration::from_nanos(self.chance.exponential(mean).max(1))
     }
 
-    /// One request of somebody.
+    /// Sends a random request to a random node.
     pub fn ask(&mut self, sim: &mut Sim, next: &mut u64) {
         let running: Vec<NodeIndex> = sim.processes().map(|(node, _)| node).collect();
         if running.is_empty() {
@@ -118,7 +118,7 @@ impl Users {
         }
     }
 
-    /// Ends the oldest subscription of a node that has one too many.
+    /// Ends the oldest subscription of a node that has more than `SUBSCRIPTIONS_MAX`.
     fn unsubscribe(&mut self, sim: &mut Sim, node: NodeIndex, new: RequestId, next: &mut u64) {
         let all = self.subscribed.entry(node).or_default();
         all.push_back(SubscriptionId(new.0));
@@ -196,7 +196,7 @@ impl Users {
                 (request, asked(What::Write(Slot::Whole, value)))
             }
             Kind::Map => {
-                // Every key of the map is its writer's alone: ranks are not shown per entry.
+                // Each key of the map is written once: the rank of an entry cannot be read.
                 let slot = u32::try_from(value).unwrap_or(u32::MAX);
                 let f = move |m: &mut Edit<'_, LWWMap<u32, u64>>| m.insert(&slot, &value);
                 let request = update::<LWWMap<u32, u64>, _>(key, level, f);
@@ -254,7 +254,7 @@ impl Users {
         }
     }
 
-    /// Puts an element in that was there once, or takes it out and puts another one in.
+    /// Inserts an earlier element again, or removes it and inserts a new one.
     fn change_again(
         &mut self,
         key: &KeyName,
