@@ -73,7 +73,7 @@ fn behaviours(test: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_behaviour_has_a_test_under_its_number_or_a_reason_why_not() {
+fn every_behaviour_of_ddata_has_a_numbered_test_or_a_reason() {
     let tested: BTreeSet<String> = tests().iter().flat_map(|test| behaviours(test)).collect();
     let numbers = |letter, last| (1..=last).map(move |n| format!("{letter}{n:02}"));
     let all: BTreeSet<String> = numbers('p', 60).chain(numbers('m', 28)).collect();
@@ -87,7 +87,7 @@ fn every_behaviour_has_a_test_under_its_number_or_a_reason_why_not() {
 }
 
 #[test]
-fn every_known_failure_of_this_package_has_a_test_under_its_number() {
+fn every_known_failure_of_ddata_has_a_numbered_test() {
     let tests = tests();
     for number in KNOWN_FAILURES {
         let name = format!("known_failure_{number:02}_");
@@ -102,7 +102,7 @@ fn between<'a>(source: &'a str, begin: &str, end: &str) -> &'a str {
 }
 
 #[test]
-fn every_deliberate_bug_is_caught_by_a_suite_or_shown_by_a_directed_scenario() {
+fn every_fault_is_caught_by_a_suite_or_a_scenario() {
     let (src, tests) = (sources("src"), sources("tests/suites"));
     let declared = between(&src["src/bug.rs"], "pub enum Bug {\n", "\n}");
     let variant = |line: &str| Some(line.trim().strip_suffix(',')?.to_owned());
@@ -128,7 +128,7 @@ fn marks(source: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_mark_of_the_suites_is_demanded_of_one_or_never_hit_for_a_reason() {
+fn every_mark_of_the_suites_is_demanded_by_a_suite() {
     let sources = sources("tests/suites");
     let set = marks(&sources["tests/suites/run.rs"]);
     let demanded = marks(&sources["tests/suites/suites.rs"]);
@@ -154,7 +154,7 @@ fn every_mark_in_the_code_is_checked_by_a_test() {
 }
 
 #[test]
-fn names_of_tests_say_which_behaviours_they_show() {
+fn test_names_are_parsed_into_behaviours() {
     assert_eq!(behaviours("p04_to_p06_floors"), ["p04", "p05", "p06"]);
     assert_eq!(behaviours("m11_m12_each_change"), ["m11", "m12"]);
     assert_eq!(behaviours("m28_the_loads_to_p60_come"), ["m28"]);

@@ -454,7 +454,7 @@ mod tests {
     /// Three replicas change a key and merge each other's contexts at random. Every 200 steps one
     /// is replaced by a new one, and the changes that only it knew are lost.
     #[test]
-    fn what_is_folded_says_the_same_as_its_events() {
+    fn folded_events_give_the_same_values() {
         let mut chance = Stream::split(7, "oracle", 0);
         let mut model = Model::default();
         let mut contexts = vec![CausalContext::new(); 3];

@@ -15,7 +15,7 @@ fn holds(plan: fn(Seed) -> Plan, seed: u64) {
 /// counted itself for the recovery write: the fencing read of term 20 did not show what that of
 /// term 19 had shown.
 #[test]
-fn a_replica_counts_for_no_write_below_its_own_promise() {
+fn replica_counts_for_no_write_below_its_promise() {
     holds(plans::coordinated, 32);
 }
 
@@ -23,7 +23,7 @@ fn a_replica_counts_for_no_write_below_its_own_promise() {
 /// but its next write could not be durable within 5 s. The suite was wrong and now waits for the
 /// disks too.
 #[test]
-fn a_disk_that_was_slow_answers_late_after_the_last_fault() {
+fn slow_disk_may_answer_after_the_last_fault() {
     holds(plans::durable, 63_317_374_239_910);
 }
 
@@ -31,7 +31,7 @@ fn a_disk_that_was_slow_answers_late_after_the_last_fault() {
 /// of the decision, and a node that is in no configuration sent no messages: the member never
 /// learned of it.
 #[test]
-fn a_configuration_that_only_a_joiner_knows_reaches_its_members() {
+fn configuration_known_to_a_joiner_only_reaches_members() {
     holds(plans::contested, 53_245_328_238_394);
 }
 
@@ -40,7 +40,7 @@ fn a_configuration_that_only_a_joiner_knows_reaches_its_members() {
 /// majority read showed the removed element
 /// (docs/protocol/replication.md#leaning-changes-await-everything).
 #[test]
-fn what_changes_nothing_waits_for_more_than_the_change_beside_it() {
+fn removal_without_effect_waits_for_its_whole_context() {
     holds(plans::coordinated, 105_321_867_388_244);
 }
 
