@@ -432,7 +432,7 @@ fn all_waiting_senders_succeed_despite_moves_and_lost_notices() {
             }
         }
         for _ in 0..2 * EACH {
-            desks.nodes.speak(shard);
+            desks.nodes.send_orders(shard);
             desks.nodes.settle();
             desks.remind();
         }
@@ -484,7 +484,7 @@ fn held_messages_have_a_region_limit_and_a_floor_per_shard() {
     desks.nodes.announce(1); // before the home itself learns of it
     for clerk in &clerks {
         (0..130).for_each(|number| clerk.tell(Paper::Note(number)).unwrap());
-        desks.nodes.settle_without_words();
+        desks.nodes.settle_without_control();
     }
     let held = 4 * 120 + 2 * 100; // four shards hold a quarter of the limit each
     let lost = desks.nodes.lost(Lost::HeldFull);
@@ -501,7 +501,7 @@ fn messages_that_waited_for_a_home_are_held_beyond_the_limit() {
     (1..=9).for_each(|number| desks.tell(1, Paper::Note(number)).unwrap());
     desks.nodes.decide(ShardId::new(0), Some(0));
     desks.nodes.announce(1); // before the home itself learns of it
-    desks.nodes.settle_without_words();
+    desks.nodes.settle_without_control();
     assert_eq!((desks.nodes.nodes[0].region.held(), desks.nodes.all_lost()), (9, 0));
     desks.tell(1, Paper::Note(10)).unwrap(); // it did not wait for the home, so the limit applies
     desks.nodes.settle();

@@ -63,7 +63,7 @@ impl Outside {
     /// way.
     fn write(&mut self, from: usize, id: &str) -> FencingToken {
         self.tell(from, id);
-        self.nodes.settle_without_words();
+        self.nodes.settle_without_control();
         let seen = self.seen.lock().expect("nobody panicked");
         *seen[&EntityId::new(id).expect("a name")].last().expect("it was handled")
     }
@@ -110,7 +110,7 @@ fn next_home_waits_for_the_cluster_generation_of_the_old_home() {
         it.nodes.settle();
         assert_eq!(it.nodes.fetched(), 0, "the next home waits for the new configuration");
         it.nodes.install_at(0);
-        it.nodes.speak(SHARD);
+        it.nodes.send_orders(SHARD);
         it.nodes.settle();
         let after = it.write(0, "a");
         assert!(after > before, "{after} after {before}; long: {long}");
@@ -133,7 +133,7 @@ fn run(seed: Seed) -> Outside {
             }
             4 if chance.chance(0.3) => it.nodes.recover(),
             5 => it.nodes.install_at(at),
-            6 => (0..2).for_each(|shard| it.nodes.speak(ShardId::new(shard))),
+            6 => (0..2).for_each(|shard| it.nodes.send_orders(ShardId::new(shard))),
             7 if at == 2 && it.nodes.nodes[at].up && chance.chance(0.02) => it.nodes.crash(at),
             _ if !steps.is_empty() => {
                 let step: Step = *chance.pick(&steps);

@@ -115,8 +115,8 @@ fn bounces_beyond_the_lane_limit_are_counted_and_asks_fail() {
     let store = nodes.nodes[1].region.entity("s");
     count(&mut nodes); // node 1 learns the home
     nodes.decide(ShardId::new(0), Some(1));
-    nodes.hear(0, |_| true);
-    nodes.settle_without_words(); // node 0 has drained, and node 1 does not know of the move
+    nodes.deliver_control(0, |_| true);
+    nodes.settle_without_control(); // node 0 has drained, and node 1 does not know of the move
     nodes.lanes.lock().expect("nobody panicked").answers = 2_500;
     store.tell(Load::Put("x".repeat(2_000))).unwrap();
     store.tell(Load::Put("y".repeat(2_000))).unwrap();

@@ -117,7 +117,7 @@ fn exempt_held_messages_are_bounded_per_sender() {
     house.nodes.decide(SHARD, Some(0));
     house.nodes.announce(1);
     (7..=9).for_each(|note| house.tell(1, SHARD, note));
-    house.nodes.settle_without_words();
+    house.nodes.settle_without_control();
     assert_eq!(house.nodes.nodes[0].region.held(), 3);
     house.nodes.settle();
     assert_eq!((house.log()[6..].to_vec(), house.nodes.all_lost()), (vec![7, 8, 9], 3));
@@ -127,7 +127,7 @@ fn exempt_held_messages_are_bounded_per_sender() {
 fn exempt_messages_of_an_entity_are_bounded_per_sender() {
     let mut house = House::new(Limits { messages: 2, bytes: 1 << 20 });
     house.nodes.decide(SHARD, Some(0));
-    house.nodes.hear(0, |_| true);
+    house.nodes.deliver_control(0, |_| true);
     for from in [1, 2] {
         (1..=3).for_each(|n| house.tell(from, SHARD, 10 * n + from as u32));
     }
@@ -181,7 +181,7 @@ fn bounces_to_a_removed_node_are_counted() {
         house.nodes.lanes.lock().expect("nobody panicked").lingers = lingers;
         orphaned(&mut house);
         house.nodes.decide(SHARD, Some(2));
-        house.nodes.hear(0, House::is_release);
+        house.nodes.deliver_control(0, House::is_release);
         assert_eq!((house.nodes.lost(Lost::NodeGone), house.nodes.nodes[0].region.held()), (2, 0));
         house.nodes.settle();
         assert_eq!((house.log(), house.nodes.all_lost()), (vec![], 2));
@@ -220,7 +220,7 @@ fn orphaned_held_messages_wait_while_their_decision_is_known() {
     coordinated(&mut house, true);
     house.nodes.nodes[0].hosting.remind();
     house.nodes.advance(Duration::from_secs(29));
-    house.nodes.hear(0, |_| true); // node 0 waits for the former home
+    house.nodes.deliver_control(0, |_| true); // node 0 waits for the former home
     for _ in 0..10 {
         house.nodes.advance(Duration::from_secs(29));
         house.nodes.nodes[0].hosting.remind();

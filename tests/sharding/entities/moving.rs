@@ -27,7 +27,7 @@ enum Manner {
     TakeOverPanics,
     TakeOverFails,
     FactoryPanics,
-    LastWordPanics,
+    StopMessagePanics,
 }
 
 #[derive(Default)]
@@ -88,7 +88,7 @@ impl<const LAST: bool> Entity for Purse<LAST> {
             Deal::Panic => panic!("planned by the test"),
             Deal::Count(reply) => reply.send(self.coins),
             Deal::Last => {
-                assert!(self.town.manner() != Manner::LastWordPanics, "planned by the test");
+                assert!(self.town.manner() != Manner::StopMessagePanics, "planned by the test");
                 self.coins += 100;
             }
         }
@@ -225,7 +225,7 @@ fn panic_in_stop_message_exports_no_state_unless_resumed() {
     for (supervision, coins) in [(Supervision::Restart, 0), (Supervision::Resume, 5)] {
         let mut purses = Purses::<true>::new(&Plan { supervision, ..Plan::default() });
         purses.tell("a", Deal::Add(5));
-        purses.town.is(Manner::LastWordPanics);
+        purses.town.is(Manner::StopMessagePanics);
         purses.nodes.host(0, 1);
         purses.town.is(Manner::Well);
         assert_eq!((purses.count("a"), purses.failures()), (coins, 1), "{supervision:?}");
@@ -302,7 +302,7 @@ fn entity_asked_during_its_export_starts_again_with_its_state() {
         purses.tell("a", Deal::WaitAndAsk("b".to_owned()));
         purses.nodes.decide(ShardId::new(0), Some(1));
         for _ in 0..4 {
-            purses.nodes.step(Step::Word, 0);
+            purses.nodes.step(Step::Control, 0);
         }
         purses.town.door.open();
         assert_eq!(purses.nodes.executor.ready(), 2, "b exports its state, a continues");
@@ -359,9 +359,9 @@ fn states_lost_with_a_node_are_counted_apart_from_messages() {
     purses.tell("a", Deal::Add(5));
     purses.nodes.decide(ShardId::new(0), Some(1));
     for _ in 0..4 {
-        purses.nodes.step(Step::Word, 0); // Release, Host, and two announcements
+        purses.nodes.step(Step::Control, 0); // Release, Host, and two announcements
     }
-    purses.nodes.settle_without_words();
+    purses.nodes.settle_without_control();
     assert_eq!(
         purses.nodes.nodes[0].region.entities(),
         0,

@@ -151,7 +151,7 @@ pub(crate) struct Nodes<E: Entity> {
     seq: u64,
     epoch: EpochId,
     members: BTreeSet<RegionId>,
-    words: Vec<(RegionId, ReplicaId, ToRegion)>, // control messages, delivered in any order
+    control: Vec<(RegionId, ReplicaId, ToRegion)>, // control messages, delivered in any order
 }
 
 /// One step of the simulation.
@@ -162,9 +162,9 @@ pub(crate) enum Step {
     /// Delivers the first frame of a lane.
     Lane,
     /// Delivers a control message to a region.
-    Word,
+    Control,
     /// Passes an input from a node's runtime to its region's machine.
-    Fact,
+    Input,
 }
 
 /// Settings that differ between tests.
@@ -231,9 +231,9 @@ impl<E: Entity> Nodes<E> {
             let hosting = region.hosting();
             nodes.push(Node { region, world, asks, hosting, machine, up: true });
         }
-        let (cells, words) = (BTreeMap::new(), Vec::new());
+        let (cells, control) = (BTreeMap::new(), Vec::new());
         let (seq, epoch) = (0, EpochId { generation: 1, number: 0 });
-        let mut all = Self { nodes, executor, lanes, cells, seq, epoch, members, words };
+        let mut all = Self { nodes, executor, lanes, cells, seq, epoch, members, control };
         all.install();
         all
     }
@@ -259,7 +259,7 @@ impl<E: Entity> Nodes<E> {
     fn sent(&mut self, from: RegionId, to: ReplicaId, message: ShardingMessage) {
         match message {
             ShardingMessage::Region(word) => {
-                self.words.push((RegionId::new(to), from.replica(), word));
+                self.control.push((RegionId::new(to), from.replica(), word));
             }
             ShardingMessage::Coordinator(ToCoordinator::Hosted(all)) => {
                 for (shard, at) in all {
@@ -305,46 +305,46 @@ impl<E: Entity> Nodes<E> {
             cell.after.remove(&home);
         }
         (cell.generation, cell.home) = (generation, home);
-        self.speak(shard);
+        self.send_orders(shard);
         let route = ShardRoute { shard, generation, home };
         for to in self.members.clone() {
             let homes: RouteTable = [route].into_iter().collect();
-            self.words.push((to, COORDINATOR, ToRegion::Announce(homes)));
+            self.control.push((to, COORDINATOR, ToRegion::Announce(homes)));
         }
     }
 
     /// Delivers the announcements to one node, and no other control message.
     pub(crate) fn announce(&mut self, to: usize) {
-        self.hear(to, |word| matches!(word, ToRegion::Announce(_)));
+        self.deliver_control(to, |message| matches!(message, ToRegion::Announce(_)));
     }
 
     /// Delivers the control messages to one node for which `what` is true, and no others.
-    pub(crate) fn hear(&mut self, to: usize, what: impl Fn(&ToRegion) -> bool) {
-        let words = std::mem::take(&mut self.words);
-        let is_heard =
+    pub(crate) fn deliver_control(&mut self, to: usize, what: impl Fn(&ToRegion) -> bool) {
+        let control = std::mem::take(&mut self.control);
+        let is_delivered =
             |(region, _, word): &(RegionId, ReplicaId, ToRegion)| *region == node(to) && what(word);
-        let (heard, kept): (Vec<_>, Vec<_>) = words.into_iter().partition(is_heard);
-        self.words = kept;
-        for (_, from, message) in heard {
+        let (delivered, kept): (Vec<_>, Vec<_>) = control.into_iter().partition(is_delivered);
+        self.control = kept;
+        for (_, from, message) in delivered {
             self.feed(to, RegionInput::Message { from, message });
         }
     }
 
     /// Queues the `Release` and `Host` orders of the shard's decision, at first and as a repetition
     /// (docs/protocol/sharding.md#repeat-until-hosted).
-    pub(crate) fn speak(&mut self, shard: ShardId) {
+    pub(crate) fn send_orders(&mut self, shard: ShardId) {
         let Some(Cell { generation, home, after, .. }) = self.cells.get(&shard).cloned() else {
             return;
         };
         let epoch = self.epoch;
         for (from, listed) in &after {
-            let word = ReleaseShard { shard, generation, to: home, listed: *listed };
-            self.words.push((*from, COORDINATOR, ToRegion::Release(vec![word])));
+            let order = ReleaseShard { shard, generation, to: home, listed: *listed };
+            self.control.push((*from, COORDINATOR, ToRegion::Release(vec![order])));
         }
         if let Some(home) = home {
             let after = after.into();
-            let word = HostShard { shard, generation, after, epoch };
-            self.words.push((home, COORDINATOR, ToRegion::Host(vec![word])));
+            let order = HostShard { shard, generation, after, epoch };
+            self.control.push((home, COORDINATOR, ToRegion::Host(vec![order])));
         }
     }
 
@@ -373,7 +373,7 @@ impl<E: Entity> Nodes<E> {
             lanes.out.insert(gone);
             lanes.frames.retain(|(from, to), _| *from != gone && *to != gone);
         }
-        self.words.retain(|(to, ..)| *to != gone);
+        self.control.retain(|(to, ..)| *to != gone);
         self.feed(index, RegionInput::Over);
         self.install();
         for node in self.nodes.iter().filter(|node| node.up) {
@@ -391,15 +391,15 @@ impl<E: Entity> Nodes<E> {
         {
             steps.push(Step::Lane);
         }
-        if !self.words.is_empty() {
-            steps.push(Step::Word);
+        if !self.control.is_empty() {
+            steps.push(Step::Control);
         }
         if self
             .nodes
             .iter()
             .any(|node| !node.world.facts.lock().expect("nobody panicked").is_empty())
         {
-            steps.push(Step::Fact);
+            steps.push(Step::Input);
         }
         steps
     }
@@ -408,14 +408,14 @@ impl<E: Entity> Nodes<E> {
         match step {
             Step::Task => self.executor.step(pick),
             Step::Lane => self.deliver(pick),
-            Step::Word => {
-                let (to, from, message) = self.words.swap_remove(pick % self.words.len());
+            Step::Control => {
+                let (to, from, message) = self.control.swap_remove(pick % self.control.len());
                 let index = index_of(to);
                 if self.nodes[index].up {
                     self.feed(index, RegionInput::Message { from, message });
                 }
             }
-            Step::Fact => {
+            Step::Input => {
                 let told =
                     |node: &Node<E>| !node.world.facts.lock().expect("nobody panicked").is_empty();
                 let with: Vec<usize> =
@@ -473,8 +473,9 @@ impl<E: Entity> Nodes<E> {
     }
 
     /// As [`settle`](Self::settle), but control messages stay under way.
-    pub(crate) fn settle_without_words(&mut self) {
-        let possible = |nodes: &Self| nodes.possible().into_iter().find(|step| *step != Step::Word);
+    pub(crate) fn settle_without_control(&mut self) {
+        let possible =
+            |nodes: &Self| nodes.possible().into_iter().find(|step| *step != Step::Control);
         while let Some(step) = possible(self) {
             self.step(step, 0);
         }

@@ -229,18 +229,18 @@ fn panic_and_passivation_lose_no_later_message() {
 }
 
 /// An entity that counts live instances and whose handler waits at the door.
-struct Burst {
+struct Blocked {
     alive: Arc<AtomicUsize>,
     door: Arc<Door>,
 }
 
-impl Drop for Burst {
+impl Drop for Blocked {
     fn drop(&mut self) {
         self.alive.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-impl Entity for Burst {
+impl Entity for Blocked {
     type Message = ();
 
     async fn handle(&mut self, (): (), _: &mut Context<'_, Self>) {
@@ -258,7 +258,7 @@ fn burst(passivation: Passivation, ids: usize) -> (usize, usize) {
         let (alive, door) = (Arc::clone(&alive), Arc::clone(&door));
         move |_: &EntityId| {
             alive.fetch_add(1, Ordering::SeqCst);
-            Burst { alive: Arc::clone(&alive), door: Arc::clone(&door) }
+            Blocked { alive: Arc::clone(&alive), door: Arc::clone(&door) }
         }
     });
     (0..4).for_each(|shard| nodes.host(shard, 0));

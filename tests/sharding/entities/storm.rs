@@ -177,7 +177,7 @@ impl Storm {
             }
             4 => {
                 let shard = ShardId::new(self.chance.below(SHARDS.into()) as u32);
-                self.nodes.speak(shard);
+                self.nodes.send_orders(shard);
             }
             5 => {
                 let world = &self.nodes.nodes[self.chance.index(NODES)].world;
@@ -231,7 +231,7 @@ impl Storm {
                 break;
             }
             for shard in 0..SHARDS {
-                self.nodes.speak(ShardId::new(shard));
+                self.nodes.send_orders(ShardId::new(shard));
             }
             self.nodes.settle();
             self.nodes.advance(Duration::from_millis(10));
