@@ -47,17 +47,17 @@ pub(crate) fn node_of(replica: ReplicaId) -> NodeIndex {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Word {
+pub(crate) enum Content {
     Data(Message),
     Sharding(ShardingMessage),
 }
 
 /// A message between two incarnations. A node ignores messages to its earlier incarnations.
 #[derive(Clone, Debug)]
-pub(crate) struct Letter {
+pub(crate) struct Packet {
     from: ReplicaId,
     to: ReplicaId,
-    word: Word,
+    content: Content,
 }
 
 #[derive(Debug)]
@@ -167,8 +167,8 @@ impl Node {
                         Class::Data => 1,
                         Class::Bulk => 2,
                     };
-                    let letter = Letter { from: self.id, to, word: Word::Data(message) };
-                    fx.send(node_of(to), lane, letter);
+                    let packet = Packet { from: self.id, to, content: Content::Data(message) };
+                    fx.send(node_of(to), lane, packet);
                 }
                 Output::Reply { id, reply } => {
                     let answer = self.key.answer(reply);
@@ -211,7 +211,7 @@ impl Node {
         let outputs: Vec<CoordinatorOutput> = out.drain().collect();
         for output in outputs {
             match output {
-                CoordinatorOutput::Send { to, message } => self.say(to, message, fx),
+                CoordinatorOutput::Send { to, message } => self.send_sharding(to, message, fx),
                 CoordinatorOutput::Ask { id, ask } => {
                     let id = RequestId(self.coordinators << 32 | id);
                     self.asked.insert(id, ask.clone());
@@ -254,7 +254,7 @@ impl Node {
         let outputs: Vec<RegionOutput> = out.drain().collect();
         for output in outputs {
             match output {
-                RegionOutput::Send { to, message } => self.say(to, message, fx),
+                RegionOutput::Send { to, message } => self.send_sharding(to, message, fx),
                 RegionOutput::Start { shard, generation, payload } => {
                     fx.emit(Event::Hosts(shard, generation));
                     let carried = payload.map(|payload| messages(&payload)).unwrap_or_default();
@@ -306,9 +306,9 @@ impl Node {
         self.mailboxes.values().flatten().copied().chain(kept).collect()
     }
 
-    fn say(&mut self, to: ReplicaId, message: ShardingMessage, fx: &mut Effects<Self>) {
-        let letter = Letter { from: self.id, to, word: Word::Sharding(message) };
-        fx.send(node_of(to), 3, letter);
+    fn send_sharding(&mut self, to: ReplicaId, message: ShardingMessage, fx: &mut Effects<Self>) {
+        let packet = Packet { from: self.id, to, content: Content::Sharding(message) };
+        fx.send(node_of(to), 3, packet);
     }
 
     fn drained(&mut self, now: Now, fx: &mut Effects<Self>) {
@@ -339,22 +339,22 @@ fn coordinator(id: ReplicaId, canary: Canary) -> Coordinator {
 }
 
 impl Process for Node {
-    type Message = Letter;
+    type Message = Packet;
     type Command = Command;
     type Event = Event;
     type Disk = ();
 
-    fn message(&mut self, now: Now, _: NodeIndex, letter: Letter, fx: &mut Effects<Self>) {
-        let Letter { from, to, word } = letter;
+    fn message(&mut self, now: Now, _: NodeIndex, packet: Packet, fx: &mut Effects<Self>) {
+        let Packet { from, to, content } = packet;
         if to != self.id {
             return;
         }
-        match word {
-            Word::Data(message) => self.data(now, Input::Message { from, message }, fx),
-            Word::Sharding(ShardingMessage::Coordinator(message)) => {
+        match content {
+            Content::Data(message) => self.data(now, Input::Message { from, message }, fx),
+            Content::Sharding(ShardingMessage::Coordinator(message)) => {
                 self.coordinate(now, CoordinatorInput::Message { from, message }, fx);
             }
-            Word::Sharding(ShardingMessage::Region(message)) => {
+            Content::Sharding(ShardingMessage::Region(message)) => {
                 self.region(now, RegionInput::Message { from, message }, fx);
             }
         }
@@ -441,11 +441,11 @@ impl Process for Node {
         }
     }
 
-    fn recode(letter: Letter) -> Letter {
-        let Word::Sharding(message) = &letter.word else { return letter };
+    fn recode(packet: Packet) -> Packet {
+        let Content::Sharding(message) = &packet.content else { return packet };
         let bytes = rmp_serde::to_vec_named(message).expect("messages encode");
         let decoded = rmp_serde::from_slice(&bytes).expect("encoded messages decode");
         assert_eq!(message, &decoded, "decoding changed the message");
-        Letter { word: Word::Sharding(decoded), ..letter }
+        Packet { content: Content::Sharding(decoded), ..packet }
     }
 }

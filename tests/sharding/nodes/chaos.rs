@@ -70,11 +70,11 @@ pub(crate) const LOST: Ending = "quorum lost, or no seed";
 
 /// What a run does besides the faults of links and nodes.
 #[derive(Clone, Copy)]
-pub(super) struct Manner {
+pub(super) struct Scenario {
     /// How the type is started.
     pub(super) start: fn() -> Order,
     /// Called between events to change something at random.
-    pub(super) meddle: fn(&mut Cluster, &mut Stream),
+    pub(super) disturb: fn(&mut Cluster, &mut Stream),
     /// Called after the faults, with the final orders.
     pub(super) at_last: fn(&mut Cluster),
     /// Why the places of shards are not final yet.
@@ -82,8 +82,8 @@ pub(super) struct Manner {
 }
 
 /// A run without further changes that ends with shards spread evenly.
-const BALANCED: Manner =
-    Manner { start: by_default, meddle: |_, _| {}, at_last: |_| {}, unrest: uneven };
+const BALANCED: Scenario =
+    Scenario { start: by_default, disturb: |_, _| {}, at_last: |_| {}, unrest: uneven };
 
 fn uneven(it: &Cluster) -> Option<String> {
     let sizes = it.sizes([0, 1, 2, 3, 4]);
@@ -92,18 +92,18 @@ fn uneven(it: &Cluster) -> Option<String> {
 
 pub(crate) struct Chaos {
     pub(crate) it: Cluster,
-    manner: Manner,
+    scenario: Scenario,
     chance: Stream,
     book: Option<Arc<Book>>,  // record of real entities
     died_with: BTreeSet<u64>, // messages that dead nodes held
 }
 
 impl Chaos {
-    fn new(seed: Seed, manner: Manner) -> Self {
+    fn new(seed: Seed, scenario: Scenario) -> Self {
         let (places, world) = ((PLACES, PLACES), World::new(SEEDS));
-        let it = Cluster::starting(manner.start, seed, places, faults(seed), world);
+        let it = Cluster::starting(scenario.start, seed, places, faults(seed), world);
         let chance = Stream::split(seed.value, "harness", 0);
-        Self { it, manner, chance, book: None, died_with: BTreeSet::new() }
+        Self { it, scenario, chance, book: None, died_with: BTreeSet::new() }
     }
 
     /// A run with real entities, gates and lanes.
@@ -115,7 +115,7 @@ impl Chaos {
         let start = move || Order::Start(counter(), Box::new(settings.clone()), Hosts::Shards);
         let it = Cluster::watched(start, seed, (PLACES, PLACES), faults(seed), world, watch);
         let chance = Stream::split(seed.value, "harness", 0);
-        Self { it, manner: BALANCED, chance, book, died_with: BTreeSet::new() }
+        Self { it, scenario: BALANCED, chance, book, died_with: BTreeSet::new() }
     }
 
     fn living(&self) -> Vec<(usize, ReplicaId)> {
@@ -180,7 +180,7 @@ impl Chaos {
         if self.chance.chance(0.1) {
             self.supervise();
         }
-        (self.manner.meddle)(&mut self.it, &mut self.chance);
+        (self.scenario.disturb)(&mut self.it, &mut self.chance);
     }
 
     /// Restarts stopped and crashed nodes, and the entity type on them.
@@ -218,7 +218,7 @@ impl Chaos {
             }
             self.supervise();
             self.it.want_all(0);
-            (self.manner.at_last)(&mut self.it);
+            (self.scenario.at_last)(&mut self.it);
             self.it.sim.try_run_for(SECOND)?;
             if self.unrest().is_none() {
                 return Ok(AT_REST);
@@ -252,7 +252,7 @@ impl Chaos {
         if sizes.iter().sum::<usize>() != SHARDS as usize {
             return Some(format!("not every shard is hosted: {sizes:?}"));
         }
-        if let Some(unrest) = (self.manner.unrest)(&self.it) {
+        if let Some(unrest) = (self.scenario.unrest)(&self.it) {
             return Some(unrest);
         }
         if let Some(book) = &self.book {
@@ -263,8 +263,8 @@ impl Chaos {
     }
 }
 
-pub(super) fn run(seed: Seed, manner: Manner) -> Result<Totals, Box<Failure>> {
-    let mut chaos = Chaos::new(seed, manner);
+pub(super) fn run(seed: Seed, scenario: Scenario) -> Result<Totals, Box<Failure>> {
+    let mut chaos = Chaos::new(seed, scenario);
     chaos.storm()?;
     let ending = chaos.peace()?;
     let mut totals = chaos.it.sim.totals();

@@ -11,7 +11,7 @@ use ostraca_ddata::replicator::port::Input;
 use ostraca_ddata::replicator::request::RequestId;
 use ostraca_ddata::sim::{Faults, NodeIndex, Stream, on_all_cores};
 
-use super::chaos::{self, AT_REST, Manner};
+use super::chaos::{self, AT_REST, Scenario};
 use super::{Cluster, SECOND, SHARDS, counter, settings, shards};
 use crate::whole::entities::Order;
 use crate::whole::{Command, World, address};
@@ -46,7 +46,7 @@ fn at_last(shard: ShardId) -> usize {
     if shard.get() == 0 { NOWHERE } else { shard.get() as usize % 5 }
 }
 
-fn meddle(it: &mut Cluster, chance: &mut Stream) {
+fn disturb(it: &mut Cluster, chance: &mut Stream) {
     let living: Vec<usize> = it.sim.processes().map(|(at, _)| at.get()).collect();
     if living.is_empty() || !chance.chance(0.2) {
         return;
@@ -69,14 +69,14 @@ fn misplaced(it: &Cluster) -> Option<String> {
 #[test]
 #[expect(clippy::print_stderr, reason = "the figures are the result")]
 fn changing_pins_under_faults_are_met_in_the_end() {
-    let manner = Manner {
+    let scenario = Scenario {
         start: pinned,
-        meddle,
+        disturb,
         at_last: |it| it.pin(0, shards().map(|shard| (shard, Some(at_last(shard))))),
         unrest: misplaced,
     };
     let name = "changing_pins_under_faults_are_met_in_the_end";
-    let run = |seed| chaos::run(seed, manner).unwrap_or_else(|failure| panic!("{failure}"));
+    let run = |seed| chaos::run(seed, scenario).unwrap_or_else(|failure| panic!("{failure}"));
     let totals = on_all_cores(name, 4, run);
     let of = |mark| totals.marks.count(mark);
     let (starts, handled, waits) = (of("starts"), of("handled"), of("pins wait"));
@@ -87,9 +87,9 @@ fn changing_pins_under_faults_are_met_in_the_end() {
 #[test]
 #[expect(clippy::print_stderr, reason = "the figures are the result")]
 fn strategy_that_fails_in_every_way_does_no_harm() {
-    let manner = Manner { start: own, meddle: |_, _| {}, at_last: |_| {}, unrest: |_| None };
+    let scenario = Scenario { start: own, disturb: |_, _| {}, at_last: |_| {}, unrest: |_| None };
     let name = "strategy_that_fails_in_every_way_does_no_harm";
-    let run = |seed| chaos::run(seed, manner).unwrap_or_else(|failure| panic!("{failure}"));
+    let run = |seed| chaos::run(seed, scenario).unwrap_or_else(|failure| panic!("{failure}"));
     let totals = on_all_cores(name, 4, run);
     let of = |mark| totals.marks.count(mark);
     let fates = ["good", "fails", "late", "silent", "vanished"];
