@@ -349,7 +349,7 @@ fn removed_region_does_not_vouch_for_later_hosts() {
     let limits = Limits::of(1, 2, 2);
     let weak = the_old_home_dies_after_its_word(limits.with(Bug::RemovedVouches));
     let seen = weak.seen.as_deref().unwrap_or("nothing");
-    assert_eq!(seen, "2 takes what stay 1 left, after stay 2");
+    assert_eq!(seen, "2 takes the payload of tenure 1 after tenure 2");
     let mut led = the_old_home_dies_after_its_word(limits);
     led.settles();
     led.ends_with(C);
@@ -405,7 +405,7 @@ fn leaver_named_for_a_stopped_shard_waits_for_its_next_home() {
     weak.go(Step::Remove(B));
     weak.moves(0, C);
     weak.settles();
-    assert_eq!(weak.seen.as_deref(), Some("2 starts without what stay 1 has left at 0"));
+    assert_eq!(weak.seen.as_deref(), Some("2 starts without the payload of tenure 1 at 0"));
 
     let mut led = named_in_vain_for_a_shard_that_is_stopped(limits);
     assert!(!led.has_left(B), "a later home could take the payload that A keeps");

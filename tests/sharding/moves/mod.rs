@@ -82,7 +82,7 @@ fn every_order_takes_no_payload_after_an_empty_tenure() {
     assert!(states > 1_000, "{states} states");
     let found = exhaust(limits.with(Bug::EmptyDoesNotCount), STATES_MAX);
     let found = found.expect_err("an earlier payload is taken");
-    assert!(found.what.contains("takes what stay 1 left, after stay 2"), "{found}");
+    assert!(found.what.contains("takes the payload of tenure 1 after tenure 2"), "{found}");
 }
 
 /// Registrations may come late, twice, or out of order.
@@ -105,7 +105,7 @@ fn dead_target_that_never_hosted_loses_no_payload() {
     let limits = Limits::of(1, 1, 1).with(Bug::NamedCountsAsHosted);
     let found = exhaust(limits, STATES_MAX).expect_err("an untaken payload is lost");
     println!("{found}");
-    assert!(found.what.contains("starts without what stay 1 has left"), "{found}");
+    assert!(found.what.contains("starts without the payload of tenure 1"), "{found}");
 }
 
 /// The target of a move leaves before the old home has drained, or before the target has learned of
@@ -119,7 +119,7 @@ fn leaver_goes_once_it_knows_every_decision_that_names_it() {
     for bug in [Bug::LeavesUnheard, Bug::LetsGoWhoIsNamed] {
         let found = exhaust(limits.with(bug), STATES_MAX).expect_err("an untaken payload is lost");
         println!("{bug:?}: {found}");
-        assert!(found.what.contains("starts without what stay 1 has left"), "{found}");
+        assert!(found.what.contains("starts without the payload of tenure 1"), "{found}");
     }
     let (states, depth) = exhaust(limits, STATES_MAX).unwrap_or_else(|found| panic!("{found}"));
     println!("{states} states, {depth} steps deep");
@@ -169,7 +169,7 @@ fn leaver_of_a_stopped_shard_waits_for_no_other_region() {
     let weak = limits.with(Bug::LetsGoWhoIsNamed);
     let found = (0..2_000).find_map(|seed| walk_on(stopped_unheard(weak, 1), seed, 100).err());
     let found = found.expect("an untaken payload is lost");
-    assert!(found.what.contains("starts without what stay"), "{found}");
+    assert!(found.what.contains("starts without the payload of tenure"), "{found}");
 }
 
 #[test]

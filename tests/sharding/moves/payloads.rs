@@ -16,7 +16,7 @@ use super::world::region;
 /// The tenures of the shard. The machines see only the bytes of payloads.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Payloads {
-    stays: u8,
+    tenures: u8,
     at: usize,          // region of the last tenure
     sealed: Generation, // highest generation that this region knew when the tenure ended
     empty: bool,        // whether the last tenure left no payload
@@ -42,7 +42,7 @@ impl Payloads {
     /// A tenure ends; returns its payload, unless it is `empty`.
     pub(super) fn seal(&mut self, max_gen: Generation, empty: bool) -> Option<Bytes> {
         (self.sealed, self.empty) = (max_gen, empty);
-        (!empty).then(|| Bytes::from(vec![self.stays]))
+        (!empty).then(|| Bytes::from(vec![self.tenures]))
     }
 
     /// Checks the outputs of one input to the region at `place`.
@@ -52,19 +52,20 @@ impl Payloads {
             _ => None,
         });
         let Some(taken) = start else { return };
-        let is_latest = |output: &RegionOutput| matches!(output, RegionOutput::Discard { payload, .. } if payload[0] == self.stays);
+        let is_latest = |output: &RegionOutput| matches!(output, RegionOutput::Discard { payload, .. } if payload[0] == self.tenures);
         let given_up = outputs.iter().any(is_latest) && known.may_have_hosted_since(self.sealed);
-        let latest = self.stays;
+        let latest = self.tenures;
         self.wrong = match taken {
-            Some(stay) if stay != latest => {
-                Some(format!("{place} takes what stay {stay} left, after stay {latest}"))
+            Some(tenure) if tenure != latest => {
+                Some(format!("{place} takes the payload of tenure {tenure} after tenure {latest}"))
             }
-            None if latest > 0 && !self.empty && known.up[self.at] && !given_up => {
-                Some(format!("{place} starts without what stay {latest} has left at {}", self.at))
-            }
+            None if latest > 0 && !self.empty && known.up[self.at] && !given_up => Some(format!(
+                "{place} starts without the payload of tenure {latest} at {}",
+                self.at
+            )),
             _ => None,
         };
-        (self.stays, self.at) = (latest + 1, place);
+        (self.tenures, self.at) = (latest + 1, place);
         (self.sealed, self.empty) = (Generation::NEVER, false);
     }
 
