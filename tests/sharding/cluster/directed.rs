@@ -20,9 +20,10 @@ use super::watch::Watch;
 
 const SHARD: ShardId = ShardId::new(0);
 
+/// A simulated cluster that a test drives step by step.
 struct Stage {
     sim: Sim,
-    seen: Option<String>,
+    seen: Option<String>, // the first violation, after which the cluster no longer runs
 }
 
 impl Stage {
@@ -38,7 +39,7 @@ impl Stage {
         let sim = Simulation::new(setup, Watch::default(), move |boot| Node::new(&boot, weakened));
         let mut stage = Self { sim, seen: None };
         let members = (0..nodes).map(|node| replica(node, 1)).collect();
-        let epoch = Epoch::founding(id, members, EpochSettings::default()).expect("a valid one");
+        let epoch = Epoch::founding(id, members, EpochSettings::default()).expect("it is valid");
         let epoch = Arc::new(epoch);
         (0..nodes).for_each(|node| stage.command(node, Command::Found(epoch.clone())));
         stage
@@ -47,11 +48,11 @@ impl Stage {
     /// Three nodes. A coordinator on node 0 has placed the shard on node 2.
     fn new(rule: Canary) -> Self {
         let mut stage = Self::of(3, 1, rule);
-        stage.acts(0);
+        stage.start_coordinator(0);
         stage.command(0, Command::CoordinatorAt(replica(0, 1)));
         stage.command(0, Command::Want(SHARD));
         stage.run(8_000);
-        stage.moves(0, 2);
+        stage.move_shard(0, 2);
         stage.run(8_000);
         stage
     }
@@ -67,19 +68,19 @@ impl Stage {
         }
     }
 
-    fn acts(&mut self, node: usize) {
+    fn start_coordinator(&mut self, node: usize) {
         self.command(node, Command::Coordinate(true));
         self.run(1_000);
     }
 
-    fn moves(&mut self, coordinator: usize, to: usize) {
+    fn move_shard(&mut self, coordinator: usize, to: usize) {
         let to = Some(RegionId::new(replica(to, 1)));
         self.command(coordinator, Command::MoveTo(SHARD, to));
         self.run(300);
     }
 
     /// Tells the region of `node` where the coordinator runs.
-    fn led_by(&mut self, node: usize, coordinator: usize) {
+    fn set_coordinator(&mut self, node: usize, coordinator: usize) {
         self.command(node, Command::CoordinatorAt(replica(coordinator, 1)));
     }
 
@@ -91,60 +92,62 @@ impl Stage {
         self.sim.processes().find(|(_, node)| hosts(node)).map(|(at, _)| at.get())
     }
 
-    fn stops(&mut self, node: usize) {
+    fn stop_coordinator(&mut self, node: usize) {
         self.command(node, Command::Coordinate(false));
         self.run(10);
     }
 
-    fn splits<const GROUPS: usize>(&mut self, groups: [&[usize]; GROUPS]) {
+    fn partition<const GROUPS: usize>(&mut self, groups: [&[usize]; GROUPS]) {
         self.sim.heal();
         self.sim.partition(groups);
     }
 
     /// Delays everything that other nodes send to `node` by `millis`.
-    fn deafens(&mut self, node: usize, millis: u64) {
+    fn delay_messages_to(&mut self, node: usize, millis: u64) {
         let from = (0..5).filter(|other| *other != node).map(NodeIndex::new).collect();
         let links = vec![Links { from, to: vec![NodeIndex::new(node)] }];
         self.sim.fault(&Fault::Clog { links, span: Some(Duration::from_millis(millis)) });
     }
 }
 
-fn two_decisions_that_one_replica_holds(rule: Canary) -> Stage {
+/// Two successive coordinators each leave a decision on their own replica only. The third one reads
+/// and writes without the second one's decision, and the fourth one does not read the first one's.
+fn decisions_on_single_replicas(rule: Canary) -> Stage {
     let mut stage = Stage::new(rule);
-    stage.splits([&[0], &[1, 2]]);
-    stage.moves(0, 0);
-    stage.stops(0);
-    stage.acts(1);
-    stage.splits([&[0], &[1], &[2]]);
-    stage.moves(1, 1);
-    stage.stops(1);
-    stage.splits([&[0, 2], &[1]]);
-    stage.acts(2);
+    stage.partition([&[0], &[1, 2]]);
+    stage.move_shard(0, 0);
+    stage.stop_coordinator(0);
+    stage.start_coordinator(1);
+    stage.partition([&[0], &[1], &[2]]);
+    stage.move_shard(1, 1);
+    stage.stop_coordinator(1);
+    stage.partition([&[0, 2], &[1]]);
+    stage.start_coordinator(2);
     stage.run(40_000);
-    stage.stops(2);
-    stage.splits([&[0], &[1, 2]]);
-    stage.acts(1);
+    stage.stop_coordinator(2);
+    stage.partition([&[0], &[1, 2]]);
+    stage.start_coordinator(1);
     stage.run(40_000);
     stage
 }
 
 #[test]
 fn takeover_without_rewrite_makes_two_hosts_on_replicator() {
-    let weak = two_decisions_that_one_replica_holds(Canary::with(Bug::NoRewrite));
+    let weak = decisions_on_single_replicas(Canary::with(Bug::NoRewrite));
     let seen = weak.seen.unwrap_or_default();
     assert!(seen.contains("shard 0 at "), "{seen:?}");
-    assert_eq!(two_decisions_that_one_replica_holds(Canary::none()).seen, None);
+    assert_eq!(decisions_on_single_replicas(Canary::none()).seen, None);
 }
 
 /// The shard's only host is partitioned away. The other two nodes decide home `None` for the shard,
 /// and then allocate it to one of themselves.
-fn a_home_for_what_lives_nowhere(rule: Canary) -> Stage {
+fn home_after_none(rule: Canary) -> Stage {
     let mut stage = Stage::new(rule);
-    stage.splits([&[0, 1], &[2]]);
+    stage.partition([&[0, 1], &[2]]);
     stage.command(0, Command::MoveTo(SHARD, None));
     stage.run(300);
-    stage.stops(0);
-    stage.acts(1);
+    stage.stop_coordinator(0);
+    stage.start_coordinator(1);
     stage.command(1, Command::CoordinatorAt(replica(1, 1)));
     stage.command(1, Command::Want(SHARD));
     stage.run(8_000);
@@ -156,57 +159,53 @@ fn a_home_for_what_lives_nowhere(rule: Canary) -> Stage {
 /// shows why: the shard gets a second host.
 #[test]
 fn a_home_key_that_is_removed_makes_two_hosts() {
-    let weak = a_home_for_what_lives_nowhere(Canary::with(Bug::HomeKeyRemoved));
+    let weak = home_after_none(Canary::with(Bug::HomeKeyRemoved));
     let seen = weak.seen.unwrap_or_default();
     assert!(seen.contains("shard 0"), "{seen:?}");
-    assert_eq!(a_home_for_what_lives_nowhere(Canary::none()).seen, None);
+    assert_eq!(home_after_none(Canary::none()).seen, None);
 }
 
 /// Five nodes. Nodes 1, 3 and 4 decide that the shards live on node 1. Nodes 3 and 4 crash. Node 0
 /// forces a configuration with node 1, which it cannot reach at that time, and node 2.
-fn a_majority_that_is_lost_with_what_it_knew_of(
-    shards: &[ShardId],
-    seed: u64,
-    rule: Canary,
-) -> Stage {
+fn lost_majority_of(shards: &[ShardId], seed: u64, rule: Canary) -> Stage {
     let mut stage = Stage::of(5, seed, rule);
-    stage.splits([&[0, 2], &[1, 3, 4]]);
-    stage.acts(1);
-    [1, 3, 4].into_iter().for_each(|node| stage.led_by(node, 1));
+    stage.partition([&[0, 2], &[1, 3, 4]]);
+    stage.start_coordinator(1);
+    [1, 3, 4].into_iter().for_each(|node| stage.set_coordinator(node, 1));
     shards.iter().for_each(|shard| stage.command(1, Command::Want(*shard)));
     stage.run(8_000);
     let one = Some(RegionId::new(replica(1, 1)));
     shards.iter().for_each(|shard| stage.command(1, Command::MoveTo(*shard, one)));
     stage.run(40_300);
-    stage.stops(1);
+    stage.stop_coordinator(1);
     [3, 4].into_iter().for_each(|node| stage.sim.crash(NodeIndex::new(node)));
     stage.command(0, Command::Force([1, 2].map(|node| replica(node, 1)).into()));
     stage.run(1_000);
-    (0..3).for_each(|node| stage.led_by(node, 0));
-    stage.acts(0);
+    (0..3).for_each(|node| stage.set_coordinator(node, 0));
+    stage.start_coordinator(0);
     shards.iter().for_each(|shard| stage.command(0, Command::Want(*shard)));
     stage.run(10_000);
     stage
 }
 
-fn a_majority_that_is_lost_with_what_it_knew(seed: u64, rule: Canary) -> Stage {
-    a_majority_that_is_lost_with_what_it_knew_of(&[SHARD], seed, rule)
+fn lost_majority(seed: u64, rule: Canary) -> Stage {
+    lost_majority_of(&[SHARD], seed, rule)
 }
 
 #[test]
 fn forced_recovery_decides_nothing_before_the_recount() {
     for seed in 0..20 {
         let canary = Canary::with(Bug::NothingRecounted);
-        let weak = a_majority_that_is_lost_with_what_it_knew(seed, canary).seen.unwrap_or_default();
+        let weak = lost_majority(seed, canary).seen.unwrap_or_default();
         assert!(weak.contains("shard 0 at "), "seed {seed}: {weak:?}");
-        let mut stage = a_majority_that_is_lost_with_what_it_knew(seed, Canary::none());
+        let mut stage = lost_majority(seed, Canary::none());
         assert_eq!(stage.seen, None, "seed {seed}");
         assert_eq!(stage.host(), Some(1), "seed {seed}: the shard moved");
         let starts = stage.sim.observer().counts.hosted;
         stage.sim.heal();
         for _ in 0..5 {
             stage.run(4_000); // it asks again, learns of a higher term, and steps down
-            stage.acts(0);
+            stage.start_coordinator(0);
             stage.command(0, Command::Want(SHARD));
         }
         assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(1)), "seed {seed}");
@@ -215,7 +214,7 @@ fn forced_recovery_decides_nothing_before_the_recount() {
         let node = stage.sim.process(NodeIndex::new(0)).expect("node 0 is up");
         let home = node.coordinator.record(SHARD).map(|record| record.home().region);
         assert_eq!(home, Some(Some(RegionId::new(replica(1, 1)))), "seed {seed}");
-        stage.moves(0, 2);
+        stage.move_shard(0, 2);
         stage.run(40_000);
         assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(2)), "seed {seed}");
     }
@@ -223,13 +222,13 @@ fn forced_recovery_decides_nothing_before_the_recount() {
 
 /// Node 1 hosts one shard more than fits into one message of the recount. After the partition
 /// heals, the coordinator recounts node 1 and then moves that last shard.
-fn a_count_that_comes_in_two_parts(seed: u64, rule: Canary) -> Stage {
+fn recount_in_two_parts(seed: u64, rule: Canary) -> Stage {
     let shards = [0, 1, 2].map(ShardId::new);
-    let mut stage = a_majority_that_is_lost_with_what_it_knew_of(&shards, seed, rule);
+    let mut stage = lost_majority_of(&shards, seed, rule);
     stage.sim.heal();
     for _ in 0..5 {
         stage.run(4_000);
-        stage.acts(0);
+        stage.start_coordinator(0);
     }
     stage.command(0, Command::MoveTo(shards[2], Some(RegionId::new(replica(0, 1)))));
     stage.run(40_000);
@@ -241,9 +240,9 @@ fn partial_recount_taken_for_complete_makes_two_hosts() {
     // Not every seed catches the fault: the home that is chosen in ignorance may be the old one.
     let mut caught = 0;
     for seed in 0..20 {
-        let weak = a_count_that_comes_in_two_parts(seed, Canary::with(Bug::PartCountsAsAll));
+        let weak = recount_in_two_parts(seed, Canary::with(Bug::PartCountsAsAll));
         caught += usize::from(weak.seen.is_some_and(|seen| seen.contains("shard 2 at ")));
-        let stage = a_count_that_comes_in_two_parts(seed, Canary::none());
+        let stage = recount_in_two_parts(seed, Canary::none());
         assert_eq!(stage.seen, None, "seed {seed}");
         let region = |node| Some(RegionId::new(replica(node, 1)));
         let homes = [0, 1, 2].map(|shard| home(&stage, 0, ShardId::new(shard)));
@@ -256,13 +255,13 @@ fn partial_recount_taken_for_complete_makes_two_hosts() {
 #[test]
 fn next_coordinator_restarts_an_unfinished_recount() {
     for seed in 0..20 {
-        let mut stage = a_majority_that_is_lost_with_what_it_knew(seed, Canary::none());
+        let mut stage = lost_majority(seed, Canary::none());
         stage.sim.heal();
         stage.run(1 + seed * 7); // another point of the recount for each seed
-        stage.stops(0);
-        (0..3).for_each(|node| stage.led_by(node, 2));
+        stage.stop_coordinator(0);
+        (0..3).for_each(|node| stage.set_coordinator(node, 2));
         for _ in 0..5 {
-            stage.acts(2);
+            stage.start_coordinator(2);
             stage.command(0, Command::Want(SHARD));
             stage.run(4_000);
         }
@@ -287,38 +286,38 @@ fn home(stage: &Stage, coordinator: usize, shard: ShardId) -> Option<RegionId> {
 /// with a decision on another shard that no quorum acknowledges. Node 0 forces a configuration with
 /// node 1, and the two make decisions of their own. Then node 4 reaches them again: it repeats its
 /// orders and writes until it learns that it was excluded.
-fn a_coordinator_that_is_given_up_alive(seed: u64, rule: Canary) -> Stage {
+fn abandoned_live_coordinator(seed: u64, rule: Canary) -> Stage {
     let mut stage = Stage::of(5, seed, rule);
-    (0..5).for_each(|node| stage.led_by(node, 4));
-    stage.acts(4);
+    (0..5).for_each(|node| stage.set_coordinator(node, 4));
+    stage.start_coordinator(4);
     stage.command(0, Command::Want(SHARD));
     stage.run(8_000);
-    stage.moves(4, 1);
+    stage.move_shard(4, 1);
     stage.run(40_000);
-    stage.splits([&[0, 1], &[2, 3, 4]]);
+    stage.partition([&[0, 1], &[2, 3, 4]]);
     for _ in 0..4 {
-        stage.stops(4);
-        stage.acts(4);
+        stage.stop_coordinator(4);
+        stage.start_coordinator(4);
         stage.run(3_000);
     }
-    stage.moves(4, 2);
+    stage.move_shard(4, 2);
     stage.run(2_000);
-    stage.splits([&[0, 1], &[2], &[3], &[4]]);
+    stage.partition([&[0, 1], &[2], &[3], &[4]]);
     stage.command(4, Command::MoveTo(OTHER, Some(RegionId::new(replica(2, 1)))));
     stage.run(3_000);
     stage.command(0, Command::Force([replica(1, 1)].into()));
     stage.run(1_000);
-    (0..2).for_each(|node| stage.led_by(node, 0));
+    (0..2).for_each(|node| stage.set_coordinator(node, 0));
     for _ in 0..3 {
-        stage.acts(0);
+        stage.start_coordinator(0);
         (0..2).for_each(|node| stage.command(node, Command::Want(OTHER)));
         stage.run(5_000);
     }
-    stage.splits([&[0, 1, 4], &[2], &[3]]); // without leases a live quorum would continue
-    stage.deafens(4, 5_000); // it repeats its orders and hears nothing during that time
+    stage.partition([&[0, 1, 4], &[2], &[3]]); // without leases a live quorum would continue
+    stage.delay_messages_to(4, 5_000); // it repeats its orders and hears nothing during that time
     for _ in 0..5 {
         stage.run(4_000);
-        stage.acts(0);
+        stage.start_coordinator(0);
         (0..2).for_each(|node| stage.command(node, Command::Want(OTHER)));
     }
     stage
@@ -328,9 +327,9 @@ fn a_coordinator_that_is_given_up_alive(seed: u64, rule: Canary) -> Stage {
 fn late_orders_of_an_abandoned_coordinator_change_nothing() {
     let (mut caught, mut ignored) = (0, 0);
     for seed in 0..20 {
-        let weak = a_coordinator_that_is_given_up_alive(seed, Canary::with(Bug::TermsGoOn));
+        let weak = abandoned_live_coordinator(seed, Canary::with(Bug::TermsGoOn));
         caught += usize::from(weak.seen.is_some());
-        let mut stage = a_coordinator_that_is_given_up_alive(seed, Canary::none());
+        let mut stage = abandoned_live_coordinator(seed, Canary::none());
         assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(1)), "seed {seed}");
         let region = |node| RegionId::new(replica(node, 1));
         let one = stage.sim.process(NodeIndex::new(1)).expect("node 1 is up");
@@ -338,13 +337,13 @@ fn late_orders_of_an_abandoned_coordinator_change_nothing() {
         assert!([0, 1].map(|node| Some(region(node))).contains(&home(&stage, 0, OTHER)));
         // The next coordinator reads the same homes.
         let before = home(&stage, 0, OTHER);
-        stage.stops(0);
-        (0..2).for_each(|node| stage.led_by(node, 1));
-        stage.acts(1);
+        stage.stop_coordinator(0);
+        (0..2).for_each(|node| stage.set_coordinator(node, 1));
+        stage.start_coordinator(1);
         stage.run(5_000);
         assert_eq!(home(&stage, 1, SHARD), Some(region(1)), "seed {seed}");
         assert_eq!(home(&stage, 1, OTHER), before, "seed {seed}");
-        stage.moves(1, 0);
+        stage.move_shard(1, 0);
         stage.run(40_000);
         assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(0)), "seed {seed}");
     }
@@ -375,24 +374,24 @@ fn two_operators(seed: u64, founded: u64) -> (Stage, [usize; 2]) {
     };
     let [lower, higher] = if of(0) < of(1) { [0, 1] } else { [1, 0] };
     // `lower` and 2 know nothing of this decision.
-    stage.splits([&[lower, 2], &[higher, 3, 4]]);
-    stage.acts(higher);
-    [higher, 3, 4].into_iter().for_each(|node| stage.led_by(node, higher));
+    stage.partition([&[lower, 2], &[higher, 3, 4]]);
+    stage.start_coordinator(higher);
+    [higher, 3, 4].into_iter().for_each(|node| stage.set_coordinator(node, higher));
     stage.command(higher, Command::Want(SHARD));
     stage.run(8_000);
-    stage.moves(higher, higher);
+    stage.move_shard(higher, higher);
     stage.run(40_000);
-    stage.stops(higher);
+    stage.stop_coordinator(higher);
     [3, 4].into_iter().for_each(|node| stage.sim.crash(NodeIndex::new(node)));
     for node in [lower, higher] {
         stage.command(node, Command::Force([replica(2, 1)].into()));
     }
     stage.run(1_000);
     // `lower` recounts with 2 and records that.
-    [lower, 2].into_iter().for_each(|node| stage.led_by(node, lower));
-    stage.acts(lower);
+    [lower, 2].into_iter().for_each(|node| stage.set_coordinator(node, lower));
+    stage.start_coordinator(lower);
     stage.run(5_000);
-    stage.stops(lower);
+    stage.stop_coordinator(lower);
     (stage, [lower, higher])
 }
 
@@ -417,17 +416,17 @@ fn recount_repeats_in_another_configuration_of_same_generation() {
             let millis = node.coordinator.term().number >> 20;
             assert_eq!((millis, ids[0].generation), (founded + 1, founded + 1), "seed {seed}");
         }
-        stage.splits([&[higher, 2], &[lower]]);
+        stage.partition([&[higher, 2], &[lower]]);
         let peers =
             [higher, 2].map(|node| Peer { id: replica(node, 1), stopping: false, reachable: true });
         for node in [higher, 2] {
             stage.command(node, Command::Members(peers.to_vec()));
         }
         stage.run(20_000);
-        [higher, 2].into_iter().for_each(|node| stage.led_by(node, 2));
+        [higher, 2].into_iter().for_each(|node| stage.set_coordinator(node, 2));
         let mut counted = 0;
         for _ in 0..5 {
-            stage.acts(2);
+            stage.start_coordinator(2);
             stage.command(2, Command::Want(SHARD));
             stage.run(4_000);
             counted = recounts(&stage, 2).max(counted);

@@ -15,84 +15,86 @@ const B: usize = 1;
 const C: usize = 2;
 
 /// A world that is led along one trace. After the first violation, further steps are ignored.
-struct Led {
+struct Trace {
     world: World,
     seen: Option<String>,
 }
 
-impl Led {
+impl Trace {
     fn new(limits: Limits) -> Self {
-        let mut led = Self { world: World::new(limits), seen: None };
-        led.go(Step::Gossip(0, 2)); // now all three replicas hold the first decision
-        led
+        let mut trace = Self { world: World::new(limits), seen: None };
+        trace.step(Step::Gossip(0, 2)); // now all three replicas hold the first decision
+        trace
     }
 
-    fn go(&mut self, step: Step) {
+    fn step(&mut self, step: Step) {
         if self.seen.is_none() {
             self.seen = self.world.apply(step).err();
         }
     }
 
-    fn all(&mut self, steps: impl IntoIterator<Item = Step>) {
-        steps.into_iter().for_each(|step| self.go(step));
+    fn steps(&mut self, steps: impl IntoIterator<Item = Step>) {
+        steps.into_iter().for_each(|step| self.step(step));
     }
 
     /// A move that a quorum acknowledges.
-    fn moves(&mut self, seat: usize, to: usize) {
-        self.all([Step::Move(seat, Some(to)), Step::WriteAt(seat, 0), Step::WriteAt(seat, 1)]);
+    fn move_shard(&mut self, seat: usize, to: usize) {
+        self.steps([Step::Move(seat, Some(to)), Step::WriteAt(seat, 0), Step::WriteAt(seat, 1)]);
     }
 
     /// A takeover by coordinator `seat` that reads these two replicas and writes to them.
-    fn takes_over(&mut self, seat: usize, [one, other]: [usize; 2]) {
-        self.all([Step::Start(seat), Step::FenceAt(seat, one), Step::FenceAt(seat, other)]);
-        self.all([Step::BackAt(seat, one), Step::BackAt(seat, other)]);
-        self.all([Step::WriteAt(seat, one), Step::WriteAt(seat, other)]);
+    fn take_over(&mut self, seat: usize, [one, other]: [usize; 2]) {
+        self.steps([Step::Start(seat), Step::FenceAt(seat, one), Step::FenceAt(seat, other)]);
+        self.steps([Step::BackAt(seat, one), Step::BackAt(seat, other)]);
+        self.steps([Step::WriteAt(seat, one), Step::WriteAt(seat, other)]);
     }
 
     /// Delivers the message of the newest decision that matches.
-    fn comes(&mut self, matches: impl Fn(&Fact) -> bool) {
+    fn deliver(&mut self, matches: impl Fn(&Fact) -> bool) {
         if let Some(fact) = self.world.find(matches) {
-            self.go(Step::Deliver(fact));
+            self.step(Step::Deliver(fact));
         }
     }
 
     fn host(&mut self, to: usize) {
-        self.comes(|fact| matches!(fact, Fact::ToRegion(at, _, ToRegion::Host(_)) if *at == to));
+        self.deliver(|fact| matches!(fact, Fact::ToRegion(at, _, ToRegion::Host(_)) if *at == to));
     }
 
     fn release(&mut self, to: usize) {
-        self.comes(|fact| matches!(fact, Fact::ToRegion(at, _, ToRegion::Release(_)) if *at == to));
+        self.deliver(
+            |fact| matches!(fact, Fact::ToRegion(at, _, ToRegion::Release(_)) if *at == to),
+        );
     }
 
     fn released(&mut self, to: usize) {
         let matches =
             |fact: &Fact| matches!(fact, Fact::ToRegion(at, _, ToRegion::Released(_)) if *at == to);
-        self.comes(matches);
+        self.deliver(matches);
     }
 
     fn hosted(&mut self, seat: usize) {
         let matches = |fact: &Fact| matches!(fact, Fact::ToCoordinator(at, _, ToCoordinator::Hosted(_)) if *at == seat);
-        self.comes(matches);
+        self.deliver(matches);
     }
 
     /// A whole move, from the write to the confirmation.
     fn carried_out(&mut self, seat: usize, from: usize, to: usize) {
-        self.moves(seat, to);
+        self.move_shard(seat, to);
         self.host(to);
         self.release(from);
-        self.go(Step::Drained(from));
+        self.step(Step::Drained(from));
         self.released(to);
         self.hosted(seat);
     }
 
     /// Delivers all messages and ends all drains until nothing changes.
-    fn settles(&mut self) {
+    fn settle(&mut self) {
         loop {
             let before = self.world.digest();
             let drained = (0..self.world.places.len()).map(Step::Drained);
             let sent = self.world.steps().into_iter();
             let sent = sent.filter(|step| matches!(step, Step::Deliver(_)));
-            self.all(sent.chain(drained).collect::<Vec<_>>());
+            self.steps(sent.chain(drained).collect::<Vec<_>>());
             if self.world.digest() == before {
                 return;
             }
@@ -119,48 +121,48 @@ impl Led {
 /// Two decisions of two terms, each on a single replica. Neither coordinator has read the other's
 /// decision, so neither decision lists the other's home as a predecessor. The trace needs about 25
 /// steps and four coordinators; three are not enough.
-fn unseen_decisions_of_two_terms(limits: Limits) -> Led {
-    let mut led = Led::new(limits);
-    led.all([Step::Move(0, Some(B)), Step::WriteAt(0, 0)]);
-    led.takes_over(1, [1, 2]);
-    led.all([Step::Move(1, Some(C)), Step::WriteAt(1, 1)]);
-    led.takes_over(2, [0, 2]);
-    led.host(B);
-    led.release(A);
-    led.go(Step::Drained(A));
-    led.released(B);
-    led.takes_over(3, [1, 2]);
-    led.host(C);
-    led.release(A);
-    led.released(C);
-    led
+fn unseen_decisions_of_two_terms(limits: Limits) -> Trace {
+    let mut trace = Trace::new(limits);
+    trace.steps([Step::Move(0, Some(B)), Step::WriteAt(0, 0)]);
+    trace.take_over(1, [1, 2]);
+    trace.steps([Step::Move(1, Some(C)), Step::WriteAt(1, 1)]);
+    trace.take_over(2, [0, 2]);
+    trace.host(B);
+    trace.release(A);
+    trace.step(Step::Drained(A));
+    trace.released(B);
+    trace.take_over(3, [1, 2]);
+    trace.host(C);
+    trace.release(A);
+    trace.released(C);
+    trace
 }
 
 #[test]
 fn takeover_rewrites_all_homes_before_it_sends_orders() {
     let limits = Limits::of(4, 4, 0);
     unseen_decisions_of_two_terms(limits.with(Bug::NoRewrite)).saw_two_hosts();
-    let mut led = unseen_decisions_of_two_terms(limits);
-    led.settles();
-    led.ends_with(A);
+    let mut trace = unseen_decisions_of_two_terms(limits);
+    trace.settle();
+    trace.ends_with(A);
 }
 
 /// A takeover reads a decision that only one replica holds, and its region starts. The next
 /// coordinator must read that decision too. The trace has 19 steps and three coordinators.
-fn a_value_seen_on_one_replica_only(limits: Limits) -> Led {
-    let mut led = Led::new(limits);
-    led.all([Step::Move(0, Some(B)), Step::WriteAt(0, 0)]);
-    led.takes_over(1, [0, 1]);
-    led.host(B);
-    led.release(A);
-    led.go(Step::Drained(A));
-    led.released(B);
-    led.takes_over(2, [1, 2]);
-    led.all([Step::Move(2, Some(C)), Step::WriteAt(2, 1), Step::WriteAt(2, 2)]);
-    led.host(C);
-    led.release(A);
-    led.released(C);
-    led
+fn a_value_seen_on_one_replica_only(limits: Limits) -> Trace {
+    let mut trace = Trace::new(limits);
+    trace.steps([Step::Move(0, Some(B)), Step::WriteAt(0, 0)]);
+    trace.take_over(1, [0, 1]);
+    trace.host(B);
+    trace.release(A);
+    trace.step(Step::Drained(A));
+    trace.released(B);
+    trace.take_over(2, [1, 2]);
+    trace.steps([Step::Move(2, Some(C)), Step::WriteAt(2, 1), Step::WriteAt(2, 2)]);
+    trace.host(C);
+    trace.release(A);
+    trace.released(C);
+    trace
 }
 
 #[test]
@@ -168,24 +170,24 @@ fn decision_read_by_a_takeover_is_never_lost() {
     let limits = Limits::of(3, 3, 0);
     let weak = limits.with(Bug::NoRewrite).without(Outside::NoRecoveryWrite);
     a_value_seen_on_one_replica_only(weak).saw_two_hosts();
-    let mut led = a_value_seen_on_one_replica_only(limits);
-    led.settles();
-    led.ends_with(C);
+    let mut trace = a_value_seen_on_one_replica_only(limits);
+    trace.settle();
+    trace.ends_with(C);
 }
 
 /// A move is cancelled and the old home crashes. An early version of the adoption rule gave two
 /// hosts in 26 steps here; none of 100,000 random walks found that.
-fn a_move_is_cancelled_and_the_old_home_dies(limits: Limits) -> Led {
-    let mut led = Led::new(limits);
-    led.moves(0, B);
-    led.host(B);
-    led.moves(0, A);
-    led.host(A);
-    led.hosted(0);
-    led.moves(0, C);
-    led.host(C);
-    led.all([Step::Crash(A), Step::Remove(A)]);
-    led
+fn a_move_is_cancelled_and_the_old_home_dies(limits: Limits) -> Trace {
+    let mut trace = Trace::new(limits);
+    trace.move_shard(0, B);
+    trace.host(B);
+    trace.move_shard(0, A);
+    trace.host(A);
+    trace.hosted(0);
+    trace.move_shard(0, C);
+    trace.host(C);
+    trace.steps([Step::Crash(A), Step::Remove(A)]);
+    trace
 }
 
 #[test]
@@ -193,39 +195,44 @@ fn adoption_waits_for_predecessors_like_a_start() {
     let limits = Limits::of(1, 3, 1);
     let weak = limits.with(Bug::AdoptUnguarded).hosts_only();
     a_move_is_cancelled_and_the_old_home_dies(weak).saw_two_hosts();
-    let mut led = a_move_is_cancelled_and_the_old_home_dies(limits);
-    led.settles();
-    led.ends_with(C);
+    let mut trace = a_move_is_cancelled_and_the_old_home_dies(limits);
+    trace.settle();
+    trace.ends_with(C);
 }
 
-fn there_back_and_there_again(limits: Limits) -> Led {
-    let mut led = Led::new(limits);
-    led.carried_out(0, A, B);
-    let first = led.world.find(|fact| matches!(fact, Fact::ToRegion(B, _, ToRegion::Released(_))));
-    led.carried_out(0, B, A);
-    led.moves(0, B);
-    led.host(B);
-    first.into_iter().for_each(|fact| led.go(Step::Deliver(fact)));
-    led
+fn there_back_and_there_again(limits: Limits) -> Trace {
+    let mut trace = Trace::new(limits);
+    trace.carried_out(0, A, B);
+    let first =
+        trace.world.find(|fact| matches!(fact, Fact::ToRegion(B, _, ToRegion::Released(_))));
+    trace.carried_out(0, B, A);
+    trace.move_shard(0, B);
+    trace.host(B);
+    first.into_iter().for_each(|fact| trace.step(Step::Deliver(fact)));
+    trace
 }
 
 #[test]
 fn released_of_an_earlier_tenure_does_not_count() {
     let limits = Limits::of(1, 3, 0);
     there_back_and_there_again(limits.with(Bug::AnyReleased)).saw_two_hosts();
-    let mut led = there_back_and_there_again(limits);
-    assert_eq!(led.hosting(), [A]);
-    led.settles();
-    led.ends_with(B);
+    let mut trace = there_back_and_there_again(limits);
+    assert_eq!(trace.hosting(), [A]);
+    trace.settle();
+    trace.ends_with(B);
 }
 
-fn a_region_moves_on_before_a_node_knows_its_home(limits: Limits) -> Led {
-    let mut led = Led::new(Limits { lag: true, ..limits });
-    led.all([Step::InstallAtCoordinator(0), Step::InstallAtRegion(A), Step::InstallAtRegion(C)]);
-    led.carried_out(0, A, C);
-    led.moves(0, B);
-    led.host(B);
-    led
+fn a_region_moves_on_before_a_node_knows_its_home(limits: Limits) -> Trace {
+    let mut trace = Trace::new(Limits { lag: true, ..limits });
+    trace.steps([
+        Step::InstallAtCoordinator(0),
+        Step::InstallAtRegion(A),
+        Step::InstallAtRegion(C),
+    ]);
+    trace.carried_out(0, A, C);
+    trace.move_shard(0, B);
+    trace.host(B);
+    trace
 }
 
 #[test]
@@ -233,26 +240,26 @@ fn absence_from_an_older_configuration_is_no_removal() {
     let limits = Limits::of(1, 2, 0);
     let weak = limits.with(Bug::AbsentIsRemoved);
     a_region_moves_on_before_a_node_knows_its_home(weak).saw_two_hosts();
-    let mut led = a_region_moves_on_before_a_node_knows_its_home(limits);
-    assert_eq!(led.hosting(), [C]);
-    led.go(Step::InstallAtRegion(B));
-    led.settles();
-    led.ends_with(B);
+    let mut trace = a_region_moves_on_before_a_node_knows_its_home(limits);
+    assert_eq!(trace.hosting(), [C]);
+    trace.step(Step::InstallAtRegion(B));
+    trace.settle();
+    trace.ends_with(B);
 }
 
 // ── Late, lost and repeated messages ──
 
-fn a_late_release_of_a_cancelled_move(limits: Limits) -> Led {
-    let mut led = Led::new(limits);
-    led.moves(0, B);
-    let late = led.world.find(|fact| matches!(fact, Fact::ToRegion(A, _, ToRegion::Release(_))));
-    led.moves(0, A);
-    led.host(A);
-    led.release(B);
-    led.released(A);
-    late.into_iter().for_each(|fact| led.go(Step::Deliver(fact)));
-    led.settles();
-    led
+fn a_late_release_of_a_cancelled_move(limits: Limits) -> Trace {
+    let mut trace = Trace::new(limits);
+    trace.move_shard(0, B);
+    let late = trace.world.find(|fact| matches!(fact, Fact::ToRegion(A, _, ToRegion::Release(_))));
+    trace.move_shard(0, A);
+    trace.host(A);
+    trace.release(B);
+    trace.released(A);
+    late.into_iter().for_each(|fact| trace.step(Step::Deliver(fact)));
+    trace.settle();
+    trace
 }
 
 #[test]
@@ -268,12 +275,12 @@ fn a_region_that_never_hosted_answers_a_release() {
     let limits = Limits::of(1, 2, 0);
     let deaf = |fact: &Fact| matches!(fact, Fact::ToRegion(B, _, ToRegion::Host(_)));
     for (limits, hosts) in [(limits.with(Bug::IdleIgnoresRelease), vec![]), (limits, vec![C])] {
-        let mut led = Led::new(limits);
-        led.moves(0, B);
-        led.world.lose(deaf);
-        led.moves(0, C);
-        led.settles();
-        assert_eq!((led.seen.as_deref(), led.hosting()), (None, hosts));
+        let mut trace = Trace::new(limits);
+        trace.move_shard(0, B);
+        trace.world.lose(deaf);
+        trace.move_shard(0, C);
+        trace.settle();
+        assert_eq!((trace.seen.as_deref(), trace.hosting()), (None, hosts));
     }
 }
 
@@ -281,13 +288,13 @@ fn a_region_that_never_hosted_answers_a_release() {
 fn a_repeated_release_is_answered_again() {
     let limits = Limits::of(1, 1, 0);
     for (limits, hosts) in [(limits.with(Bug::RepeatUnanswered), vec![]), (limits, vec![B])] {
-        let mut led = Led::new(limits);
-        led.moves(0, B);
-        led.release(A);
-        led.go(Step::Drained(A));
-        led.world.lose(|fact| matches!(fact, Fact::ToRegion(B, _, ToRegion::Released(_))));
-        led.settles();
-        assert_eq!((led.seen.as_deref(), led.hosting()), (None, hosts));
+        let mut trace = Trace::new(limits);
+        trace.move_shard(0, B);
+        trace.release(A);
+        trace.step(Step::Drained(A));
+        trace.world.lose(|fact| matches!(fact, Fact::ToRegion(B, _, ToRegion::Released(_))));
+        trace.settle();
+        assert_eq!((trace.seen.as_deref(), trace.hosting()), (None, hosts));
     }
 }
 
@@ -295,53 +302,53 @@ fn a_repeated_release_is_answered_again() {
 fn every_possible_host_is_told_to_release() {
     let limits = Limits::of(1, 2, 0);
     for (limits, hosts) in [(limits.with(Bug::ReleaseLastHomeOnly), A), (limits, C)] {
-        let mut led = Led::new(limits);
-        led.moves(0, B);
-        led.world.lose(|fact| matches!(fact, Fact::ToRegion(A, _, ToRegion::Release(_))));
-        led.moves(0, C);
-        led.settles();
-        led.ends_with(hosts);
+        let mut trace = Trace::new(limits);
+        trace.move_shard(0, B);
+        trace.world.lose(|fact| matches!(fact, Fact::ToRegion(A, _, ToRegion::Release(_))));
+        trace.move_shard(0, C);
+        trace.settle();
+        trace.ends_with(hosts);
     }
 }
 
 #[test]
 fn two_moves_in_quick_succession_end_at_the_last_home() {
-    let mut led = Led::new(Limits::of(1, 2, 0));
-    led.moves(0, B);
-    led.moves(0, C);
-    led.settles();
-    led.ends_with(C);
+    let mut trace = Trace::new(Limits::of(1, 2, 0));
+    trace.move_shard(0, B);
+    trace.move_shard(0, C);
+    trace.settle();
+    trace.ends_with(C);
 }
 
 #[test]
 fn a_frozen_former_coordinator_that_wakes_is_refused_and_silent() {
-    let mut led = Led::new(Limits::of(2, 3, 0));
-    led.all([Step::Move(0, Some(B)), Step::WriteAt(0, 0)]);
-    led.takes_over(1, [1, 2]);
-    led.all([Step::Move(1, Some(C)), Step::WriteAt(1, 1), Step::WriteAt(1, 2)]);
-    led.go(Step::WriteAt(0, 2));
-    assert_eq!(led.world.seats[0].machine.phase(), Phase::Down);
-    led.settles();
-    led.ends_with(C);
+    let mut trace = Trace::new(Limits::of(2, 3, 0));
+    trace.steps([Step::Move(0, Some(B)), Step::WriteAt(0, 0)]);
+    trace.take_over(1, [1, 2]);
+    trace.steps([Step::Move(1, Some(C)), Step::WriteAt(1, 1), Step::WriteAt(1, 2)]);
+    trace.step(Step::WriteAt(0, 2));
+    assert_eq!(trace.world.seats[0].machine.phase(), Phase::Down);
+    trace.settle();
+    trace.ends_with(C);
 }
 
 // ── Payloads ──
 
 /// The old home A sends its payload to the third region C and crashes. B takes A's tenure for over
 /// because A was removed, and starts without a payload. From then on, C holds an outdated payload.
-fn the_old_home_dies_after_its_word(limits: Limits) -> Led {
-    let mut led = Led::new(limits);
-    led.moves(0, B);
-    led.host(B);
-    led.moves(0, C);
-    led.host(C);
-    led.release(A);
-    led.go(Step::Drained(A));
-    led.released(C);
-    led.all([Step::Crash(A), Step::Remove(A)]);
-    assert!(led.seen.is_some() || led.hosting() == [B]);
-    led.all([Step::Crash(B), Step::Remove(B)]);
-    led
+fn the_old_home_dies_after_its_word(limits: Limits) -> Trace {
+    let mut trace = Trace::new(limits);
+    trace.move_shard(0, B);
+    trace.host(B);
+    trace.move_shard(0, C);
+    trace.host(C);
+    trace.release(A);
+    trace.step(Step::Drained(A));
+    trace.released(C);
+    trace.steps([Step::Crash(A), Step::Remove(A)]);
+    assert!(trace.seen.is_some() || trace.hosting() == [B]);
+    trace.steps([Step::Crash(B), Step::Remove(B)]);
+    trace
 }
 
 #[test]
@@ -350,27 +357,27 @@ fn removed_region_does_not_vouch_for_later_hosts() {
     let weak = the_old_home_dies_after_its_word(limits.with(Bug::RemovedVouches));
     let seen = weak.seen.as_deref().unwrap_or("nothing");
     assert_eq!(seen, "2 takes the payload of tenure 1 after tenure 2");
-    let mut led = the_old_home_dies_after_its_word(limits);
-    led.settles();
-    led.ends_with(C);
+    let mut trace = the_old_home_dies_after_its_word(limits);
+    trace.settle();
+    trace.ends_with(C);
 }
 
 // ── Leaving regions ──
 
-impl Led {
+impl Trace {
     /// The node at `place` leaves. The only message to it is the coordinator's answer, `MayLeave`.
-    fn leaves(&mut self, place: usize) {
-        self.go(Step::Leave(place));
-        self.says(place, |word| *word == ToCoordinator::Leaving);
-        self.comes(
+    fn leave(&mut self, place: usize) {
+        self.step(Step::Leave(place));
+        self.deliver_from(place, |word| *word == ToCoordinator::Leaving);
+        self.deliver(
             |fact| matches!(fact, Fact::ToRegion(at, _, ToRegion::MayLeave(_)) if *at == place),
         );
     }
 
     /// Delivers the message of the region at `place` to a coordinator that matches.
-    fn says(&mut self, place: usize, matches: impl Fn(&ToCoordinator) -> bool) {
+    fn deliver_from(&mut self, place: usize, matches: impl Fn(&ToCoordinator) -> bool) {
         let me = region(place).replica();
-        self.comes(|fact| match fact {
+        self.deliver(|fact| match fact {
             Fact::ToCoordinator(_, from, word) => *from == me && matches(word),
             Fact::ToRegion(..) => false,
         });
@@ -383,18 +390,18 @@ impl Led {
 
 /// B was named as the next home but never hosted, and then home `None` was decided. B is leaving.
 /// The coordinator waits for no region, but a later home of the shard must still hear from B.
-fn named_in_vain_for_a_shard_that_is_stopped(limits: Limits) -> Led {
-    let mut led = Led::new(Limits { leaves: 1, nowhere: true, ..limits });
-    led.moves(0, B);
-    led.release(A);
-    led.go(Step::Drained(A));
-    led.all([Step::Move(0, None), Step::WriteAt(0, 0), Step::WriteAt(0, 1)]);
+fn named_in_vain_for_a_shard_that_is_stopped(limits: Limits) -> Trace {
+    let mut trace = Trace::new(Limits { leaves: 1, nowhere: true, ..limits });
+    trace.move_shard(0, B);
+    trace.release(A);
+    trace.step(Step::Drained(A));
+    trace.steps([Step::Move(0, None), Step::WriteAt(0, 0), Step::WriteAt(0, 1)]);
     for place in [A, B] {
-        led.release(place);
-        led.says(place, |word| matches!(word, ToCoordinator::Drained(_)));
+        trace.release(place);
+        trace.deliver_from(place, |word| matches!(word, ToCoordinator::Drained(_)));
     }
-    led.leaves(B);
-    led
+    trace.leave(B);
+    trace
 }
 
 #[test]
@@ -402,37 +409,37 @@ fn leaver_named_for_a_stopped_shard_waits_for_its_next_home() {
     let limits = Limits::of(1, 3, 0);
     let mut weak = named_in_vain_for_a_shard_that_is_stopped(limits.with(Bug::LeavesUnconfirmed));
     assert!(weak.has_left(B));
-    weak.go(Step::Remove(B));
-    weak.moves(0, C);
-    weak.settles();
+    weak.step(Step::Remove(B));
+    weak.move_shard(0, C);
+    weak.settle();
     assert_eq!(weak.seen.as_deref(), Some("2 starts without the payload of tenure 1 at 0"));
 
-    let mut led = named_in_vain_for_a_shard_that_is_stopped(limits);
-    assert!(!led.has_left(B), "a later home could take the payload that A keeps");
-    led.settles(); // B asks for a home
-    led.all([Step::Place(0, C), Step::WriteAt(0, 0), Step::WriteAt(0, 1)]);
-    led.settles();
-    led.ends_with(C);
-    assert!(led.has_left(B));
+    let mut trace = named_in_vain_for_a_shard_that_is_stopped(limits);
+    assert!(!trace.has_left(B), "a later home could take the payload that A keeps");
+    trace.settle(); // B asks for a home
+    trace.steps([Step::Place(0, C), Step::WriteAt(0, 0), Step::WriteAt(0, 1)]);
+    trace.settle();
+    trace.ends_with(C);
+    assert!(trace.has_left(B));
 }
 
 /// The next home C hosts the shard and tells the coordinator, but crashes before it has told the
 /// leaving region A. The coordinator must tell A instead.
 #[test]
 fn coordinator_reports_hosted_to_leaver_for_a_dead_next_home() {
-    let mut led = Led::new(Limits { leaves: 1, ..Limits::of(1, 1, 1) });
-    led.moves(0, C);
-    led.release(A);
-    led.go(Step::Leave(A));
-    led.go(Step::Drained(A));
-    led.host(C);
-    led.released(C);
-    led.hosted(0);
-    assert_eq!(led.hosting(), [C]);
-    led.world.lose(|fact| matches!(fact, Fact::ToRegion(A, _, ToRegion::Hosted(_))));
-    led.all([Step::Crash(C), Step::Remove(C)]);
-    led.all([Step::Place(0, B), Step::WriteAt(0, 0), Step::WriteAt(0, 1)]);
-    led.settles();
-    led.ends_with(B);
-    assert!(led.has_left(A), "A still keeps a payload that C has taken");
+    let mut trace = Trace::new(Limits { leaves: 1, ..Limits::of(1, 1, 1) });
+    trace.move_shard(0, C);
+    trace.release(A);
+    trace.step(Step::Leave(A));
+    trace.step(Step::Drained(A));
+    trace.host(C);
+    trace.released(C);
+    trace.hosted(0);
+    assert_eq!(trace.hosting(), [C]);
+    trace.world.lose(|fact| matches!(fact, Fact::ToRegion(A, _, ToRegion::Hosted(_))));
+    trace.steps([Step::Crash(C), Step::Remove(C)]);
+    trace.steps([Step::Place(0, B), Step::WriteAt(0, 0), Step::WriteAt(0, 1)]);
+    trace.settle();
+    trace.ends_with(B);
+    assert!(trace.has_left(A), "A still keeps a payload that C has taken");
 }
