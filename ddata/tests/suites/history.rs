@@ -379,7 +379,8 @@ impl History {
             Some(true) => {
                 return Err(format!("{id:?} of {by} had a notice on {key} after its end"));
             }
-            Some(false) => return Ok(()), // both may have waited for durable data to load
+            // The subscription and its end may both have waited for durable data to load.
+            Some(false) => return Ok(()),
             None => {}
         }
         if let Some(value) = &value {

@@ -270,7 +270,7 @@ impl Model {
         }
     }
 
-    /// Number of changes.
+    /// Number of changes of the key.
     pub fn len(&self) -> usize {
         self.events.len()
     }
