@@ -40,12 +40,13 @@ const CHAOS: Duration = Duration::from_secs(60);
 /// Longest simulated time until all shards are settled after the last fault.
 const REST_WITHIN: Duration = Duration::from_secs(200);
 
+/// A simulated cluster with the harness that acts on it at random.
 struct World {
     sim: Sim,
     chance: Stream,
     coordinators: usize,
     told: u64,
-    died_with: BTreeSet<u64>, // messages that dead nodes held
+    died_with: BTreeSet<u64>, // messages that crashed nodes held
 }
 
 fn links(draw: &mut Stream) -> LinkQuality {
@@ -96,7 +97,7 @@ impl World {
         let members: Vec<ReplicaId> = (0..NODES).map(|node| replica(node, 1)).collect();
         let settings = EpochSettings { digest_seed: seed.value, ..EpochSettings::default() };
         let id = EpochId { generation: 1, number: 1 };
-        let epoch = Arc::new(Epoch::founding(id, members, settings).expect("a valid one"));
+        let epoch = Arc::new(Epoch::founding(id, members, settings).expect("it is valid"));
         for node in (0..NODES).map(NodeIndex::new) {
             sim.command(node, Command::Found(epoch.clone()));
         }

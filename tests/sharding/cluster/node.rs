@@ -37,7 +37,7 @@ use ostraca_ddata::sim::{Boot, Direction, Effects, NodeIndex, Process, Stream};
 pub(crate) const SHARDS: u32 = 6;
 const MS: Duration = Duration::from_millis(1);
 
-/// The incarnation that a node has in its `life`-th life.
+/// The id of a node's `life`-th incarnation.
 pub(crate) fn replica(node: usize, life: u32) -> ReplicaId {
     ReplicaId::new((u64::from(life) << 16) | (node as u64 + 1))
 }

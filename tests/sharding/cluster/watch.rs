@@ -12,6 +12,7 @@ use ostraca_ddata::sim::{NodeIndex, Observer, Orders, View, Violation};
 
 use super::node::{Event, Node};
 
+/// The observer of a run.
 #[derive(Default)]
 pub(crate) struct Watch {
     pub(crate) newest: Option<Arc<Epoch>>,

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::door::Door;
 use super::nodes::{Lanes, Nodes, Plan, node};
 
+/// Shared by all instances of a test: a door at which handlers wait, and the numbers handled.
 #[derive(Default)]
 struct Office {
     door: Door,

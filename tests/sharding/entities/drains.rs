@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::door::Door;
 use super::nodes::{Nodes, Plan, node};
 
+/// An entity that logs what it handles, and whose handlers may wait at a door.
 struct Guest {
     door: Arc<Door>,
     log: Arc<Mutex<Vec<String>>>,
@@ -82,6 +83,7 @@ impl Entity for Guest {
     }
 }
 
+/// Nodes with entities `Guest`; shard 0 is hosted on node 0.
 struct House {
     nodes: Nodes<Guest>,
     door: Arc<Door>,

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::nodes::{Nodes, Plan, Step};
 
+/// Counts instances and drops, and says what a drop does.
 #[derive(Default)]
 struct Watch {
     dropped: AtomicUsize,
@@ -24,6 +25,7 @@ struct Watch {
     at_drop: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
+/// An entity whose drop the test controls.
 struct Heavy(Arc<Watch>);
 
 impl Drop for Heavy {

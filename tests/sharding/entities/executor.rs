@@ -16,7 +16,7 @@ use ostraca_ddata::clock::Instant;
 pub(crate) struct Executor {
     tasks: Mutex<BTreeMap<u64, BoxFuture<'static, ()>>>,
     ready: Mutex<VecDeque<u64>>,
-    unpolled: Mutex<BTreeSet<u64>>, // bursts
+    unpolled: Mutex<BTreeSet<u64>>, // activations before their first poll
     last: AtomicU64,
     nanos: AtomicU64,
     sleepers: Mutex<Vec<(u64, Arc<Sleeper>)>>,

@@ -21,6 +21,7 @@ use super::nodes::{Nodes, Plan};
 
 type Log = Arc<Mutex<Vec<String>>>;
 
+/// An entity that counts, and logs its drop and its stop message.
 struct Clerk {
     id: String,
     count: u64,
@@ -102,6 +103,7 @@ impl Drop for Clerk {
     }
 }
 
+/// Two nodes; the shard is hosted on node 0.
 struct Office {
     nodes: Nodes<Clerk>,
     door: Arc<Door>,

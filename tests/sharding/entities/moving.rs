@@ -30,6 +30,7 @@ enum Manner {
     StopMessagePanics,
 }
 
+/// Shared by all instances of a test: the planned failure, a door, and a log.
 #[derive(Default)]
 struct Town {
     manner: Mutex<Manner>,

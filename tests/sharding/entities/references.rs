@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::nodes::{NodeWorld, Nodes, Plan, node};
 
+/// An entity that keeps and uses references to other entities.
 #[derive(Default)]
 struct Friend {
     likes: u64,

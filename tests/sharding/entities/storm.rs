@@ -28,6 +28,7 @@ const NODES: usize = 3;
 const SHARDS: u32 = 3;
 const ENTITIES: u64 = 6;
 
+/// An entity that counts its messages and reports what it does to the journal.
 struct Player {
     journal: Arc<Journal>,
     world: Arc<NodeWorld>,
@@ -47,6 +48,7 @@ enum Word {
 }
 
 impl Player {
+    /// Reports a violation if the handler runs without a lease.
     fn look(&self, id: &EntityId) {
         if !self.world.leased.load(Ordering::SeqCst) {
             self.journal.violates(format!("instance: {id} runs without a lease"));
@@ -116,6 +118,7 @@ fn name(entity: u64) -> String {
     format!("e{entity}")
 }
 
+/// The nodes of a run with the harness that acts on them at random.
 struct Storm {
     nodes: Nodes<Player>,
     journal: Arc<Journal>,

@@ -32,6 +32,7 @@ struct Locks {
 
 type Shared = Arc<Mutex<Locks>>;
 
+/// Holds the lock of an entity until it is dropped.
 struct Guard(String, Shared);
 
 impl Drop for Guard {

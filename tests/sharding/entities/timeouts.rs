@@ -41,6 +41,7 @@ const SWEEP: Duration = Duration::from_millis(50);
 
 type Answer = Arc<Mutex<Option<Result<u64, AskError>>>>;
 
+/// Two nodes; the shard is hosted on node 0.
 struct Temple {
     nodes: Nodes<Oracle>,
 }

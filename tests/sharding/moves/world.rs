@@ -52,7 +52,7 @@ pub(crate) struct Seat {
     digest: u64, // of the state above that future steps depend on
 }
 
-/// A region.
+/// A region, and whether its node runs or leaves.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) machine: Region,

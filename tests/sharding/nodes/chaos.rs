@@ -90,12 +90,13 @@ fn uneven(it: &Cluster) -> Option<String> {
     sizes.iter().any(|size| !(2..=3).contains(size)).then(|| format!("uneven: {sizes:?}"))
 }
 
+/// A cluster with the harness that acts on it at random.
 pub(crate) struct Chaos {
     pub(crate) it: Cluster,
     scenario: Scenario,
     chance: Stream,
     book: Option<Arc<Book>>,  // record of real entities
-    died_with: BTreeSet<u64>, // messages that dead nodes held
+    died_with: BTreeSet<u64>, // messages that crashed nodes held
 }
 
 impl Chaos {

@@ -72,6 +72,7 @@ fn by_default() -> Order {
     Order::Start(counter(), settings(), Hosts::Shards)
 }
 
+/// A simulated cluster in which the entity type `counter` is started.
 pub(crate) struct Cluster {
     pub(crate) sim: Sim,
     told: u64,

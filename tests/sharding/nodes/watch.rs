@@ -16,6 +16,7 @@ use crate::stack::book::Book;
 use crate::whole::entities::Seen;
 use crate::whole::{Event, Watch, WholeNode};
 
+/// The observer of whole nodes: checks the invariants and records events.
 #[derive(Default)]
 pub(crate) struct ShardWatch {
     pub(crate) membership: Watch,

@@ -18,7 +18,8 @@ use ostraca_ddata::id::ReplicaId;
 
 use super::player::{From, Player};
 
-/// Sender, entity, number from 1.
+/// A message: its sender, its entity, and its number among those of the sender to the entity, from
+/// 1.
 type Message = (ReplicaId, String, u64);
 
 /// The upper half of each mark, which does not occur elsewhere in frames and payloads.
@@ -44,7 +45,7 @@ pub(crate) struct Book(Mutex<Pages>);
 
 #[derive(Default)]
 pub(crate) struct Pages {
-    /// The first violation.
+    /// The first violation of the run, until the watch takes it.
     pub(crate) violation: Option<String>,
     pub(crate) told: u64,
     pub(crate) handled: u64,
@@ -194,7 +195,8 @@ impl Book {
         pages.dead.insert(me);
         pages.excuse(|at| at.contains(&me));
         drop(pages);
-        drop(region); // its tasks end, and their entities write here
+        // Dropped after the lock, because its entities report to the book when they end.
+        drop(region);
     }
 
     /// The lane between two incarnations is abandoned.

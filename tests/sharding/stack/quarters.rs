@@ -81,7 +81,7 @@ impl Lane {
 struct Lanes {
     to: BTreeMap<ReplicaId, Lane>,
     over: BTreeSet<ReplicaId>,
-    limit: usize, // frames
+    limit: usize, // frames that a lane keeps before it refuses messages
 }
 
 /// The environment of a node's entities.
@@ -158,7 +158,7 @@ impl World for HouseWorld {
 pub(crate) struct Plan {
     pub(crate) book: Arc<Book>,
     pub(crate) settings: Settings,
-    pub(crate) lane_max: usize, // frames
+    pub(crate) lane_max: usize, // limit of each lane, in frames
     pub(crate) canary: Canary,
 }
 
@@ -168,6 +168,7 @@ impl Plan {
     }
 }
 
+/// The entities of one node, with their executor and lanes.
 struct Quarters {
     me: ReplicaId,
     region: ShardRegion<Player>,
