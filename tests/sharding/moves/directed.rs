@@ -8,7 +8,7 @@ use ostraca::sharding::region::Run;
 use ostraca::sharding::wire::{ToCoordinator, ToRegion};
 
 use super::limits::{Limits, Outside, Step};
-use super::world::{Fact, World, region};
+use super::world::{Sent, World, region};
 
 const A: usize = 0;
 const B: usize = 1;
@@ -38,53 +38,61 @@ impl Trace {
     }
 
     /// A move that a quorum acknowledges.
-    fn move_shard(&mut self, seat: usize, to: usize) {
-        self.steps([Step::Move(seat, Some(to)), Step::WriteAt(seat, 0), Step::WriteAt(seat, 1)]);
+    fn move_shard(&mut self, coordinator: usize, to: usize) {
+        self.steps([
+            Step::Move(coordinator, Some(to)),
+            Step::WriteAt(coordinator, 0),
+            Step::WriteAt(coordinator, 1),
+        ]);
     }
 
-    /// A takeover by coordinator `seat` that reads these two replicas and writes to them.
-    fn take_over(&mut self, seat: usize, [one, other]: [usize; 2]) {
-        self.steps([Step::Start(seat), Step::FenceAt(seat, one), Step::FenceAt(seat, other)]);
-        self.steps([Step::BackAt(seat, one), Step::BackAt(seat, other)]);
-        self.steps([Step::WriteAt(seat, one), Step::WriteAt(seat, other)]);
+    /// A takeover by a coordinator that reads these two replicas and writes to them.
+    fn take_over(&mut self, coordinator: usize, [one, other]: [usize; 2]) {
+        self.steps([
+            Step::Start(coordinator),
+            Step::FenceAt(coordinator, one),
+            Step::FenceAt(coordinator, other),
+        ]);
+        self.steps([Step::BackAt(coordinator, one), Step::BackAt(coordinator, other)]);
+        self.steps([Step::WriteAt(coordinator, one), Step::WriteAt(coordinator, other)]);
     }
 
     /// Delivers the message of the newest decision that matches.
-    fn deliver(&mut self, matches: impl Fn(&Fact) -> bool) {
+    fn deliver(&mut self, matches: impl Fn(&Sent) -> bool) {
         if let Some(fact) = self.world.find(matches) {
             self.step(Step::Deliver(fact));
         }
     }
 
     fn host(&mut self, to: usize) {
-        self.deliver(|fact| matches!(fact, Fact::ToRegion(at, _, ToRegion::Host(_)) if *at == to));
+        self.deliver(|fact| matches!(fact, Sent::ToRegion(at, _, ToRegion::Host(_)) if *at == to));
     }
 
     fn release(&mut self, to: usize) {
         self.deliver(
-            |fact| matches!(fact, Fact::ToRegion(at, _, ToRegion::Release(_)) if *at == to),
+            |fact| matches!(fact, Sent::ToRegion(at, _, ToRegion::Release(_)) if *at == to),
         );
     }
 
     fn released(&mut self, to: usize) {
         let matches =
-            |fact: &Fact| matches!(fact, Fact::ToRegion(at, _, ToRegion::Released(_)) if *at == to);
+            |fact: &Sent| matches!(fact, Sent::ToRegion(at, _, ToRegion::Released(_)) if *at == to);
         self.deliver(matches);
     }
 
-    fn hosted(&mut self, seat: usize) {
-        let matches = |fact: &Fact| matches!(fact, Fact::ToCoordinator(at, _, ToCoordinator::Hosted(_)) if *at == seat);
+    fn hosted(&mut self, coordinator: usize) {
+        let matches = |fact: &Sent| matches!(fact, Sent::ToCoordinator(at, _, ToCoordinator::Hosted(_)) if *at == coordinator);
         self.deliver(matches);
     }
 
     /// A whole move, from the write to the confirmation.
-    fn carried_out(&mut self, seat: usize, from: usize, to: usize) {
-        self.move_shard(seat, to);
+    fn carried_out(&mut self, coordinator: usize, from: usize, to: usize) {
+        self.move_shard(coordinator, to);
         self.host(to);
         self.release(from);
         self.step(Step::Drained(from));
         self.released(to);
-        self.hosted(seat);
+        self.hosted(coordinator);
     }
 
     /// Delivers all messages and ends all drains until nothing changes.
@@ -204,7 +212,7 @@ fn there_back_and_there_again(limits: Limits) -> Trace {
     let mut trace = Trace::new(limits);
     trace.carried_out(0, A, B);
     let first =
-        trace.world.find(|fact| matches!(fact, Fact::ToRegion(B, _, ToRegion::Released(_))));
+        trace.world.find(|fact| matches!(fact, Sent::ToRegion(B, _, ToRegion::Released(_))));
     trace.carried_out(0, B, A);
     trace.move_shard(0, B);
     trace.host(B);
@@ -252,7 +260,7 @@ fn absence_from_an_older_configuration_is_no_removal() {
 fn a_late_release_of_a_cancelled_move(limits: Limits) -> Trace {
     let mut trace = Trace::new(limits);
     trace.move_shard(0, B);
-    let late = trace.world.find(|fact| matches!(fact, Fact::ToRegion(A, _, ToRegion::Release(_))));
+    let late = trace.world.find(|fact| matches!(fact, Sent::ToRegion(A, _, ToRegion::Release(_))));
     trace.move_shard(0, A);
     trace.host(A);
     trace.release(B);
@@ -273,7 +281,7 @@ fn a_late_release_stops_nothing() {
 #[test]
 fn a_region_that_never_hosted_answers_a_release() {
     let limits = Limits::of(1, 2, 0);
-    let deaf = |fact: &Fact| matches!(fact, Fact::ToRegion(B, _, ToRegion::Host(_)));
+    let deaf = |fact: &Sent| matches!(fact, Sent::ToRegion(B, _, ToRegion::Host(_)));
     for (limits, hosts) in [(limits.with(Bug::IdleIgnoresRelease), vec![]), (limits, vec![C])] {
         let mut trace = Trace::new(limits);
         trace.move_shard(0, B);
@@ -292,7 +300,7 @@ fn a_repeated_release_is_answered_again() {
         trace.move_shard(0, B);
         trace.release(A);
         trace.step(Step::Drained(A));
-        trace.world.lose(|fact| matches!(fact, Fact::ToRegion(B, _, ToRegion::Released(_))));
+        trace.world.lose(|fact| matches!(fact, Sent::ToRegion(B, _, ToRegion::Released(_))));
         trace.settle();
         assert_eq!((trace.seen.as_deref(), trace.hosting()), (None, hosts));
     }
@@ -304,7 +312,7 @@ fn every_possible_host_is_told_to_release() {
     for (limits, hosts) in [(limits.with(Bug::ReleaseLastHomeOnly), A), (limits, C)] {
         let mut trace = Trace::new(limits);
         trace.move_shard(0, B);
-        trace.world.lose(|fact| matches!(fact, Fact::ToRegion(A, _, ToRegion::Release(_))));
+        trace.world.lose(|fact| matches!(fact, Sent::ToRegion(A, _, ToRegion::Release(_))));
         trace.move_shard(0, C);
         trace.settle();
         trace.ends_with(hosts);
@@ -327,7 +335,7 @@ fn a_frozen_former_coordinator_that_wakes_is_refused_and_silent() {
     trace.take_over(1, [1, 2]);
     trace.steps([Step::Move(1, Some(C)), Step::WriteAt(1, 1), Step::WriteAt(1, 2)]);
     trace.step(Step::WriteAt(0, 2));
-    assert_eq!(trace.world.seats[0].machine.phase(), Phase::Down);
+    assert_eq!(trace.world.coordinators[0].machine.phase(), Phase::Down);
     trace.settle();
     trace.ends_with(C);
 }
@@ -370,7 +378,7 @@ impl Trace {
         self.step(Step::Leave(place));
         self.deliver_from(place, |word| *word == ToCoordinator::Leaving);
         self.deliver(
-            |fact| matches!(fact, Fact::ToRegion(at, _, ToRegion::MayLeave(_)) if *at == place),
+            |fact| matches!(fact, Sent::ToRegion(at, _, ToRegion::MayLeave(_)) if *at == place),
         );
     }
 
@@ -378,8 +386,8 @@ impl Trace {
     fn deliver_from(&mut self, place: usize, matches: impl Fn(&ToCoordinator) -> bool) {
         let me = region(place).replica();
         self.deliver(|fact| match fact {
-            Fact::ToCoordinator(_, from, word) => *from == me && matches(word),
-            Fact::ToRegion(..) => false,
+            Sent::ToCoordinator(_, from, word) => *from == me && matches(word),
+            Sent::ToRegion(..) => false,
         });
     }
 
@@ -436,7 +444,7 @@ fn coordinator_reports_hosted_to_leaver_for_a_dead_next_home() {
     trace.released(C);
     trace.hosted(0);
     assert_eq!(trace.hosting(), [C]);
-    trace.world.lose(|fact| matches!(fact, Fact::ToRegion(A, _, ToRegion::Hosted(_))));
+    trace.world.lose(|fact| matches!(fact, Sent::ToRegion(A, _, ToRegion::Hosted(_))));
     trace.steps([Step::Crash(C), Step::Remove(C)]);
     trace.steps([Step::Place(0, B), Step::WriteAt(0, 0), Step::WriteAt(0, 1)]);
     trace.settle();

@@ -37,14 +37,14 @@ pub(crate) const REPLICAS: usize = 3;
 
 /// A message that was sent, and that may arrive at any time: receiver, sender, content.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Fact {
+pub(crate) enum Sent {
     ToRegion(usize, ReplicaId, ToRegion),
     ToCoordinator(usize, ReplicaId, ToCoordinator),
 }
 
 /// A coordinator, and its open request to the replicas.
 #[derive(Clone, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct CoordinatorNode {
     pub(crate) machine: Coordinator,
     op: Option<Op>,
     question: Option<u64>,
@@ -54,7 +54,7 @@ pub(crate) struct Seat {
 
 /// A region, and whether its node runs or leaves.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RegionNode {
     pub(crate) machine: Region,
     pub(crate) up: bool,
     pub(crate) leaves: bool,
@@ -62,7 +62,7 @@ pub(crate) struct Place {
     digest: u64,
 }
 
-impl Place {
+impl RegionNode {
     fn new(index: usize, limits: Limits) -> Self {
         let config = RegionConfig { shards: 1, ..RegionConfig::default() };
         let machine = Region::new(region(index), config, limits.canary);
@@ -75,7 +75,7 @@ impl Place {
     }
 }
 
-impl Seat {
+impl CoordinatorNode {
     fn rehash(&mut self) {
         let machine = &self.machine;
         let targets: Vec<RegionId> = machine.targets().collect();
@@ -91,7 +91,7 @@ impl Seat {
     }
 }
 
-impl Place {
+impl RegionNode {
     fn rehash(&mut self) {
         let Self { machine, leaves, .. } = self;
         let leaves = (leaves, machine.has_left(), machine.is_let_go(), machine.registered_with());
@@ -103,10 +103,10 @@ impl Place {
 pub(crate) struct World {
     pub(crate) limits: Limits,
     replicas: Vec<Replica>,
-    pub(crate) seats: Vec<Rc<Seat>>,
-    pub(crate) places: Vec<Rc<Place>>,
+    pub(crate) coordinators: Vec<Rc<CoordinatorNode>>,
+    pub(crate) places: Vec<Rc<RegionNode>>,
     configurations: Vec<BTreeSet<RegionId>>, // members, by the epoch's number minus one
-    sent: Vec<(u64, Rc<Fact>)>,              // sorted by hash
+    sent: Vec<(u64, Rc<Sent>)>,              // sorted by hash
     moves: usize,
     crashes: usize,
     leaves: usize,
@@ -137,7 +137,7 @@ impl World {
         let mut world = Self {
             limits,
             replicas: vec![Replica::default(); REPLICAS],
-            seats: Vec::new(),
+            coordinators: Vec::new(),
             places: Vec::new(),
             configurations: vec![(0..joined).map(region).collect()],
             sent: Vec::new(),
@@ -149,7 +149,7 @@ impl World {
             payloads: Payloads::default(),
         };
         for index in 0..limits.regions {
-            world.places.push(Rc::new(Place::new(index, limits)));
+            world.places.push(Rc::new(RegionNode::new(index, limits)));
             world.install_at_region(index).expect("no violation during set-up");
         }
         let first = [Step::Start(0), Step::FenceAt(0, 0), Step::FenceAt(0, 1)];
@@ -161,7 +161,7 @@ impl World {
         if limits.canary.has(Bug::SpeaksBeforeAck) {
             world.sent.clear(); // keep only violations of later decisions
         }
-        let host = world.find(|fact| matches!(fact, Fact::ToRegion(0, _, ToRegion::Host(_))));
+        let host = world.find(|fact| matches!(fact, Sent::ToRegion(0, _, ToRegion::Host(_))));
         if let Some(host) = host {
             world.apply(Step::Deliver(host)).expect("no violation during set-up");
         }
@@ -188,42 +188,45 @@ impl World {
     /// Identifies a state. States that differ only by a permutation of replicas have one digest.
     pub(crate) fn digest(&self) -> u64 {
         let answered = |at: usize| {
-            let done = |seat: &Rc<Seat>| seat.op.as_ref().is_some_and(|op| op.done().contains(&at));
-            self.seats.iter().map(done).collect::<Vec<bool>>()
+            let done = |coordinator: &Rc<CoordinatorNode>| {
+                coordinator.op.as_ref().is_some_and(|op| op.done().contains(&at))
+            };
+            self.coordinators.iter().map(done).collect::<Vec<bool>>()
         };
         let replica = |at: usize| hash_of(&(&self.replicas[at], answered(at)));
         let mut replicas = [0; REPLICAS];
         (0..REPLICAS).for_each(|at| replicas[at] = replica(at));
         replicas.sort_unstable();
-        let seats: Vec<u64> = self.seats.iter().map(|seat| seat.digest).collect();
+        let coordinators: Vec<u64> =
+            self.coordinators.iter().map(|coordinator| coordinator.digest).collect();
         let places: Vec<u64> = self.places.iter().map(|place| place.digest).collect();
         let sent: Vec<u64> = self.sent.iter().map(|(fact, _)| *fact).collect();
         let members = (self.configurations.len(), self.configurations.last());
         let left = (self.moves, self.crashes, self.leaves);
         let past = (left, &self.acked, self.hosted, &self.payloads);
-        hash_of(&(replicas, seats, places, sent, members, past))
+        hash_of(&(replicas, coordinators, places, sent, members, past))
     }
 
     /// The present state of a message's receiver, and the message. Equal pairs have equal effects.
     pub(crate) fn delivery(&self, fact: u64) -> Option<(u64, u64)> {
         let at = self.sent.binary_search_by_key(&fact, |(hash, _)| *hash).ok()?;
         let receiver = match &*self.sent[at].1 {
-            Fact::ToRegion(place, ..) => self.places[*place].digest,
-            Fact::ToCoordinator(seat, ..) => self.seats[*seat].digest,
+            Sent::ToRegion(place, ..) => self.places[*place].digest,
+            Sent::ToCoordinator(coordinator, ..) => self.coordinators[*coordinator].digest,
         };
         Some((receiver, fact))
     }
 
-    fn seat(&mut self, index: usize) -> &mut Seat {
-        Rc::make_mut(&mut self.seats[index])
+    fn coordinator(&mut self, index: usize) -> &mut CoordinatorNode {
+        Rc::make_mut(&mut self.coordinators[index])
     }
 
-    fn place(&mut self, index: usize) -> &mut Place {
+    fn place(&mut self, index: usize) -> &mut RegionNode {
         Rc::make_mut(&mut self.places[index])
     }
 
     /// Among the messages that match, the one of the newest decision.
-    pub(crate) fn find(&self, matches: impl Fn(&Fact) -> bool) -> Option<u64> {
+    pub(crate) fn find(&self, matches: impl Fn(&Sent) -> bool) -> Option<u64> {
         let found = self.sent.iter().filter(|(_, fact)| matches(fact));
         found.max_by_key(|(_, fact)| generation_of(fact)).map(|(hash, _)| *hash)
     }
@@ -231,11 +234,12 @@ impl World {
     /// The steps that are possible in this state.
     pub(crate) fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
-        let next = self.seats.len();
+        let next = self.coordinators.len();
         if next < self.limits.coordinators {
             steps.push(Step::Start(next));
         }
-        (0..self.seats.len()).for_each(|seat| self.steps_of_seat(seat, &mut steps));
+        (0..self.coordinators.len())
+            .for_each(|coordinator| self.steps_of_coordinator(coordinator, &mut steps));
         if !self.limits.mute {
             (0..self.places.len()).for_each(|place| self.steps_of_place(place, &mut steps));
             steps.extend(self.sent.iter().map(|(hash, _)| Step::Deliver(*hash)));
@@ -247,10 +251,10 @@ impl World {
         steps
     }
 
-    fn steps_of_seat(&self, index: usize, steps: &mut Vec<Step>) {
-        let seat = &self.seats[index];
+    fn steps_of_coordinator(&self, index: usize, steps: &mut Vec<Step>) {
+        let coordinator = &self.coordinators[index];
         for replica in 0..REPLICAS {
-            match &seat.op {
+            match &coordinator.op {
                 Some(Op::Fence { read, .. }) if !read.contains(&replica) => {
                     steps.push(Step::FenceAt(index, replica));
                 }
@@ -263,20 +267,21 @@ impl World {
                 _ => {}
             }
         }
-        if seat.machine.phase() != Phase::Active {
+        if coordinator.machine.phase() != Phase::Active {
             return;
         }
-        let idle = seat.op.is_none() && seat.question.is_none();
+        let idle = coordinator.op.is_none() && coordinator.question.is_none();
         if idle && self.moves > 0 {
             let nowhere = self.limits.nowhere.then_some(None);
             let to = (0..self.places.len()).map(Some).chain(nowhere);
             steps.extend(to.map(|to| Step::Move(index, to)));
         }
-        if seat.question.is_some() {
-            let fits = |to: &usize| seat.machine.targets().any(|target| target == region(*to));
+        if coordinator.question.is_some() {
+            let fits =
+                |to: &usize| coordinator.machine.targets().any(|target| target == region(*to));
             steps.extend((0..self.places.len()).filter(fits).map(|to| Step::Place(index, to)));
         }
-        if seat.epoch < self.configurations.len() as u64 {
+        if coordinator.epoch < self.configurations.len() as u64 {
             steps.push(Step::InstallAtCoordinator(index));
         }
     }
@@ -316,9 +321,9 @@ impl World {
     /// Carries out a step and checks the invariants.
     pub(crate) fn apply(&mut self, step: Step) -> Result<(), String> {
         self.carry_out(step)?;
-        for seat in &mut self.seats {
-            if Rc::get_mut(seat).is_some() {
-                Rc::make_mut(seat).rehash();
+        for coordinator in &mut self.coordinators {
+            if Rc::get_mut(coordinator).is_some() {
+                Rc::make_mut(coordinator).rehash();
             }
         }
         for place in &mut self.places {
@@ -331,20 +336,23 @@ impl World {
 
     fn carry_out(&mut self, step: Step) -> Result<(), String> {
         match step {
-            Step::Start(seat) => self.start(seat)?,
-            Step::FenceAt(seat, replica) => self.fence_at(seat, replica)?,
-            Step::BackAt(seat, replica) | Step::WriteAt(seat, replica) => {
-                self.write_at(seat, replica)?;
+            Step::Start(coordinator) => self.start(coordinator)?,
+            Step::FenceAt(coordinator, replica) => self.fence_at(coordinator, replica)?,
+            Step::BackAt(coordinator, replica) | Step::WriteAt(coordinator, replica) => {
+                self.write_at(coordinator, replica)?;
             }
-            Step::Move(seat, to) => {
+            Step::Move(coordinator, to) => {
                 self.moves -= 1;
                 let to = to.map(region);
-                self.tell(seat, CoordinatorInput::Move { shard: SHARD, to, why: "test".into() })?;
+                self.tell(
+                    coordinator,
+                    CoordinatorInput::Move { shard: SHARD, to, why: "test".into() },
+                )?;
             }
-            Step::Place(seat, to) => {
-                if let Some(question) = self.seat(seat).question.take() {
+            Step::Place(coordinator, to) => {
+                if let Some(question) = self.coordinator(coordinator).question.take() {
                     let homes = vec![Chosen { shard: SHARD, to: region(to), why: "test".into() }];
-                    self.tell(seat, CoordinatorInput::Allocated { question, homes })?;
+                    self.tell(coordinator, CoordinatorInput::Allocated { question, homes })?;
                 }
             }
             Step::Deliver(hash) => self.deliver(hash)?,
@@ -363,9 +371,9 @@ impl World {
             Step::Leave(place) => self.leave(place)?,
             Step::Remove(place) => self.remove(place)?,
             Step::InstallAtRegion(place) => self.install_at_region(place)?,
-            Step::InstallAtCoordinator(seat) => self.install_at_seat(seat)?,
+            Step::InstallAtCoordinator(coordinator) => self.install_at_coordinator(coordinator)?,
             Step::Restart(place) => {
-                self.places[place] = Rc::new(Place::new(place, self.limits));
+                self.places[place] = Rc::new(RegionNode::new(place, self.limits));
                 self.install_at_region(place)?;
             }
             Step::Gossip(from, to) => {
@@ -393,28 +401,31 @@ impl World {
         let once = self.limits.outside == Outside::OneTermTwice;
         let config = CoordinatorConfig { shards: 1, ..CoordinatorConfig::default() };
         let machine = Coordinator::new(owner(index), config, self.limits.canary);
-        let seat = Seat { machine, op: None, question: None, epoch: 0, digest: 0 };
-        self.seats.push(Rc::new(seat));
-        self.install_at_seat(index)?;
+        let coordinator =
+            CoordinatorNode { machine, op: None, question: None, epoch: 0, digest: 0 };
+        self.coordinators.push(Rc::new(coordinator));
+        self.install_at_coordinator(index)?;
         let above = if once && index > 0 { 1 } else { index as u64 };
         self.tell(index, CoordinatorInput::Start { above })
     }
 
-    fn fence_at(&mut self, seat: usize, at: usize) -> Result<(), String> {
-        let Some(Op::Fence { id, term, mut read, mut merged }) = self.seat(seat).op.take() else {
+    fn fence_at(&mut self, coordinator: usize, at: usize) -> Result<(), String> {
+        let Some(Op::Fence { id, term, mut read, mut merged }) =
+            self.coordinator(coordinator).op.take()
+        else {
             return Ok(());
         };
         let replica = &mut self.replicas[at];
         if refuses(self.limits.outside, replica.promised, term) {
             let current = replica.promised;
-            return self.answer(seat, id, Answer::Refused { current });
+            return self.answer(coordinator, id, Answer::Refused { current });
         }
         replica.promised = replica.promised.max(term);
         merge(&mut merged, replica.cell.clone());
         read.push(at);
         read.sort_unstable();
         if read.len() <= REPLICAS / 2 {
-            self.seat(seat).op = Some(Op::Fence { id, term, read, merged });
+            self.coordinator(coordinator).op = Some(Op::Fence { id, term, read, merged });
             return Ok(());
         }
         let stamp = |cell: &Option<Stamped>| cell.as_ref().map(|(term, seq, _)| (*term, *seq));
@@ -422,18 +433,18 @@ impl World {
         match merged {
             Some(cell) if !same && self.limits.outside != Outside::NoRecoveryWrite => {
                 let acked = Vec::new();
-                self.seat(seat).op = Some(Op::Back { id, term, cell, acked });
+                self.coordinator(coordinator).op = Some(Op::Back { id, term, cell, acked });
                 Ok(())
             }
             merged => {
                 let cells = merged.map(|(_, _, home)| (SHARD, home)).into_iter().collect();
-                self.answer(seat, id, Answer::Fenced(cells, None, None))
+                self.answer(coordinator, id, Answer::Fenced(cells, None, None))
             }
         }
     }
 
-    fn write_at(&mut self, seat: usize, at: usize) -> Result<(), String> {
-        let Some(mut op) = self.seat(seat).op.take() else { return Ok(()) };
+    fn write_at(&mut self, coordinator: usize, at: usize) -> Result<(), String> {
+        let Some(mut op) = self.coordinator(coordinator).op.take() else { return Ok(()) };
         let (Op::Back { id, term, cell, acked } | Op::Write { id, term, cell, acked }) = &mut op
         else {
             return Ok(());
@@ -441,21 +452,21 @@ impl World {
         let replica = &mut self.replicas[at];
         if refuses(self.limits.outside, replica.promised, *term) {
             let current = replica.promised;
-            return self.answer(seat, *id, Answer::Refused { current });
+            return self.answer(coordinator, *id, Answer::Refused { current });
         }
         merge(&mut replica.cell, Some(cell.clone()));
         acked.push(at);
         acked.sort_unstable();
         if acked.len() <= REPLICAS / 2 {
-            self.seat(seat).op = Some(op);
+            self.coordinator(coordinator).op = Some(op);
             return Ok(());
         }
         let (id, home) = (*id, cell.2.clone());
         if matches!(op, Op::Back { .. }) {
-            return self.answer(seat, id, Answer::Fenced(vec![(SHARD, home)], None, None));
+            return self.answer(coordinator, id, Answer::Fenced(vec![(SHARD, home)], None, None));
         }
         self.acknowledged(&home)?;
-        self.answer(seat, id, Answer::Written)
+        self.answer(coordinator, id, Answer::Written)
     }
 
     /// Decisions must be acknowledged in the order of their generations. An acknowledged decision
@@ -481,35 +492,37 @@ impl World {
         Ok(())
     }
 
-    fn answer(&mut self, seat: usize, id: u64, answer: Answer) -> Result<(), String> {
+    fn answer(&mut self, coordinator: usize, id: u64, answer: Answer) -> Result<(), String> {
         let refused = matches!(answer, Answer::Refused { .. });
-        if refused && self.seats[seat].machine.phase() == Phase::Reading {
+        if refused && self.coordinators[coordinator].machine.phase() == Phase::Reading {
             // It would try a higher term without end.
-            return self.tell(seat, CoordinatorInput::Stop);
+            return self.tell(coordinator, CoordinatorInput::Stop);
         }
-        self.tell(seat, CoordinatorInput::Answered { id, answer })
+        self.tell(coordinator, CoordinatorInput::Answered { id, answer })
     }
 
-    fn tell(&mut self, seat: usize, input: CoordinatorInput) -> Result<(), String> {
+    fn tell(&mut self, coordinator: usize, input: CoordinatorInput) -> Result<(), String> {
         let mut out = Outbox::new();
-        let machine = &mut self.seat(seat).machine;
+        let machine = &mut self.coordinator(coordinator).machine;
         machine.handle(Now::default(), input, &mut out);
         machine.handle(Now::default(), CoordinatorInput::Tick, &mut out);
         let outputs: Vec<CoordinatorOutput> = out.drain().collect();
         for output in outputs {
-            self.perform(seat, output)?;
+            self.perform(coordinator, output)?;
         }
         Ok(())
     }
 
-    fn perform(&mut self, seat: usize, output: CoordinatorOutput) -> Result<(), String> {
+    fn perform(&mut self, coordinator: usize, output: CoordinatorOutput) -> Result<(), String> {
         match output {
             CoordinatorOutput::Send { to, message: ShardingMessage::Region(word) } => {
                 let place = (0..self.places.len()).find(|index| region(*index).replica() == to);
-                place.into_iter().try_for_each(|place| self.say(seat, place, word.clone()))?;
+                place
+                    .into_iter()
+                    .try_for_each(|place| self.say(coordinator, place, word.clone()))?;
             }
             CoordinatorOutput::Ask { id, ask } => {
-                self.seat(seat).op = match ask {
+                self.coordinator(coordinator).op = match ask {
                     Ask::Fence { term, .. } => {
                         Some(Op::Fence { id, term, read: Vec::new(), merged: None })
                     }
@@ -522,10 +535,11 @@ impl World {
                 };
             }
             CoordinatorOutput::Allocate { question, .. } => {
-                self.seat(seat).question = Some(question);
+                self.coordinator(coordinator).question = Some(question);
             }
             CoordinatorOutput::Acting(_) => {
-                if let Some(record) = self.seats[seat].machine.record(SHARD).cloned() {
+                if let Some(record) = self.coordinators[coordinator].machine.record(SHARD).cloned()
+                {
                     self.acknowledged(record.home())?;
                 }
             }
@@ -534,8 +548,8 @@ impl World {
         Ok(())
     }
 
-    fn say(&mut self, seat: usize, place: usize, word: ToRegion) -> Result<(), String> {
-        let from = owner(seat);
+    fn say(&mut self, coordinator: usize, place: usize, word: ToRegion) -> Result<(), String> {
+        let from = owner(coordinator);
         match word {
             ToRegion::Here(_)
             | ToRegion::RegisterAck { .. }
@@ -543,22 +557,22 @@ impl World {
             | ToRegion::Announce(_)
                 if self.limits.registers =>
             {
-                self.send(Fact::ToRegion(place, from, word));
+                self.send(Sent::ToRegion(place, from, word));
             }
             ToRegion::Here(_) => {
                 let (proxy, from) = (self.places[place].leaves, region(place).replica());
                 let (hosted, highest) = (Vec::new(), Generation::NEVER);
                 let agreed = Agreed::default();
                 let message = ToCoordinator::Register { proxy, hosted, highest, agreed };
-                self.hear(seat, place, word)?;
-                self.tell(seat, CoordinatorInput::Message { from, message })?;
+                self.hear(coordinator, place, word)?;
+                self.tell(coordinator, CoordinatorInput::Message { from, message })?;
             }
-            ToRegion::RegisterAck { .. } => self.hear(seat, place, word)?,
+            ToRegion::RegisterAck { .. } => self.hear(coordinator, place, word)?,
             ToRegion::Host(_)
             | ToRegion::Release(_)
             | ToRegion::MayLeave(_)
             | ToRegion::Hosted(_) => {
-                self.send(Fact::ToRegion(place, from, word));
+                self.send(Sent::ToRegion(place, from, word));
             }
             _ => {}
         }
@@ -567,15 +581,15 @@ impl World {
 
     /// Delivers a message at once. Regions need to know their coordinator only in worlds where they
     /// leave.
-    fn hear(&mut self, seat: usize, place: usize, message: ToRegion) -> Result<(), String> {
+    fn hear(&mut self, coordinator: usize, place: usize, message: ToRegion) -> Result<(), String> {
         if self.limits.leaves == 0 {
             return Ok(());
         }
-        self.tell_region(place, RegionInput::Message { from: owner(seat), message })
+        self.tell_region(place, RegionInput::Message { from: owner(coordinator), message })
     }
 
-    fn send(&mut self, fact: Fact) {
-        if self.limits.mute && !self.seats.is_empty() && self.hosted > Generation::NEVER {
+    fn send(&mut self, fact: Sent) {
+        if self.limits.mute && !self.coordinators.is_empty() && self.hosted > Generation::NEVER {
             return; // no region receives it
         }
         let hash = hash_of(&fact);
@@ -589,11 +603,11 @@ impl World {
             return Ok(());
         };
         match self.sent[at].1.as_ref().clone() {
-            Fact::ToRegion(place, from, message) => {
+            Sent::ToRegion(place, from, message) => {
                 self.tell_region(place, RegionInput::Message { from, message })
             }
-            Fact::ToCoordinator(seat, from, message) => {
-                self.tell(seat, CoordinatorInput::Message { from, message })
+            Sent::ToCoordinator(coordinator, from, message) => {
+                self.tell(coordinator, CoordinatorInput::Message { from, message })
             }
         }
     }
@@ -627,22 +641,23 @@ impl World {
             ShardingMessage::Region(word) => {
                 let place = (0..self.places.len()).find(|index| region(*index).replica() == to);
                 place.into_iter().for_each(|place| {
-                    self.send(Fact::ToRegion(place, me, word.clone()));
+                    self.send(Sent::ToRegion(place, me, word.clone()));
                 });
             }
             ShardingMessage::Coordinator(word @ ToCoordinator::Register { .. }) => {
-                let seat = (0..self.seats.len()).find(|seat| owner(*seat) == to);
-                if let Some(seat) = seat.filter(|_| self.limits.registers) {
+                let coordinator =
+                    (0..self.coordinators.len()).find(|coordinator| owner(*coordinator) == to);
+                if let Some(coordinator) = coordinator.filter(|_| self.limits.registers) {
                     // In worlds without registrations, `say` registers regions at once.
-                    self.send(Fact::ToCoordinator(seat, me, word));
+                    self.send(Sent::ToCoordinator(coordinator, me, word));
                 }
             }
             ShardingMessage::Coordinator(word) => {
                 // Evidence of a region's state may reach every present coordinator and its
                 // addressee.
-                for seat in 0..self.limits.coordinators {
-                    if seat < self.seats.len() || owner(seat) == to {
-                        self.send(Fact::ToCoordinator(seat, me, word.clone()));
+                for coordinator in 0..self.limits.coordinators {
+                    if coordinator < self.coordinators.len() || owner(coordinator) == to {
+                        self.send(Sent::ToCoordinator(coordinator, me, word.clone()));
                     }
                 }
             }
@@ -676,10 +691,10 @@ impl World {
         self.tell_region(place, RegionInput::Installed(self.installed(epoch)))
     }
 
-    fn install_at_seat(&mut self, seat: usize) -> Result<(), String> {
+    fn install_at_coordinator(&mut self, coordinator: usize) -> Result<(), String> {
         let epoch = self.configurations.len() as u64;
-        self.seat(seat).epoch = epoch;
-        self.tell(seat, CoordinatorInput::Installed(self.installed(epoch)))
+        self.coordinator(coordinator).epoch = epoch;
+        self.tell(coordinator, CoordinatorInput::Installed(self.installed(epoch)))
     }
 
     fn leave(&mut self, place: usize) -> Result<(), String> {
@@ -698,11 +713,12 @@ impl World {
             return Ok(());
         }
         (0..self.places.len()).try_for_each(|place| self.install_at_region(place))?;
-        (0..self.seats.len()).try_for_each(|seat| self.install_at_seat(seat))
+        (0..self.coordinators.len())
+            .try_for_each(|coordinator| self.install_at_coordinator(coordinator))
     }
 
     /// Drops the sent messages that match.
-    pub(crate) fn lose(&mut self, matches: impl Fn(&Fact) -> bool) {
+    pub(crate) fn lose(&mut self, matches: impl Fn(&Sent) -> bool) {
         self.sent.retain(|(_, fact)| !matches(fact));
     }
 
@@ -728,13 +744,13 @@ fn asks_for_home() -> CoordinatorInput {
     CoordinatorInput::Message { from: region(0).replica(), message }
 }
 
-fn generation_of(fact: &Fact) -> Generation {
+fn generation_of(fact: &Sent) -> Generation {
     match fact {
-        Fact::ToRegion(_, _, ToRegion::Host(words)) => words[0].generation,
-        Fact::ToRegion(_, _, ToRegion::Release(words)) => words[0].generation,
-        Fact::ToRegion(_, _, ToRegion::Released(words)) => words[0].reached,
-        Fact::ToRegion(_, _, ToRegion::Hosted(words))
-        | Fact::ToCoordinator(_, _, ToCoordinator::Hosted(words)) => words[0].1,
+        Sent::ToRegion(_, _, ToRegion::Host(words)) => words[0].generation,
+        Sent::ToRegion(_, _, ToRegion::Release(words)) => words[0].generation,
+        Sent::ToRegion(_, _, ToRegion::Released(words)) => words[0].reached,
+        Sent::ToRegion(_, _, ToRegion::Hosted(words))
+        | Sent::ToCoordinator(_, _, ToCoordinator::Hosted(words)) => words[0].1,
         _ => Generation::NEVER,
     }
 }

@@ -8,7 +8,7 @@ use ostraca::sharding::ids::Generation;
 use ostraca::sharding::region::Run;
 use ostraca::sharding::wire::ToRegion;
 
-use super::{Fact, Place, Step, World, region};
+use super::{RegionNode, Sent, Step, World, region};
 
 impl World {
     /// Applies all steps that are not choices until nothing changes.
@@ -31,7 +31,7 @@ impl World {
     pub(super) fn is_old_invitation(&self, step: Step) -> bool {
         let Step::Deliver(hash) = step else { return false };
         let Ok(at) = self.sent.binary_search_by_key(&hash, |(hash, _)| *hash) else { return false };
-        let Fact::ToRegion(place, from, ToRegion::Here(term)) = &*self.sent[at].1 else {
+        let Sent::ToRegion(place, from, ToRegion::Here(term)) = &*self.sent[at].1 else {
             return false;
         };
         self.places[*place].machine.registered_with() == (Some(*from), *term)
@@ -42,9 +42,9 @@ impl World {
     pub(crate) fn only(&mut self, place: usize) -> Result<(), String> {
         loop {
             let before = self.digest();
-            let its_own = |(_, fact): &&(u64, Rc<Fact>)| match &**fact {
-                Fact::ToRegion(to, ..) => *to == place,
-                Fact::ToCoordinator(_, from, _) => *from == region(place).replica(),
+            let its_own = |(_, fact): &&(u64, Rc<Sent>)| match &**fact {
+                Sent::ToRegion(to, ..) => *to == place,
+                Sent::ToCoordinator(_, from, _) => *from == region(place).replica(),
             };
             let heard = self.sent.iter().filter(its_own).map(|(fact, _)| Step::Deliver(*fact));
             for step in heard.chain([Step::Drained(place)]).collect::<Vec<_>>() {
@@ -59,8 +59,11 @@ impl World {
     /// Whether a coordinator acts under the highest promised term.
     pub(crate) fn is_coordinated(&self) -> bool {
         let promised = self.replicas.iter().map(|replica| replica.promised).max();
-        let mut acting = self.seats.iter().filter(|seat| seat.machine.phase() == Phase::Active);
-        acting.any(|seat| Some(seat.machine.term()) == promised)
+        let mut acting = self
+            .coordinators
+            .iter()
+            .filter(|coordinator| coordinator.machine.phase() == Phase::Active);
+        acting.any(|coordinator| Some(coordinator.machine.term()) == promised)
     }
 
     /// Whether a live member stays that could host the shards of leaving regions.
@@ -83,7 +86,7 @@ impl World {
 
     /// Whether the coordinator has permitted every live leaving region to leave.
     pub(crate) fn leavers_are_let_go(&self) -> bool {
-        let is_let_go = |place: &Rc<Place>| place.has_left() || place.machine.is_let_go();
+        let is_let_go = |place: &Rc<RegionNode>| place.has_left() || place.machine.is_let_go();
         self.places.iter().all(|place| !place.up || !place.leaves || is_let_go(place))
     }
 
