@@ -1,11 +1,14 @@
-//! Payloads that don't fit one message: fetched from whoever released the shard, piece by piece.
+//! Reception of payloads that are too long for one message. The new home fetches such a payload in
+//! parts from the region that released the shard.
 //!
-//! A payload is known by who keeps it and by the stay that left it: it never changes while it is
-//! kept, and neither does its length. So pieces are taken in order, whichever repetition brings
-//! them, and a whole payload makes the word that announced it what it would have been in one
-//! message: a release, come late. The rules of spec/sharding.md §5 see nothing of this.
+//! A payload is identified by shard, keeping region and tenure (`last`). While it is kept, its
+//! content and length do not change, so parts that answer different requests fit together and are
+//! appended in order. A complete payload has the effect of a [`Released`] that arrived at that
+//! moment, so the rules of moves do not know of parts
+//! (docs/protocol/sharding.md#long-payloads-are-fetched).
 //!
-//! Knows no clock but for whose turn it is, and of a shard only its number.
+//! The state machine reads the clock only to take turns, and knows nothing of a shard but its
+//! number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,30 +19,32 @@ use ostraca_ddata::clock::Instant;
 use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::wire::{Carries, Fetch, Part, Released};
 
-/// Payloads that are fetched at a time; the others wait for their turn.
+/// Maximum number of payloads that are fetched at a time. Further ones wait for their turn.
 const AT_A_TIME: usize = 4;
 
-/// Bytes of payloads that are fetched at a time, unless a single one has more.
+/// Maximum total length of the payloads that are fetched at a time, unless a single one is longer.
 const BYTES_MAX: u64 = 256 * 1_024 * 1_024;
 
-/// The longest payload: a longer one is a faulty peer's claim.
+/// Maximum length of one payload. A longer claim comes from a faulty peer and is refused.
 const PAYLOAD_MAX: u64 = u32::MAX as u64;
 
-/// A payload of which nothing came for so long makes room for those that wait.
+/// A fetched payload of which no part arrived for this long gives its turn to a waiting one.
 const STALLED: Duration = Duration::from_secs(10);
 
-/// How payloads are cut, in bytes. Pieces go down the lane of leases and decisions, which is kept
-/// in order and limited: what stands there before a heartbeat, four windows from each of
-/// its peers, is to be short beside a lease, and small beside what the lane keeps.
+/// How payloads are cut, in bytes. Parts share the control lane with heartbeats and decisions, and
+/// that lane keeps order and has a limit. Up to four windows from each peer may lie ahead of a
+/// heartbeat, so four windows must take much less time than a lease lasts and far less room than
+/// the lane has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// Up to this length a payload travels with its release.
+    /// Maximum length of a payload that travels with its release.
     pub whole: usize,
-    /// The length of a piece, and of payloads that travel in one message together; at least 1.
+    /// Length of one part, and maximum total length of the payloads joined in one message; at least
+    /// 1.
     pub part: usize,
-    /// What is fetched by one question; at least a piece.
+    /// Number of bytes requested by one `Fetch`; at least one part.
     pub window: usize,
-    /// The length of a message with words about many shards, as far as they can be divided.
+    /// Maximum length of a message that lists many shards, as far as its list can be cut.
     pub words: usize,
 }
 
@@ -51,23 +56,24 @@ impl Default for Cut {
 }
 
 impl Cut {
-    /// For lanes that take messages up to this length.
+    /// Lengths that fit lanes whose messages have at most `message_bytes_max` bytes.
     #[must_use]
     pub fn within(message_bytes_max: usize) -> Self {
         let Self { whole, part, window, words } = Self::default();
-        let fits = (message_bytes_max / 2).max(1); // beside what describes it
+        // the other half is for the fields around the payload
+        let fits = (message_bytes_max / 2).max(1);
         Self { whole: whole.min(fits), part: part.min(fits), window, words: words.min(fits) }
     }
 }
 
-/// Whose payload, of which shard.
+/// Identifies the payload: its shard and the region that keeps it.
 type Key = (ShardId, RegionId);
 
-/// What is on its way here.
+/// Payloads that other regions announced and that are not complete yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Intake {
     arriving: BTreeMap<Key, Arriving>, // ≤ shards × regions
-    due: BTreeSet<Key>,                // to be asked for in this batch; ≤ arriving
+    due: BTreeSet<Key>,                // to request in this batch; ≤ arriving
 }
 
 #[derive(Clone, Debug)]
@@ -76,10 +82,11 @@ struct Arriving {
     last: Generation,
     sealed: Generation,
     length: u64,        // 1 to PAYLOAD_MAX
-    bytes: Vec<u8>,     // what has come, from the beginning; ≤ length
-    asked: Option<u64>, // for what comes before; `None`: it waits for its turn
-    since: Instant,     // the last piece, the turn that it got or lost, or the announcement
-    moves: bool,        // something came since it was announced last
+    bytes: Vec<u8>,     // the part received so far, from the beginning; ≤ length
+    asked: Option<u64>, // requested up to this offset; `None`: waits for its turn
+    // time of the last part, of the begin or end of its turn, or of the announcement
+    since: Instant,
+    moves: bool, // a part arrived since the last announcement
 }
 
 impl Arriving {
@@ -89,8 +96,8 @@ impl Arriving {
 }
 
 impl Intake {
-    /// A region keeps a payload for this one; said again until that is confirmed. `false`: there
-    /// can be none like it.
+    /// Handles an announcement (`Carries`), which the sender repeats until the receiver confirms.
+    /// Returns `false` if no payload can have the claimed length.
     pub(super) fn announced(&mut self, now: Instant, from: RegionId, word: Carries) -> bool {
         let Carries { shard, reached, last, length, sealed, .. } = word;
         if length == 0 || length > PAYLOAD_MAX {
@@ -101,12 +108,12 @@ impl Intake {
         match known {
             Some(known) if known.last == last && known.length == length => {
                 known.reached = known.reached.max(reached);
-                // Pieces, or the question, may be lost.
+                // No part since the last announcement: the request or its answer may be lost.
                 if !std::mem::take(&mut known.moves) && known.asked.is_some() {
                     self.due.insert(key);
                 }
             }
-            Some(_) => {} // of an earlier stay
+            Some(_) => {} // an earlier tenure
             None => {
                 let (bytes, asked, since, moves) = (Vec::new(), None, now, false);
                 let new = Arriving { reached, last, sealed, length, bytes, asked, since, moves };
@@ -116,14 +123,14 @@ impl Intake {
         true
     }
 
-    /// A piece has come: the release, once it is whole.
+    /// Appends a part. Returns the release once the payload is complete.
     pub(super) fn took(&mut self, now: Instant, from: RegionId, part: &Part) -> Option<Released> {
         let key = (part.shard, from);
         let known = self.arriving.get_mut(&key)?;
         let is_next = known.last == part.last && known.bytes.len() as u64 == part.at;
         let room = known.length - known.bytes.len() as u64;
         if !is_next || part.bytes.is_empty() || part.bytes.len() as u64 > room {
-            return None; // again, too early, or of another stay
+            return None; // duplicate, out of order, or of another tenure
         }
         let asked = known.asked?;
         known.bytes.extend_from_slice(&part.bytes);
@@ -138,11 +145,11 @@ impl Intake {
         let whole = self.arriving.remove(&key)?;
         self.due.remove(&key);
         let Arriving { reached, last, sealed, bytes, .. } = whole;
-        let (payload, cluster) = (Some(Bytes::from(bytes)), 0); // the announcement's was looked at
+        let (payload, cluster) = (Some(Bytes::from(bytes)), 0); // `announced` has checked it
         Some(Released { shard: key.0, reached, last, payload, sealed, cluster })
     }
 
-    /// Forgets what is of no use any more of a shard.
+    /// Drops the unfinished payloads of a shard that `wanted` (region, `reached`) rejects.
     pub(super) fn retain(&mut self, shard: ShardId, wanted: impl Fn(RegionId, Generation) -> bool) {
         let of_shard = (shard, RegionId::MIN)..=(shard, RegionId::MAX);
         let mut vain = Vec::new();
@@ -154,7 +161,8 @@ impl Intake {
         vain.iter().for_each(|key| self.forget(key));
     }
 
-    /// A region has released the shard in one message: it keeps nothing of this stay any more.
+    /// A region released the shard in one message. It no longer keeps a payload of this or an
+    /// earlier tenure, so a pending fetch of one is dropped.
     pub(super) fn superseded(&mut self, shard: ShardId, from: RegionId, last: Generation) {
         let key = (shard, from);
         if self.arriving.get(&key).is_some_and(|known| known.last <= last) {
@@ -162,7 +170,7 @@ impl Intake {
         }
     }
 
-    /// Whoever is not among these brings nothing any more.
+    /// Drops what regions outside `members` announced: they can no longer be asked for the rest.
     pub(super) fn keep_only(&mut self, members: &BTreeSet<RegionId>) {
         self.arriving.retain(|(_, from), _| members.contains(from));
         self.due.retain(|(_, from)| members.contains(from));
@@ -177,12 +185,12 @@ impl Intake {
         *self = Self::default();
     }
 
-    /// Bytes that have come of payloads that are not whole yet.
+    /// Number of received bytes that belong to incomplete payloads.
     pub(super) fn bytes(&self) -> u64 {
         self.arriving.values().map(|known| known.bytes.len() as u64).sum()
     }
 
-    /// Whom to ask for what now; each question is for a window.
+    /// Requests to send now, each for one window.
     pub(super) fn take_due(&mut self, now: Instant, window: usize) -> Vec<(RegionId, Fetch)> {
         self.take_turns(now);
         let due = std::mem::take(&mut self.due);
@@ -198,7 +206,7 @@ impl Intake {
         due.into_iter().filter_map(ask).collect()
     }
 
-    /// Gives turns to those that wait, the longest first.
+    /// Gives free turns to waiting payloads, in the order in which they began to wait.
     fn take_turns(&mut self, now: Instant) {
         let waits = |known: &Arriving| known.asked.is_none();
         if !self.arriving.values().any(waits) {

@@ -1,8 +1,10 @@
-//! How a region goes: when nothing is left here, whoever is to hear of it has, and no decision names
-//! it that it has not heard of.
+//! Shutdown of a region (docs/protocol/sharding.md#a-leaving-region-waits-for-permission).
 //!
-//! What names a region that is gone counts as if it might have been carried out there: what an
-//! earlier home still keeps would be given up, as taken.
+//! A leaving region may exit once it hosts no shard, has no pending decision, keeps no payload that
+//! another region could take, has told the next homes that it was named in vain, and its
+//! coordinator has confirmed that no decision names it any longer. Otherwise the next home would
+//! have to count the region as a possible host, and would discard the payload that an earlier home
+//! still keeps.
 
 use std::time::Duration;
 
@@ -17,25 +19,26 @@ use crate::sharding::wire::{
     ROUTE_BYTES, SHARD_BYTES, ShardRoute, ShardingMessage, ToCoordinator, ToRegion, in_messages,
 };
 
-/// How long one that is ready to go waits for the word of a coordinator that knows it. That answers
-/// in a round trip, or as soon as what names the region is decided anew and carried out. One of before
-/// this word was known never does.
+/// How long a ready region waits for `MayLeave` from a coordinator that knows it. The coordinator
+/// answers within a round trip, or as soon as it has replaced and settled the decisions that name
+/// the region. A coordinator of a release without `MayLeave` never answers.
 const UNHEARD_MAX: Duration = Duration::from_secs(5);
 
-/// The same while none knows it: one that has crashed has a successor in little more than its lease
-/// of 5 s. A node that stops gives all of this 20 s.
+/// The same limit while no coordinator knows the region. A crashed coordinator has a successor in
+/// little more than its lease of 5 s. Coordinated shutdown gives the whole leave 20 s.
 const UNKNOWN_MAX: Duration = Duration::from_secs(10);
 
-/// It is to go.
+/// State of a region whose node is stopping.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaving {
     ask_at: Instant,
-    let_go: bool, // the coordinator says that no decision names it, and none will
-    unheard: Option<Instant>, // since when it has waited for that alone, of this coordinator
+    let_go: bool, // `MayLeave` arrived, and no decision named the region since
+    // since when only the permission has been missing
+    unheard: Option<Instant>,
 }
 
 impl Region {
-    /// Whether it goes, or has gone, and the coordinator that knows it has said that it may.
+    /// Whether the region is leaving or has left, and its coordinator has permitted that.
     #[must_use]
     pub fn is_let_go(&self) -> bool {
         self.leaving.is_some_and(|leaving| leaving.let_go)
@@ -46,7 +49,7 @@ impl Region {
         self.leaving.get_or_insert(new);
     }
 
-    /// When there is something to do for one that leaves.
+    /// The next time at which a leaving region must act.
     pub(super) fn leaves_at(&self) -> Option<Instant> {
         let Leaving { ask_at, unheard, .. } = self.leaving.filter(|_| !self.left)?;
         let goes_at = unheard.map(|since| since + self.unheard_max());
@@ -57,21 +60,24 @@ impl Region {
         if self.registration.is_registered() { UNHEARD_MAX } else { UNKNOWN_MAX }
     }
 
-    /// There is a coordinator that knows it now.
+    /// A coordinator has registered this region: say `Leaving` to it at once, and count its answer
+    /// time from now.
     pub(super) fn tell_that_it_leaves(&mut self, now: Instant) {
         if let Some(leaving) = &mut self.leaving {
             (leaving.ask_at, leaving.unheard) = (now, None);
         }
     }
 
-    /// Something has changed of what the coordinator is to know of it, if it leaves.
+    /// Something changed that the coordinator must hear from a leaving region: repeat `Leaving`
+    /// now.
     pub(super) fn ask_to_leave(&mut self, now: Instant) {
         if let Some(leaving) = &mut self.leaving {
             leaving.ask_at = now;
         }
     }
 
-    /// A decision has come that names this region. If it leaves, the coordinator has not heard so.
+    /// A decision named this region again. A permission to leave is withdrawn, because the
+    /// coordinator gave it without knowing that the region still acts on a decision.
     pub(super) fn is_named_again(&mut self, now: Instant) {
         if let Some(leaving) = self.leaving.as_mut().filter(|leaving| leaving.let_go) {
             (leaving.let_go, leaving.ask_at) = (false, now);
@@ -100,7 +106,7 @@ impl Region {
                 out.push(RegionOutput::Left);
             }
         }
-        // Said by an idle one, too: nothing is to come here any more.
+        // A region that has left says so too, so that its coordinator places nothing here.
         if ask_at <= now.mono {
             self.ask_to_leave(now.mono + self.config.retry);
             if let Some(to) = self.registration.coordinator() {
@@ -130,9 +136,9 @@ impl Region {
         leaving.let_go || !waits || since + max <= now
     }
 
-    /// Shards whose next home is to hear that this region was named in vain: once it is gone
-    /// unheard, what an earlier home holds would be given up, as if it had been taken here. (If
-    /// nobody could take that, it is no matter.)
+    /// Shards whose next home must hear that this region was named in vain. If the region exited
+    /// before, the next home would count it as a possible host and discard the payload that an
+    /// earlier home keeps. Without another member that could take the payload it does not matter.
     fn owing(&self) -> Vec<ShardId> {
         let owing = self.shards.iter().filter(|(_, held)| self.owes(held));
         owing.map(|(shard, _)| *shard).collect()
@@ -143,9 +149,10 @@ impl Region {
         waits && held.owes_word()
     }
 
-    /// Shards of which something is kept here that somebody else could take, and that live nowhere,
-    /// or with a home that is out; and those of which something is to be heard. Whoever gets them is
-    /// told of it by their release; or somebody has had them, and could not say so.
+    /// Shards that need a home before this region can exit: those with a payload kept here whose
+    /// home is missing or removed, and those whose next home must still hear from this region. A
+    /// coordinator that is asked for them either gives them a home, whose `Release` reaches this
+    /// region, or answers that somebody hosted them and could not confirm it.
     fn unclaimed(&self) -> Vec<ShardId> {
         let unclaimed = self.shards.iter().filter(|(_, held)| self.is_unclaimed(held));
         unclaimed.map(|(shard, _)| *shard).collect()
@@ -156,7 +163,8 @@ impl Region {
         waits && self.heirs && !self.left
     }
 
-    /// A shard's drain has ended: who leaves asks at once for a home that it lacks.
+    /// A drain ended. If the region leaves and the shard has no home, the coordinator is asked at
+    /// once.
     pub(super) fn ask_for_home_of(&mut self, now: Instant, shard: ShardId) {
         let held = self.shards.get(&shard).filter(|_| self.leaving.is_some());
         if held.is_some_and(|held| self.is_unclaimed(held)) {
@@ -168,8 +176,10 @@ impl Region {
         held.home().is_some_and(|home| self.installed.members.contains(&home))
     }
 
-    /// Its coordinator may have left with it, and others may not have found the next one: then they
-    /// have heard of no move since, and would learn of the moves only when this region is gone.
+    /// Tells every member the homes of the shards that were here. The coordinator may leave
+    /// together with this region, and regions that have not found its successor have not heard of
+    /// the moves since. Without this announcement they would learn the new homes only after this
+    /// region is gone.
     fn tell_where_all_went(&self, out: &mut Out) {
         let route = |(shard, held): (&ShardId, &Shard)| {
             let home = held.home().filter(|home| *home != self.me)?;

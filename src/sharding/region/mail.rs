@@ -1,4 +1,4 @@
-//! What a region says in one batch, joined per receiver.
+//! Outgoing messages of one batch of inputs, joined per receiver and kind.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,18 @@ use crate::sharding::wire::{
     in_messages,
 };
 
-/// What a release takes on its way beside its payload, in bytes: with the highest terms there are a
-/// little more, and a lane takes twice as much as is put together.
+/// Bytes of a `Released` besides its payload. With the highest terms it takes slightly more, but a
+/// lane accepts twice the length that is joined here.
 const RELEASE_BYTES: usize = 128;
 
-/// What these words take, at most.
+/// Maximum bytes of one `Carries` and of one `Fetch`.
 const CARRIES_BYTES: usize = 160;
 const FETCH_BYTES: usize = 64;
 
 type Shards = Vec<(ShardId, Generation)>;
 type Confirmed = BTreeMap<ReplicaId, Shards>;
 
-/// Messages of one batch.
+/// Messages that the region sends at the end of the batch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mail {
     confirm: Confirmed,
@@ -32,53 +32,54 @@ pub(super) struct Mail {
     released: BTreeMap<RegionId, Vec<Released>>,
     carries: BTreeMap<RegionId, Vec<Carries>>,
     fetches: BTreeMap<RegionId, Vec<Fetch>>,
-    pieces: Vec<(RegionId, Part)>, // ≤ a window for each question
-    said: Vec<(ReplicaId, ToCoordinator)>, // ≤ kinds of words, each in its parts
+    pieces: Vec<(RegionId, Part)>, // ≤ one window per `Fetch`
+    // ≤ message kinds, each in its parts
+    said: Vec<(ReplicaId, ToCoordinator)>,
 }
 
 impl Mail {
-    /// To a coordinator: hosted here.
+    /// `Hosted` to a coordinator: the shard is hosted here at `at`.
     pub(super) fn confirm(&mut self, to: ReplicaId, shard: ShardId, at: Generation) {
         self.confirm.entry(to).or_default().push((shard, at));
     }
 
-    /// To a region that released it: hosted here.
+    /// `Hosted` to a region that released the shard: it is hosted here at `at`.
     pub(super) fn confirmed(&mut self, to: RegionId, shard: ShardId, at: Generation) {
         self.confirmed.entry(to.replica()).or_default().push((shard, at));
     }
 
-    /// To a coordinator: hosted here no more, and by nobody.
+    /// `Drained` to a coordinator: the shard has stopped here and its decision names no home.
     pub(super) fn drained(&mut self, to: ReplicaId, shard: ShardId, reached: Generation) {
         self.drained.entry(to).or_default().push((shard, reached));
     }
 
-    /// To the next home.
+    /// `Released` to the next home.
     pub(super) fn released(&mut self, to: RegionId, word: Released) {
         self.released.entry(to).or_default().push(word);
     }
 
-    /// To the next home: a release with a long payload.
+    /// `Carries` to the next home: a release whose payload must be fetched.
     pub(super) fn carries(&mut self, to: RegionId, word: Carries) {
         self.carries.entry(to).or_default().push(word);
     }
 
-    /// To who keeps a long payload.
+    /// `Fetch` to the region that keeps a long payload.
     pub(super) fn fetch(&mut self, to: RegionId, word: Fetch) {
         self.fetches.entry(to).or_default().push(word);
     }
 
-    /// To the next home: a piece of a payload.
+    /// `Part` of a payload to the next home.
     pub(super) fn piece(&mut self, to: RegionId, word: Part) {
         self.pieces.push((to, word));
     }
 
-    /// To the coordinator, anything else.
+    /// Any other message to a coordinator.
     pub(super) fn say(&mut self, to: ReplicaId, word: ToCoordinator) {
         self.said.push((to, word));
     }
 
-    /// To a coordinator: what is known here. Asked for twice in a batch it is said once, as it was
-    /// asked last: it is long.
+    /// Answer to `Recount`. Because it is long, only the answer to the last request of a batch is
+    /// sent.
     pub(super) fn counted(&mut self, to: ReplicaId, word: ToCoordinator) {
         use ToCoordinator::{Counted, CountedPart};
         let counts = |said: &_| matches!(said, Counted { .. } | CountedPart { .. });
@@ -86,7 +87,8 @@ impl Mail {
         self.said.push((to, word));
     }
 
-    /// Sends everything: words of a kind together, as far as they fit; a release may be longer.
+    /// Sends everything. Messages of one kind are joined up to the limits of [`Cut`]; a single
+    /// release may be longer.
     pub(super) fn flush(&mut self, Cut { part, words: bytes_max, .. }: Cut, out: &mut Out) {
         let Self { confirm, confirmed, drained, released, carries, fetches, pieces, said } =
             std::mem::take(self);

@@ -1,16 +1,18 @@
-//! Which payload a start takes (spec/sharding.md §5 R5, spec/reference/order.md H5): that of the
-//! latest stay, and no other. A stay that ended by removal has none.
+//! Choice of the payload that a start takes: the payload of the latest tenure and no other. A
+//! tenure that ended by removal of its region left none
+//! (docs/protocol/sharding.md#a-start-takes-one-payload).
 //!
-//! A region that was removed and not heard may have hosted up to what the decision lists, or was
-//! only named. Who hosted before it and is a member still vouches for the latter: until it had
-//! sealed its payload nobody else could start, so who was named last before that never did.
+//! A removed region that sent no release may have hosted up to the generation in `after`, or was
+//! only named. A member that hosted before it can prove the latter: nobody could start before that
+//! member had sealed its payload, so a region that was last named before the seal never hosted
+//! (docs/protocol/sharding.md#a-member-vouches-for-named-regions).
 
 use bytes::Bytes;
 
 use crate::sharding::bug::{Bug, Canary};
 use crate::sharding::ids::{Generation, RegionId};
 
-/// A stay of the shard that has ended, and what it left.
+/// An ended tenure of the shard and its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Carried {
     pub(super) from: RegionId,
@@ -19,18 +21,20 @@ pub(super) struct Carried {
     end: End,
 }
 
-/// How it is known that a stay has ended.
+/// Why a tenure counts as ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Its region says so. Until this decision nobody else can have hosted, if it vouches for that.
+    /// Its region released the shard. With a `sealed` generation the region also vouches that
+    /// nobody hosted between its last tenure and that decision.
     Told(Option<Generation>),
-    /// Its region was removed; there may have been no such stay.
+    /// Its region was removed. The tenure may never have existed.
     Removed,
 }
 
 impl Carried {
-    /// What a stay at generation `key` left, by its region's own word; it sealed that when it had
-    /// heard of `sealed`, if it can vouch for others.
+    /// A tenure at generation `key` whose region released the shard. `sealed` is the highest
+    /// generation that the region knew when it sealed the payload; `None` if it cannot vouch for
+    /// others.
     pub(super) const fn told(
         from: RegionId,
         key: Generation,
@@ -40,20 +44,21 @@ impl Carried {
         Self { from, key, payload, end: End::Told(sealed) }
     }
 
-    /// A stay up to generation `key` left nothing.
+    /// A possible tenure up to generation `key` of a removed region. It left no payload.
     pub(super) const fn removed(from: RegionId, key: Generation) -> Self {
         Self { from, key, payload: None, end: End::Removed }
     }
 
-    /// Whether nobody who was named last at `listed` has hosted since this stay.
+    /// Proves that a region which was last named at `listed` has not hosted since this tenure.
     fn vouches(&self, listed: Generation) -> bool {
         matches!(self.end, End::Told(Some(sealed)) if self.key < listed && listed < sealed)
     }
 }
 
-/// The payload to take, and, if the latest stay ended by removal, what must be counted as lost: it
-/// may have been handled by whoever hosted last. (Who hosted last and says so took what others
-/// still hold, or counted it.)
+/// Returns the payload to take. If the latest tenure ended by removal, it also returns the other
+/// candidates: their payloads must be counted as lost, because the removed region may have handled
+/// them. If the latest host released the shard itself, it had taken or counted the payloads that
+/// others still keep.
 pub(super) fn choose(candidates: Vec<Carried>, canary: Canary) -> (Option<Bytes>, Vec<Carried>) {
     let is_removed = |carried: &Carried| carried.end == End::Removed;
     let (mut removed, mut candidates): (Vec<_>, Vec<_>) =

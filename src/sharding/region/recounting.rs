@@ -1,5 +1,7 @@
-//! After a recovery by force: what this region knows, for whoever coordinates next. Decisions of the
-//! majority that was lost may still be under way; none of them counts here from then on.
+//! Answers to a recount. After a forced configuration each surviving region reports to the new
+//! coordinator what it knows, because decisions of the lost majority may still be on their way.
+//! From then on the region ignores those decisions
+//! (docs/protocol/sharding.md#recount-after-a-forced-configuration).
 
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::EpochId;
@@ -11,19 +13,22 @@ use crate::sharding::wire::{
     HOSTED_BYTES, ROUTE_BYTES, RouteTable, ShardRoute, ToCoordinator, ToRegion,
 };
 
-/// What is known here of shards from one on.
+/// What this region knows of the shards from a given number on.
 #[derive(Default)]
 struct Known {
     hosted: Vec<(ShardId, Generation)>, // ≤ shards
     told: RouteTable,                   // ≤ shards
-    next: Option<ShardId>,              // of which there was no room to tell
+    next: Option<ShardId>,              // first shard that did not fit
 }
 
 impl Region {
-    /// Not before this node has installed what the coordinator had, and knows that all who were given
-    /// up are over: what it would start by their end it would start after its answer.
-    /// Where it may come in parts each is what is known of its shards as it is sent: of any one shard
-    /// all stands in one part, and nothing older counts here from the first part on.
+    /// Answers `Recount`. The region must first have installed a configuration of the same origin
+    /// and consider all given-up members as over; otherwise it could start a shard, because of
+    /// their removal, after its answer.
+    ///
+    /// An answer in parts reports each shard as it is when its part is sent. That is consistent:
+    /// all facts of one shard are in one part, and older decisions are ignored from the first part
+    /// on.
     pub(super) fn recount(
         &mut self,
         from: ReplicaId,
@@ -34,10 +39,11 @@ impl Region {
         let is_same = installed.origin() == Some(origin);
         let is_member = installed.members.contains(&RegionId::new(from));
         if !(is_same && is_member && term.is_valid()) {
-            return; // it is asked again
+            return; // the coordinator repeats its request
         }
         if term < self.floor {
-            // Who asked before may be lost, and its term unknown to all others.
+            // The coordinator of the higher term may be lost, and nobody else may know that term.
+            // Reporting it ends the asking coordinator.
             let highest = Generation::new(self.floor, 0);
             let Known { hosted, told, .. } = Known::default();
             let counted = ToCoordinator::Counted { term, hosted, told, highest };
@@ -48,7 +54,8 @@ impl Region {
         let room = if first.is_some() { room.max(1) } else { usize::MAX };
         let first = first.unwrap_or_default();
         let Known { hosted, told, next } = self.known(first, room);
-        // A coordinator that has decided nothing may be lost with its term: below it nobody registers.
+        // A coordinator that decided nothing may be lost, and its term with it. A region does not
+        // register below the highest term that it knows, so it reports that term too.
         let highest = self.highest.max(Generation::new(self.registration.term(), 0));
         let is_all = first == ShardId::default() && next.is_none();
         self.mail.counted(
@@ -70,7 +77,7 @@ impl Region {
             told.push(ShardRoute { shard, generation, home });
             match held.run() {
                 Run::Hosting(at) | Run::Draining(at) => hosted.push((shard, at)),
-                // Who starts it next is to wait for its release, and takes what that carries.
+                // The next home must wait for this region's release and take the payload.
                 Run::Idle if held.kept().is_some() => hosted.push((shard, held.last())),
                 Run::Idle => {}
             }
@@ -79,8 +86,8 @@ impl Region {
         Known { hosted, told: told.into_iter().collect(), next }
     }
 
-    /// Whether this is an order of a coordinator that was given up by force, and lives. (One that this
-    /// node has not heard of yet says it again.)
+    /// Whether `message` is an order of a coordinator that was given up by force and still runs. A
+    /// valid coordinator that this node has not heard of yet repeats its orders.
     pub(super) fn is_given_up(&mut self, from: ReplicaId, message: &ToRegion) -> bool {
         use ToRegion as To;
         let is_order = matches!(
@@ -98,11 +105,13 @@ impl Region {
         is_given_up
     }
 
-    /// Whether a decision is one that may be lost: it was decided again, if anybody knew of it. What
-    /// the coordinator says that knows this region, under a higher term than that of the count, is
-    /// not: the count may have been a second one, of a coordinator that is lost, and what the first
-    /// has decided stands. (Its own words of before come before its acknowledgement, when they still
-    /// are forgotten.)
+    /// Whether a decision of a term below the recount's must be ignored. It may be lost; if any
+    /// survivor knew of it, it was decided again.
+    ///
+    /// Decisions are accepted from a coordinator that has registered this region under a term above
+    /// the recount's. The recount may have been a second one, by a coordinator that is lost since,
+    /// and then the decisions of the first recount are valid. What that coordinator sent before its
+    /// acknowledgement is still ignored.
     pub(super) fn is_forgotten(&mut self, from: ReplicaId, generation: Generation) -> bool {
         let registration = &self.registration;
         let knows_this = registration.is_registered() && registration.coordinator() == Some(from);

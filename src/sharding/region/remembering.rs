@@ -1,4 +1,4 @@
-//! What a region remembers of decisions that concern it, and says of their steps.
+//! Recent decisions that concern this region, and the events about their progress.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::sharding::remembered::{Remembered, Slow, Step, What};
 use crate::sharding::wire::{HostShard, ReleaseShard};
 
 impl Region {
-    /// It is to host the shard.
+    /// Records a `Host`: this region is the next home.
     pub(super) fn remember_told(&mut self, now: Now, word: &HostShard) {
         let entry = Remembered {
             from: word.after.iter().max_by_key(|(_, last)| *last).map(|(id, _)| id),
@@ -24,7 +24,8 @@ impl Region {
         self.keep(What::Told, entry);
     }
 
-    /// It is to release the shard. Of what it does not host others remember.
+    /// Records a `Release` of a shard that runs here. Other regions record the decisions about
+    /// shards that do not.
     pub(super) fn remember_release(&mut self, now: Now, word: &ReleaseShard) {
         let ReleaseShard { shard, generation, to, .. } = *word;
         let runs = self.shards.get(&shard).is_some_and(|held| held.run() != Run::Idle);
@@ -54,7 +55,8 @@ impl Region {
         }
     }
 
-    /// The last entity of a shard has ended. It may have been told of several decisions meanwhile.
+    /// The last entity of a drained shard has ended. Several decisions may have asked for that
+    /// drain; all of them are marked.
     pub(super) fn note_drained(&mut self, now: Now, shard: ShardId) {
         let drains = self.shards.get(&shard).is_some_and(|held| held.run() != Run::Idle);
         if !drains {
@@ -68,7 +70,7 @@ impl Region {
         }
     }
 
-    /// How long a shard waits for earlier hosts.
+    /// Measures how long a shard waits for its predecessors.
     pub(super) fn keep_pace(&mut self, now: Now, before: Standing, after: Standing) {
         let Standing { shard, .. } = after;
         let waits_anew = !before.pending || before.max_gen != after.max_gen;
@@ -86,7 +88,8 @@ impl Region {
         }
     }
 
-    /// Names whom the slow ones wait for: itself, where it is still draining them.
+    /// Reports moves that take unusually long, with the regions that they wait for. This region is
+    /// one of them if it still drains such a shard.
     pub(super) fn look_for_slow(&mut self, now: Now, out: &mut Out) {
         let Some(slow) = self.pace.take_slow(now.mono) else { return };
         let mut awaited = BTreeSet::new();

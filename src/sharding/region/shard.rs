@@ -1,5 +1,6 @@
-//! One shard at one region: rules R1 to R5 of spec/sharding.md §5, as a struct that is told facts
-//! and returns steps. Knows no clock, no coordinator's state, no other shard.
+//! State of one shard at one region, and the region's rules of moves
+//! (docs/protocol/sharding.md#rules-of-the-region). The state machine takes facts and returns
+//! [`Step`]s. It knows neither time, nor the coordinator's state, nor other shards.
 
 use std::collections::BTreeMap;
 
@@ -14,61 +15,63 @@ use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::installed::Installed;
 use crate::sharding::wire::{HostShard, ReleaseShard, Released};
 
-/// A decision that names this region and waits for earlier hosts.
+/// A decision that names this region as home and waits for predecessors.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pending {
-    /// Who may still host, up to which generation.
+    /// The predecessors: each may host the shard up to this generation.
     pub after: BTreeMap<RegionId, Generation>, // ≤ regions
-    /// The coordinator that told of it.
+    /// The coordinator that sent the `Host`; it gets the confirmation.
     pub asked_by: ReplicaId,
 }
 
-/// What another region has said of its release.
+/// The last `Released` accepted from another region.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Heard {
-    /// It hosts nothing below.
+    /// Generation below which the sender hosts nothing.
     pub reached: Generation,
-    /// The highest generation at which it hosted.
+    /// The highest generation at which the sender hosted.
     pub last: Generation,
-    /// What it carries.
+    /// The payload of that last tenure.
     pub payload: Option<Bytes>,
-    /// The highest generation that it had heard of when that stay ended.
+    /// The highest generation that the sender knew when that tenure ended.
     pub sealed: Generation,
 }
 
-/// What a release says that another region has just sent.
+/// Verdict on a `Released` that another region sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
-    /// It was taken long ago: the sender is to be told.
+    /// This region has already started after that tenure: confirm to the sender.
     Taken,
-    /// It is of a decision that is no more, or late; it is said again when it is needed.
+    /// The release is late or belongs to a superseded decision. The sender repeats it while it is
+    /// needed.
     Nothing,
-    /// It counts.
+    /// The release is recorded as evidence.
     Counts,
 }
 
-/// What is to be done.
+/// An action that follows from a fact about the shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Start it, with what was carried here.
+    /// Start the shard with this payload.
     Start { payload: Option<Bytes> },
-    /// Go on with what runs, under the new generation.
+    /// Continue the running shard under the new generation.
     Adopt,
-    /// Stop what runs, and say so when it has stopped.
+    /// Stop the entities, then report with [`Shard::drained`].
     Drain,
-    /// Say to the decision's home that nothing runs here.
+    /// Send `Released` to the home of the decision.
     Release { to: RegionId, word: Released },
-    /// Say to a coordinator that nothing runs here; there is no home.
+    /// Send `Drained` to a coordinator, because the decision has no home.
     Drained { to: ReplicaId, reached: Generation },
-    /// Confirm to the coordinator.
+    /// Confirm `Hosted` at `max_gen` to the coordinator.
     Confirm { to: ReplicaId },
-    /// Tell a region to drop what it keeps: the shard has lived here at `at`.
+    /// Send `Hosted` at `at` to a region, so that it drops the payload which it keeps.
     Confirmed { to: RegionId, at: Generation },
-    /// Messages that were carried and can't be taken: they may have been handled elsewhere.
+    /// Count the messages of this payload as lost: another region may have handled them.
     Discard { from: RegionId, payload: Bytes },
 }
 
-/// One shard at this region. Made at the first word about it and kept for ever.
+/// One shard at this region. It is created by the first message about the shard and kept for the
+/// life of the process, because `max_gen` must outlive every late message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Shard {
     max_gen: Generation,
@@ -77,17 +80,17 @@ pub struct Shard {
     pend: Option<Pending>,
     last: Generation,
     kept: Option<Bytes>,
-    sealed: Generation, // `max_gen` when the last stay ended: it had released to nobody before
+    sealed: Generation, // `max_gen` when the last tenure ended; no release was sent before
     heard: BTreeMap<RegionId, Heard>, // ≤ regions
-    /// The latest decision that named this region, if it never lived here by that: if this region
-    /// went before its release is heard, it would count as one that may have hosted.
+    /// The latest decision that named this region without a tenure following. If this region exited
+    /// before the next home has its release, the region would count as a possible host.
     named: Option<Generation>,
-    confirmed: Generation, // somebody else has hosted at it, after the last stay here
-    /// Who told of the decision that drains it: told when there is no home.
+    confirmed: Generation, // another region hosted at it, after the last tenure here
+    /// The coordinator whose `Release` drains the shard. It gets `Drained` if there is no home.
     released_by: Option<ReplicaId>,
 }
 
-/// What judges a fact beside the shard itself.
+/// The context in which a fact about the shard is judged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judge<'a> {
     pub(super) me: RegionId,
@@ -97,12 +100,13 @@ pub(super) struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Up to where a region's word shows that nobody else has hosted since its last stay: as long
-    /// as it had not sealed that, nobody could take it for over.
+    /// Returns `sealed` if the release of `region` proves that nobody else hosted between its last
+    /// tenure and `sealed`: before it sealed its payload, no other region could count it as over
+    /// (docs/protocol/sharding.md#a-member-vouches-for-named-regions).
     ///
-    /// One that is out vouches for nothing: others may have taken it for over before it said
-    /// anything. Nor does what was sealed by a decision of before a recovery by force: later ones
-    /// may be lost, and with them who was named.
+    /// A removed region proves nothing, because others may have counted it as over before it sent
+    /// any release. Neither does a payload sealed under a decision made before a forced
+    /// configuration: later decisions may be lost, together with the regions that they named.
     fn vouched(&self, region: RegionId, sealed: Generation) -> Option<Generation> {
         let Judge { me, installed, canary, .. } = self;
         let is_in = region == *me || installed.members.contains(&region);
@@ -113,7 +117,7 @@ impl Judge<'_> {
 }
 
 impl Shard {
-    /// The highest generation heard of; nothing below it counts.
+    /// The highest generation received in a `Host` or `Release`. Messages below it are ignored.
     #[must_use]
     pub const fn max_gen(&self) -> Generation {
         self.max_gen
@@ -125,38 +129,38 @@ impl Shard {
         self.home
     }
 
-    /// Whether it lives here.
+    /// Whether the shard is idle, hosted or draining here.
     #[must_use]
     pub const fn run(&self) -> Run {
         self.run
     }
 
-    /// What waits for earlier hosts.
+    /// The decision that waits for predecessors, if any.
     #[must_use]
     pub const fn pending(&self) -> Option<&Pending> {
         self.pend.as_ref()
     }
 
-    /// The highest generation at which it ever lived here.
+    /// The highest generation at which this region ever hosted the shard.
     #[must_use]
     pub const fn last(&self) -> Generation {
         self.last
     }
 
-    /// What is kept for the next home.
+    /// The payload kept for the next home.
     #[must_use]
     pub const fn kept(&self) -> Option<&Bytes> {
         self.kept.as_ref()
     }
 
-    /// Whether whoever hosts it next is to hear from this region that it was named in vain, and
-    /// nobody has confirmed that.
+    /// Whether this region was named as home without hosting, and no later home has confirmed that
+    /// it heard so.
     #[must_use]
     pub fn owes_word(&self) -> bool {
         self.run == Run::Idle && self.pend.is_none() && self.named.is_some()
     }
 
-    /// Who is waited for.
+    /// The predecessors that are not over yet.
     #[must_use]
     pub fn awaited(&self, installed: &Installed) -> Vec<RegionId> {
         let after = self.pend.iter().flat_map(|pend| &pend.after);
@@ -165,7 +169,9 @@ impl Shard {
         open.map(|(id, _)| *id).collect()
     }
 
-    /// R1. The caller has checked the epoch.
+    /// Host rule (docs/protocol/sharding.md#host-only-raises): only a generation above `max_gen`
+    /// counts; otherwise a late `Host` could start the shard beside its new home. The caller has
+    /// checked the epoch.
     pub(super) fn host(&mut self, from: ReplicaId, word: HostShard, judge: Judge<'_>) -> Vec<Step> {
         let HostShard { generation, after, .. } = word;
         let late = judge.canary.has(Bug::HostBelowMax) && self.run == Run::Idle;
@@ -183,7 +189,8 @@ impl Shard {
         }
     }
 
-    /// R2.
+    /// Whether a predecessor is over (docs/protocol/sharding.md#when-a-predecessor-is-over): it was
+    /// removed, it released above its entry, or this region hosts above its entry.
     fn is_over(
         &self,
         listed: RegionId,
@@ -191,7 +198,8 @@ impl Shard {
         installed: &Installed,
         canary: Canary,
     ) -> bool {
-        // The epoch was compared when the Host came, and only rises.
+        // `out` is conclusive: the caller compared the epoch when the `Host` came, and epochs only
+        // rise.
         let out = !installed.members.contains(&listed);
         let heard = self.heard.get(&listed);
         let released =
@@ -199,7 +207,9 @@ impl Shard {
         out || released || matches!(self.run, Run::Hosting(h) if h > last)
     }
 
-    /// R3: the only way to host.
+    /// Start or adoption, once every predecessor is over
+    /// (docs/protocol/sharding.md#guarded-start-and-adoption). This is the only way to host;
+    /// hosting earlier could give the shard two hosts.
     pub(super) fn judge(&mut self, judge: Judge<'_>) -> Vec<Step> {
         let Some(pend) = &self.pend else { return Vec::new() };
         let Judge { installed, canary, .. } = judge;
@@ -224,7 +234,7 @@ impl Shard {
         steps
     }
 
-    /// Takes one payload.
+    /// Starts the shard with one payload (docs/protocol/sharding.md#a-start-takes-one-payload).
     fn start(
         &mut self,
         pend: &Pending,
@@ -259,7 +269,8 @@ impl Shard {
         steps
     }
 
-    /// R4.
+    /// Release rule (docs/protocol/sharding.md#release-drains): a newer `Release` raises `max_gen`,
+    /// so that no late `Host` restarts the shard, and drains what runs. A late one stops nothing.
     pub(super) fn release(
         &mut self,
         from: ReplicaId,
@@ -282,7 +293,8 @@ impl Shard {
             (self.home, self.pend, self.released_by) = (to, None, Some(from));
             let in_vain = listed > self.last && listed >= self.confirmed;
             self.named = self.named.max(in_vain.then_some(listed));
-            // Of decisions that are no more: who keeps a payload says it again to the next home.
+            // Evidence of superseded decisions. A region that keeps a payload sends it again to the
+            // next home.
             self.heard.retain(|_, heard| heard.reached > generation);
             return match self.run {
                 Run::Idle => self.say_released(judge),
@@ -308,7 +320,8 @@ impl Shard {
         steps
     }
 
-    /// "I host nothing below `max_gen`": to its home or, without one, to who asked.
+    /// Says that this region hosts nothing below `max_gen`: to the home of the decision or, without
+    /// a home, to the coordinator that asked.
     pub(super) fn say_released(&mut self, judge: Judge<'_>) -> Vec<Step> {
         let reached = self.max_gen;
         if judge.canary.has(Bug::ReleaseDoesNotRaise) {
@@ -328,7 +341,8 @@ impl Shard {
         }
     }
 
-    /// R5: the last entity has ended.
+    /// The last entity has ended (docs/protocol/sharding.md#release-after-last-stop). The region
+    /// answers only now, because the next home starts as soon as the release arrives.
     pub(super) fn drained(&mut self, payload: Option<Bytes>, judge: Judge<'_>) -> Vec<Step> {
         if !matches!(self.run, Run::Draining(_)) {
             return Vec::new();
@@ -338,7 +352,7 @@ impl Shard {
         if self.pend.is_some() { self.judge(judge) } else { self.say_released(judge) }
     }
 
-    /// Another region has released the shard to this one.
+    /// Handles a `Released` of another region.
     pub(super) fn released(
         &mut self,
         from: RegionId,
@@ -361,9 +375,10 @@ impl Shard {
         }
     }
 
-    /// What it means that a region has released everything below `reached`.
+    /// Judges a `Released` from `from` with this `reached`.
     pub(super) fn news(&self, from: RegionId, reached: Generation) -> News {
-        // Also once it lives here no more: the confirmation may be lost, and nobody else gives it.
+        // This also holds after the shard has left: the first confirmation may be lost, and no
+        // other region would repeat it.
         if self.pend.is_none() && self.last > Generation::NEVER && reached <= self.last {
             return News::Taken;
         }
@@ -374,13 +389,14 @@ impl Shard {
         News::Counts
     }
 
-    /// The payload of a region's stay, if it is here already.
+    /// The payload of that region's tenure, if it is here already.
     pub(super) fn brought(&self, from: RegionId, last: Generation) -> Option<&Bytes> {
         self.heard.get(&from).filter(|heard| heard.last == last)?.payload.as_ref()
     }
 
-    /// Somebody hosts it at `at`: what is kept of an earlier stay was taken, or is of no use, and who
-    /// was named before that is waited for no more.
+    /// Handles `Hosted`: some region hosts at `at`. A payload of an earlier tenure was taken or is
+    /// useless, so it is dropped, and a decision below `at` that named this region needs no further
+    /// answer.
     pub(super) fn confirmed(&mut self, at: Generation, canary: Canary) {
         let over = at > self.last || (canary.has(Bug::KeptDroppedOnEqual) && at == self.last);
         if over && self.run == Run::Idle {
@@ -392,21 +408,22 @@ impl Shard {
         }
     }
 
-    /// Bytes of payloads that have come from others and wait here.
+    /// Total length of the payloads received from other regions that no start has taken yet.
     pub(super) fn heard_bytes(&self) -> u64 {
         let payloads = self.heard.values().filter_map(|heard| heard.payload.as_ref());
         payloads.map(|payload| payload.len() as u64).sum()
     }
 
-    /// Nobody will take what is kept here any more. It was sent nowhere if the decision that ended
-    /// the stay is still the newest and names no home: only a home is sent the payload.
+    /// Takes the kept payload because no region will fetch it any longer. It is [`Reach::Unsent`]
+    /// if the decision that ended the tenure is still the newest and names no home, because a
+    /// payload is sent to homes only.
     pub(super) fn forsake(&mut self) -> Option<(Reach, Bytes)> {
         let unsent = self.home.is_none() && self.max_gen == self.sealed;
         let reach = if unsent { Reach::Unsent } else { Reach::Sent };
         self.kept.take().map(|payload| (reach, payload))
     }
 
-    /// This region is out: whatever ran was stopped, and nothing starts.
+    /// The region is out. The caller has stopped all entities; nothing starts again.
     pub(super) fn over(&mut self) {
         *self = Self { max_gen: self.max_gen, home: self.home, last: self.last, ..Self::default() };
     }

@@ -1,6 +1,6 @@
-//! What a region counts.
+//! Counters of a region.
 
-/// Counters; they only rise.
+/// Counters of a region since its start. They only rise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegionStats {
     /// Shards started here.
@@ -9,22 +9,22 @@ pub struct RegionStats {
     pub adopted: u64,
     /// Drains begun.
     pub drained: u64,
-    /// Drains that outlasted `handoff-timeout`.
+    /// Drains aborted at `handoff-timeout`.
     pub aborted: u64,
-    /// Words below what was heard before: late, or of a superseded coordinator.
+    /// Messages with a generation below the highest known: late, or from a superseded coordinator.
     pub stale: u64,
-    /// Words that came before this node had installed the configuration that they rest on.
+    /// Messages that refer to a configuration which this node has not installed yet; ignored.
     pub too_early: u64,
-    /// Orders of coordinators that were given up by force.
+    /// Messages of coordinators that a forced configuration gave up; ignored.
     pub given_up: u64,
-    /// Words about shards that there can't be.
+    /// Messages with a shard number out of range or an impossible payload length; dropped.
     pub strange: u64,
-    /// Payloads that could not be taken: their messages are lost.
+    /// Payloads whose messages are counted as lost.
     pub discarded: u64,
-    /// Payloads that came in pieces and are whole.
+    /// Payloads fetched completely in parts.
     pub fetched: u64,
-    /// Registrations that were not answered yet.
+    /// Registrations that were answered with `NotYet`.
     pub put_off: u64,
-    /// Of these, by a node that is not the coordinator.
+    /// Part of `put_off`: the asked node does not run the coordinator.
     pub misled: u64,
 }

@@ -1,5 +1,6 @@
-//! Shards that the program wants to stop: asked of the coordinator until it says that they have
-//! (spec/sharding.md §13).
+//! Requests of the program to stop shards, wherever they are hosted. The region repeats them to the
+//! coordinator until it answers that they have stopped
+//! (docs/protocol/sharding.md#a-stopping-shard-gets-no-home).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,15 +13,15 @@ use super::{Out, Region};
 use crate::sharding::ids::ShardId;
 use crate::sharding::wire::{ToCoordinator, WISH_BYTES, in_messages};
 
-/// See the module's page.
+/// Pending stop requests of the program.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stopping {
     wishes: BTreeMap<ShardId, Wish>, // ≤ shards
-    last: u64,                       // number of a wish
+    last: u64,                       // number of the last request
     ask_at: Instant,
 }
 
-/// That a shard stops: the last one of it.
+/// Stop request for one shard. A newer request replaces it.
 #[derive(Clone, Copy, Debug)]
 struct Wish {
     number: u64,
@@ -28,12 +29,12 @@ struct Wish {
 }
 
 impl Stopping {
-    /// There is a coordinator that was not asked yet.
+    /// A new coordinator registered this region: repeat the requests now.
     pub(super) fn again(&mut self, now: Instant) {
         self.ask_at = now;
     }
 
-    /// When to ask or to give up.
+    /// The next time to repeat or to drop a request.
     pub(super) fn next(&self, registered: bool) -> Option<Instant> {
         let asks = registered.then_some(self.ask_at).filter(|_| !self.wishes.is_empty());
         self.wishes.values().map(|wish| wish.until).chain(asks).min()
@@ -41,7 +42,7 @@ impl Stopping {
 }
 
 impl Region {
-    /// Shards that are to stop and have not yet, as far as is known here.
+    /// Shards with a pending stop request.
     pub fn stopping(&self) -> impl Iterator<Item = ShardId> + '_ {
         self.stopping.wishes.keys().copied()
     }
@@ -59,7 +60,7 @@ impl Region {
         self.stopping.ask_at = now.mono;
     }
 
-    /// The coordinator says so; another one is asked, too.
+    /// Handles `Stopped`. Only the present coordinator is believed; a new one is asked again.
     pub(super) fn stopped(&mut self, from: ReplicaId, told: &[(ShardId, u64)], out: &mut Out) {
         if self.registration.coordinator() != Some(from) {
             return;

@@ -1,4 +1,4 @@
-//! A region that is to go: what it waits for, and whom it asks.
+//! Shutdown of a region: its conditions and the messages that it sends.
 
 use super::life::{ack, asks, found};
 use super::*;
@@ -11,7 +11,7 @@ fn leaving() -> (u64, ShardingMessage) {
     (COORDINATOR.get(), ShardingMessage::Coordinator(ToCoordinator::Leaving))
 }
 
-/// It is registered, others could take what is kept here, and it is told to leave.
+/// A registered region that is told to leave, with other regions that could take its payloads.
 fn leaves() -> Bench {
     let mut bench = Bench::new();
     found(&mut bench);
@@ -23,7 +23,7 @@ fn leaves() -> Bench {
 }
 
 #[test]
-fn a_region_that_leaves_has_left_when_its_shards_and_payloads_are_elsewhere() {
+fn leaves_once_shards_and_payloads_are_elsewhere() {
     let mut bench = Bench::new();
     found(&mut bench);
     bench.order(ack(1));
@@ -32,9 +32,9 @@ fn a_region_that_leaves_has_left_when_its_shards_and_payloads_are_elsewhere() {
     let (waited, out) = bench.wait().unwrap();
     assert_eq!((waited, sent(&out)), (2_000, vec![leaving()]));
     bench.order(release(2, Some(2)));
-    assert!(!bench.drained(Some("m")).contains(&RegionOutput::Left), "it carries a payload");
+    assert!(!bench.drained(Some("m")).contains(&RegionOutput::Left), "a payload is kept");
     let out = bench.hear(2, ToRegion::Hosted(vec![(SHARD, g(2))]));
-    // Whoever has not found the next coordinator yet hears of the move before this one is gone.
+    // Regions that have not found the next coordinator learn of the move before this one exits.
     let home = ShardRoute { shard: SHARD, generation: g(2), home: Some(region(2)) };
     let told = |to| says(to, ToRegion::Announce([home].into_iter().collect()));
     assert_eq!(sent(&out), [2, 3, 4, 5].map(told));
@@ -42,7 +42,7 @@ fn a_region_that_leaves_has_left_when_its_shards_and_payloads_are_elsewhere() {
 }
 
 #[test]
-fn what_the_last_host_keeps_without_a_next_home_is_discarded_once_when_its_node_is_out() {
+fn payload_without_next_home_is_discarded_once() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));
     bench.order(release(2, None));
@@ -50,13 +50,13 @@ fn what_the_last_host_keeps_without_a_next_home_is_discarded_once_when_its_node_
     assert_eq!(bench.tell(RegionInput::Leave), [RegionOutput::Left]);
     let (reach, from, payload) = (Reach::Unsent, region(1), Bytes::from_static(b"m"));
     let lost = RegionOutput::Discard { reach, shard: SHARD, from, payload };
-    assert_eq!(bench.tell(RegionInput::Forsaken), [lost], "and nothing is stopped");
+    assert_eq!(bench.tell(RegionInput::Forsaken), [lost], "discarded once, and nothing else");
     assert_eq!(bench.tell(RegionInput::Forsaken), []);
-    assert_eq!(sent(&bench.order(release(2, None))).len(), 1, "it still tells of its release");
+    assert_eq!(sent(&bench.order(release(2, None))).len(), 1, "it still answers `Release`");
 }
 
 #[test]
-fn what_is_kept_of_a_shard_without_a_home_waits_for_one_as_long_as_somebody_could_take_it() {
+fn payload_without_home_delays_leave_while_heirs_exist() {
     let stopped = || {
         let mut bench = Bench::new();
         found(&mut bench);
@@ -82,7 +82,7 @@ fn what_is_kept_of_a_shard_without_a_home_waits_for_one_as_long_as_somebody_coul
     bench.drained(Some("m"));
     assert!(!bench.tell(RegionInput::Leave).contains(&RegionOutput::Left));
     let out = bench.tell(RegionInput::Heirs { any: false });
-    assert!(out.contains(&RegionOutput::Left), "nobody is left: {out:?}");
+    assert!(out.contains(&RegionOutput::Left), "no other region is left: {out:?}");
 
     let mut bench = stopped();
     bench.drained(None);
@@ -90,9 +90,9 @@ fn what_is_kept_of_a_shard_without_a_home_waits_for_one_as_long_as_somebody_coul
     assert!(bench.order(may_leave(1)).contains(&RegionOutput::Left), "nothing is kept");
 }
 
-/// Gone unheard it would count as one that may have hosted, and what an earlier home holds as taken.
+/// A region that exits unheard counts as a possible host, and what an earlier home keeps as taken.
 #[test]
-fn who_was_named_in_vain_leaves_when_somebody_hosts_who_has_heard_of_it() {
+fn region_named_in_vain_leaves_once_later_home_confirms() {
     let named = || {
         let mut bench = Bench::new();
         found(&mut bench);
@@ -100,8 +100,8 @@ fn who_was_named_in_vain_leaves_when_somebody_hosts_who_has_heard_of_it() {
         bench.order(host(2, &[(2, 1)]));
         bench.tell(RegionInput::Heirs { any: true });
         let out = bench.tell(RegionInput::Leave);
-        assert!(!out.contains(&RegionOutput::Left), "it is to host: {out:?}");
-        bench.order(may_leave(1)); // that alone is not enough
+        assert!(!out.contains(&RegionOutput::Left), "a decision is pending: {out:?}");
+        bench.order(may_leave(1)); // not enough alone
         let out = bench.order(release_named(3, Some(3), 2));
         assert!(sent(&out).contains(&says(3, released(3, 0, None))), "{out:?}");
         assert!(!out.contains(&RegionOutput::Left), "{out:?}");
@@ -117,37 +117,37 @@ fn who_was_named_in_vain_leaves_when_somebody_hosts_who_has_heard_of_it() {
 
     let mut bench = named();
     bench.order(release_named(4, Some(4), 2));
-    assert!(has_left(&bench.hear(3, at(3))), "also if the shard is on its way elsewhere by now");
+    assert!(has_left(&bench.hear(3, at(3))), "even if the shard moves on meanwhile");
 
     let mut bench = named();
     let out = bench.tell(RegionInput::Installed(installed(2, [1, 2, 4])));
-    assert!(!has_left(&out), "there is to be another home: {out:?}");
+    assert!(!has_left(&out), "the shard needs another home: {out:?}");
     let out = bench.order(release_named(4, None, 2));
-    assert!(!has_left(&out), "somebody may be told to take what is kept elsewhere: {out:?}");
+    assert!(!has_left(&out), "a later home may still take a payload: {out:?}");
     let mut waits = std::iter::repeat_with(|| bench.wait().unwrap().1);
     assert!(waits.by_ref().take(10).any(|out| sent(&out).contains(&asks(&[7]))));
     let out = bench.tell(RegionInput::Heirs { any: false });
-    assert!(has_left(&out), "nobody can take anything: {out:?}");
+    assert!(has_left(&out), "no region could take a payload: {out:?}");
 
     let mut bench = Bench::new();
     bench.tell(RegionInput::Heirs { any: true });
     bench.order(host(2, &[(2, 1)]));
     bench.order(release_named(3, Some(3), 2));
     bench.hear(3, at(3));
-    bench.order(release_named(4, Some(4), 2)); // decided before its coordinator had heard of that
+    bench.order(release_named(4, Some(4), 2)); // the coordinator did not know of the confirmation
     let out = bench.tell(RegionInput::Leave);
-    assert!(has_left(&out), "it was heard: {out:?}");
+    assert!(has_left(&out), "the confirmation came already: {out:?}");
 
     let mut bench = Bench::new();
     bench.tell(RegionInput::Heirs { any: true });
     bench.order(host(1, &[]));
     bench.order(release_named(2, Some(2), 1));
     bench.tell(RegionInput::Leave);
-    assert!(has_left(&bench.drained(None)), "who has hosted is no matter of words");
+    assert!(has_left(&bench.drained(None)), "it hosted, so it was not named in vain");
 }
 
 #[test]
-fn a_region_that_leaves_without_a_coordinator_waits_instead_of_asking_all_the_time() {
+fn leaving_without_coordinator_waits_between_retries() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));
     assert_eq!(bench.tell(RegionInput::Leave), []);
@@ -164,7 +164,7 @@ fn an_idle_region_leaves_at_once() {
 }
 
 #[test]
-fn an_idle_region_that_leaves_says_so_and_takes_no_shard_any_more() {
+fn idle_leaving_region_announces_it_and_takes_no_shard() {
     let mut bench = Bench::new();
     found(&mut bench);
     bench.order(ack(1));
@@ -174,58 +174,59 @@ fn an_idle_region_that_leaves_says_so_and_takes_no_shard_any_more() {
     let out = bench.order(host(1, &[]));
     assert_eq!((sent(&out), bench.run()), (vec![leaving()], Run::Idle), "{out:?}");
     let out = bench.order(release(2, Some(2)));
-    assert_eq!(sent(&out), [says(2, released(2, 0, None))], "the next home waits for its word");
+    assert_eq!(sent(&out), [says(2, released(2, 0, None))], "the next home waits for this release");
 }
 
-/// A decision that names it may be under way: gone unheard it would count as carried out here.
+/// A decision that names it may be under way. If the region exited unheard, it would count as a
+/// host.
 #[test]
-fn an_idle_region_leaves_when_the_coordinator_that_knows_it_says_that_no_decision_names_it() {
+fn idle_region_leaves_only_with_its_coordinators_permission() {
     let has_left = |out: &[RegionOutput]| out.contains(&RegionOutput::Left);
     let mut bench = leaves();
-    assert_eq!(bench.order(may_leave(2)), [], "of a term that has not registered it");
-    assert_eq!(bench.hear(4, may_leave(1)), [], "of another one");
+    assert_eq!(bench.order(may_leave(2)), [], "a term that has not registered it");
+    assert_eq!(bench.hear(4, may_leave(1)), [], "not its coordinator");
     assert!(has_left(&bench.order(may_leave(1))));
     assert_eq!(bench.order(may_leave(1)), [], "once");
 
     let mut bench = leaves();
     bench.tell(RegionInput::CoordinatorAt(Some(ReplicaId::new(4))));
-    assert_eq!(bench.order(may_leave(1)), [], "of one that another has followed");
+    assert_eq!(bench.order(may_leave(1)), [], "no longer its coordinator");
     let registered = ToRegion::RegisterAck {
         term: Term { number: 2, owner: ReplicaId::new(4) },
         homes: RouteTable::default(),
     };
     let out = bench.hear(4, registered);
-    assert!(sent(&out).contains(&(4, leaving().1)), "the next one is told as well: {out:?}");
+    assert!(sent(&out).contains(&(4, leaving().1)), "the next coordinator is told too: {out:?}");
     let word = ToRegion::MayLeave(Term { number: 2, owner: ReplicaId::new(4) });
     assert!(has_left(&bench.hear(4, word)));
 
     let mut bench = leaves();
     bench.order(host(2, &[(2, 1)]));
-    assert_eq!(bench.order(may_leave(1)), [], "it is to host, by a decision of before");
+    assert_eq!(bench.order(may_leave(1)), [], "an earlier decision is pending");
     let out = bench.order(release_named(3, Some(3), 2));
-    assert!(!has_left(&out), "who is told to host is to hear of it: {out:?}");
+    assert!(!has_left(&out), "the new home has not confirmed yet: {out:?}");
     assert!(has_left(&bench.hear(3, ToRegion::Hosted(vec![(SHARD, g(3))]))));
 
     let mut bench = leaves();
     bench.tell(RegionInput::Heirs { any: false });
-    assert!(bench.region.has_left(), "nobody could take anything");
+    assert!(bench.region.has_left(), "no region could take a payload");
 }
 
-/// By a coordinator that it went to without that one's word.
+/// The permission came from a coordinator that did not know of the second `Host`.
 #[test]
-fn who_is_named_after_it_was_let_go_waits_for_another_word() {
+fn host_after_permission_withdraws_it() {
     let mut bench = leaves();
     bench.order(host(1, &[]));
-    bench.order(may_leave(1)); // too early by some fault
+    bench.order(may_leave(1)); // premature, by a fault
     bench.order(host(2, &[]));
     bench.order(release(3, None));
     assert!(!bench.drained(None).contains(&RegionOutput::Left));
     assert!(bench.order(may_leave(1)).contains(&RegionOutput::Left));
 }
 
-/// A coordinator that has not heard that it leaves would give it shards.
+/// A coordinator that has not heard `Leaving` would otherwise give it shards.
 #[test]
-fn who_leaves_registers_as_one_that_only_routes() {
+fn leaving_region_registers_as_proxy() {
     let mut bench = leaves();
     let out = bench.order(ToRegion::Here(Term { number: 2, owner: COORDINATOR }));
     let registers = |(_, word): &(u64, ShardingMessage)| {
@@ -234,12 +235,12 @@ fn who_leaves_registers_as_one_that_only_routes() {
     assert!(sent(&out).iter().any(registers), "{out:?}");
 }
 
-/// Of before that word was known, or none at all: it is not waited for until all is given up.
+/// A coordinator of a release without `MayLeave`, or no coordinator at all.
 #[test]
-fn a_region_leaves_though_a_coordinator_never_says_that_it_may() {
+fn region_leaves_without_permission_after_timeout() {
     let goes_after = |bench: &mut Bench| {
         let begun = bench.now.mono;
-        while !bench.wait().expect("it is to leave").1.contains(&RegionOutput::Left) {}
+        while !bench.wait().expect("the region leaves").1.contains(&RegionOutput::Left) {}
         (bench.now.mono - begun).as_millis()
     };
     assert_eq!(goes_after(&mut leaves()), 5_000);
@@ -247,45 +248,45 @@ fn a_region_leaves_though_a_coordinator_never_says_that_it_may() {
     let mut bench = leaves();
     (0..2).for_each(|_| drop(bench.wait()));
     bench.tell(RegionInput::CoordinatorAt(None));
-    assert_eq!(goes_after(&mut bench), 6_000, "10 s while none knows it");
+    assert_eq!(goes_after(&mut bench), 6_000, "10 s without a coordinator");
 
     let mut bench = leaves();
     (0..2).for_each(|_| drop(bench.wait()));
     bench.tell(RegionInput::CoordinatorAt(None));
     found(&mut bench);
     bench.order(ack(2));
-    assert_eq!(goes_after(&mut bench), 5_000, "the next one has as long");
+    assert_eq!(goes_after(&mut bench), 5_000, "a new coordinator has the full time");
 
     let mut bench = leaves();
     bench.order(host(2, &[]));
     (0..3).for_each(|_| drop(bench.wait()));
     bench.order(release_named(3, None, 2));
     bench.drained(None);
-    assert_eq!(goes_after(&mut bench), 5_000, "from when it has nothing else to do");
+    assert_eq!(goes_after(&mut bench), 5_000, "counted from when only the permission is missing");
 }
 
 #[test]
-fn who_was_never_known_to_a_coordinator_and_who_hosts_nothing_leaves_at_once() {
+fn unregistered_or_proxy_region_leaves_at_once() {
     let mut bench = Bench::new();
     bench.tell(RegionInput::Heirs { any: true });
-    assert_eq!(bench.tell(RegionInput::Leave), [RegionOutput::Left], "nobody was asked");
+    assert_eq!(bench.tell(RegionInput::Leave), [RegionOutput::Left], "no coordinator was asked");
     let mut bench = Bench::new();
     found(&mut bench);
     bench.tell(RegionInput::Heirs { any: true });
     bench.order(ToRegion::NotYet(NotYet::Differs(Agreed::default())));
     let out = bench.tell(RegionInput::Leave);
-    assert!(out.contains(&RegionOutput::Left), "who was asked does not know it");
+    assert!(out.contains(&RegionOutput::Left), "the coordinator refused it");
     let config = RegionConfig { proxy: true, ..RegionConfig::default() };
     let mut bench = Bench::with(config, Canary::none());
     found(&mut bench);
     bench.order(ack(1));
     bench.tell(RegionInput::Heirs { any: true });
-    assert!(bench.tell(RegionInput::Leave).contains(&RegionOutput::Left), "it is given no shard");
+    assert!(bench.tell(RegionInput::Leave).contains(&RegionOutput::Left), "a proxy gets no shard");
 }
 
-/// It may have hosted, and have died before it could say so.
+/// The home may have hosted and crashed before it confirmed.
 #[test]
-fn what_is_kept_for_a_home_that_is_out_is_asked_for() {
+fn leaving_region_asks_home_for_payload_of_removed_home() {
     let mut bench = leaves();
     bench.order(host(1, &[]));
     bench.order(release(2, Some(2)));
@@ -297,15 +298,15 @@ fn what_is_kept_for_a_home_that_is_out_is_asked_for() {
     assert_eq!(out.last(), Some(&RegionOutput::Left));
 }
 
-/// Its home has crashed before it took it, and there is no other node.
+/// The home crashed before it took the payload, and there is no other node.
 #[test]
-fn the_last_node_of_all_does_not_wait_with_what_it_keeps_for_a_home_that_is_out() {
+fn last_node_leaves_with_payload_of_removed_home() {
     let mut bench = leaves();
     bench.order(host(1, &[]));
     bench.order(release(2, Some(2)));
     bench.drained(Some("m"));
     bench.tell(RegionInput::Installed(installed(2, [1])));
-    assert!(!bench.region.has_left(), "somebody may join");
+    assert!(!bench.region.has_left(), "a region may join");
     let out = bench.tell(RegionInput::Heirs { any: false });
     assert!(out.contains(&RegionOutput::Left), "{out:?}");
 }

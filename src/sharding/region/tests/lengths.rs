@@ -1,14 +1,14 @@
-//! Words about many shards, with the longest numbers that there are, go in messages that lanes take:
-//! a longer one would be dropped, and so would be each repetition.
+//! Messages about many shards, with the longest numbers possible, fit the limit of a lane. A longer
+//! message would be dropped, and so would each repetition.
 
 use super::*;
 
 const SHARDS: u32 = 1_000;
 
-/// The least that a lane may take, halved.
+/// Half of the smallest message limit of a lane.
 const WORDS: usize = 4 << 10;
 
-/// Its number and its sequence number count down from the highest: no word is longer.
+/// A generation near the maximum, so that its encoding has the greatest length.
 fn far(number: u64, seq: u64) -> Generation {
     let term = Term { number: Term::NUMBER_MAX - 9 + number, owner: ReplicaId::new(u64::MAX - 1) };
     Generation::new(term, u64::MAX - 9 + seq)
@@ -21,7 +21,7 @@ fn shards() -> impl Iterator<Item = ShardId> {
     (last..SHARDS_MAX).map(ShardId::new)
 }
 
-/// It is a member beside regions with long names, and hosts all shards.
+/// A region that hosts all shards; the members' ids have the longest encoding.
 fn hosting() -> (Bench, Vec<RegionOutput>) {
     let cut = Cut { words: WORDS, whole: 4, ..Cut::default() };
     let config = RegionConfig { shards: SHARDS_MAX, cut, ..RegionConfig::default() };
@@ -60,8 +60,8 @@ fn registers(bench: &mut Bench) -> Vec<RegionOutput> {
     out
 }
 
-/// How many shards the words name that were sent to a node, of those that `of` counts. There is more
-/// than one word of them, and all are short enough.
+/// Number of shards in the messages to `to` that `of` counts. Asserts that there are several such
+/// messages and that each fits.
 fn named(
     out: &[RegionOutput],
     to: ReplicaId,
@@ -98,7 +98,7 @@ fn to_region(
 }
 
 #[test]
-fn what_it_hosts_is_confirmed_and_registered() {
+fn confirmations_and_registrations_fit_the_limit() {
     let (mut bench, out) = hosting();
     let confirmed = to_coordinator(|word| match word {
         ToCoordinator::Hosted(shards) => Some(shards.len()),
@@ -113,7 +113,7 @@ fn what_it_hosts_is_confirmed_and_registered() {
 }
 
 #[test]
-fn what_others_have_released_is_confirmed_to_them() {
+fn confirmations_to_regions_fit_the_limit() {
     let (mut bench, _) = hosting();
     let word = |shard| Released {
         shard,
@@ -133,7 +133,7 @@ fn what_others_have_released_is_confirmed_to_them() {
 }
 
 #[test]
-fn long_payloads_that_it_keeps_are_announced_and_announced_again() {
+fn announcements_of_long_payloads_fit_the_limit() {
     let (mut bench, _) = hosting();
     bench.order(releases(far(2, 2), Some(OTHER)));
     let mut out = drained(&mut bench);
@@ -144,12 +144,12 @@ fn long_payloads_that_it_keeps_are_announced_and_announced_again() {
         })
     };
     assert_eq!(named(&out, OTHER, announced()), SHARDS as usize);
-    out = bench.wait().expect("they are said again").1;
+    out = bench.wait().expect("the announcements are repeated").1;
     assert_eq!(named(&out, OTHER, announced()), SHARDS as usize);
 }
 
 #[test]
-fn what_it_hosts_no_more_is_said_and_a_home_is_asked_for_when_it_leaves() {
+fn drained_and_home_requests_fit_the_limit() {
     let (mut bench, _) = hosting();
     registers(&mut bench);
     bench.order(releases(far(2, 2), None));
@@ -168,7 +168,7 @@ fn what_it_hosts_no_more_is_said_and_a_home_is_asked_for_when_it_leaves() {
 }
 
 #[test]
-fn who_has_left_says_where_all_went() {
+fn final_announcements_of_homes_fit_the_limit() {
     let (mut bench, _) = hosting();
     bench.order(releases(far(2, 2), Some(OTHER)));
     drained(&mut bench);
@@ -184,7 +184,7 @@ fn who_has_left_says_where_all_went() {
 }
 
 #[test]
-fn what_is_to_stop_and_what_is_wanted_is_asked_for() {
+fn stop_and_home_requests_fit_the_limit() {
     let (mut bench, _) = hosting();
     registers(&mut bench);
     let within = Duration::from_secs(9);

@@ -1,4 +1,5 @@
-//! One region at a bench: what it is told and what it orders. Region 1 is the one; coordinator 9.
+//! Unit tests of the region machine: its inputs and outputs. Region 1 is under test; the
+//! coordinator runs on node 9.
 
 mod leaving;
 mod lengths;
@@ -23,7 +24,7 @@ pub(super) const fn region(id: u64) -> RegionId {
     RegionId::new(ReplicaId::new(id))
 }
 
-/// The decision that counts `seq` in the only term.
+/// Decision number `seq` of the only term.
 pub(super) fn g(seq: u64) -> Generation {
     Generation::new(Term { number: 1, owner: COORDINATOR }, seq)
 }
@@ -44,13 +45,13 @@ pub(super) fn release(seq: u64, to: Option<u64>) -> ToRegion {
     ToRegion::Release(vec![ReleaseShard { shard: SHARD, generation: g(seq), to, listed }])
 }
 
-/// The same to who was named last by decision `listed`.
+/// A release whose receiver is listed at generation `listed`.
 pub(super) fn release_named(seq: u64, to: Option<u64>, listed: u64) -> ToRegion {
     let (to, listed) = (to.map(region), g(listed));
     ToRegion::Release(vec![ReleaseShard { shard: SHARD, generation: g(seq), to, listed }])
 }
 
-/// "Reached `reached`, hosted last at `last`", 0: never.
+/// A `Released` with these generations; `last` 0 means that it never hosted.
 pub(super) fn released(reached: u64, last: u64, payload: Option<&'static str>) -> ToRegion {
     let last = if last == 0 { Generation::NEVER } else { g(last) };
     let payload = payload.map(|text| Bytes::from_static(text.as_bytes()));
@@ -64,17 +65,17 @@ pub(super) fn released(reached: u64, last: u64, payload: Option<&'static str>) -
     }])
 }
 
-/// The same word of a region whose last stay ended when it had heard of `seq`.
+/// The same release from a region whose last tenure ended when it knew of `seq`.
 pub(super) fn sealed(seq: u64, mut word: ToRegion) -> ToRegion {
     match &mut word {
         ToRegion::Released(words) => words.iter_mut().for_each(|word| word.sealed = g(seq)),
         ToRegion::Carries(words) => words.iter_mut().for_each(|word| word.sealed = g(seq)),
-        _ => unreachable!("only a release is said of a stay that has ended"),
+        _ => unreachable!("only `Released` and `Carries` have a sealed generation"),
     }
     word
 }
 
-/// The machine, and what it has ordered.
+/// The machine under test with the steps that it reported.
 pub(super) struct Bench {
     pub(super) region: Region,
     pub(super) now: Now,
@@ -96,13 +97,13 @@ impl Bench {
         bench
     }
 
-    /// One input and the tick that follows a batch; what was ordered.
+    /// Passes one input and the tick that follows a batch; returns the outputs.
     pub(super) fn tell(&mut self, input: RegionInput) -> Vec<RegionOutput> {
         self.region.handle(self.now, input, &mut self.out);
         self.tick()
     }
 
-    /// Many inputs in one batch.
+    /// Passes several inputs as one batch.
     pub(super) fn batch(&mut self, inputs: Vec<RegionInput>) -> Vec<RegionOutput> {
         for input in inputs {
             self.region.handle(self.now, input, &mut self.out);
@@ -110,7 +111,7 @@ impl Bench {
         self.tick()
     }
 
-    /// What was ordered, without its steps, which are kept.
+    /// Returns the outputs without the steps, which are collected in `steps`.
     fn tick(&mut self) -> Vec<RegionOutput> {
         self.region.handle(self.now, RegionInput::Tick, &mut self.out);
         let mut ordered: Vec<RegionOutput> = self.out.drain().collect();
@@ -142,7 +143,7 @@ impl Bench {
         self.tell(RegionInput::Drained { shard: SHARD, payload })
     }
 
-    /// Time passes up to the next deadline; what is ordered then, and after how many ms.
+    /// Advances time to the next deadline; returns the milliseconds waited and the outputs.
     pub(super) fn wait(&mut self) -> Option<(u64, Vec<RegionOutput>)> {
         let at = self.region.next_deadline()?;
         let waited = (at - self.now.mono).as_millis();
@@ -159,7 +160,7 @@ impl Bench {
     }
 }
 
-/// What was sent, to whom.
+/// Receiver and content of the messages among the outputs.
 pub(super) fn sent(outputs: &[RegionOutput]) -> Vec<(u64, ShardingMessage)> {
     let sent = outputs.iter().filter_map(|output| match output {
         RegionOutput::Send { to, message } => Some((to.get(), message.clone())),

@@ -1,4 +1,5 @@
-//! What a move carries along (spec/reference/order.md §3 H4 to H6), each rule also left out.
+//! Choice of the payload that a start takes. Each rule is also tested with a planted fault that
+//! disables it.
 
 use super::*;
 use crate::sharding::bug::Bug;
@@ -8,7 +9,7 @@ fn bytes(text: &'static str) -> Option<Bytes> {
     Some(Bytes::from_static(text.as_bytes()))
 }
 
-/// The payload that region 1 starts with at `g(4)`, by this rule, and what it discards.
+/// The payload that region 1 starts with at `g(4)` under a fault, and the discarded payloads.
 fn taken(
     bug: Option<Bug>,
     prepare: impl Fn(&mut Bench) -> Vec<RegionOutput>,
@@ -24,7 +25,7 @@ fn taken(
     (payload.clone(), discarded)
 }
 
-/// A→B→A→B in short: 2 hosted last at 1, though it was named again at 3; 3 hosted at 2.
+/// A→B→A→B: region 2 hosted last at 1, although it was named again at 3; region 3 hosted at 2.
 fn two_releases(bench: &mut Bench) -> Vec<RegionOutput> {
     bench.order(host(4, &[(2, 3), (3, 2)]));
     bench.hear(2, released(4, 1, Some("old")));
@@ -32,13 +33,13 @@ fn two_releases(bench: &mut Bench) -> Vec<RegionOutput> {
 }
 
 #[test]
-fn the_payload_of_the_latest_stay_is_taken() {
+fn payload_of_latest_tenure_is_taken() {
     assert_eq!(taken(None, two_releases), (bytes("new"), vec![]));
     assert_eq!(taken(Some(Bug::PayloadByListed), two_releases).0, bytes("old"));
     assert_eq!(taken(Some(Bug::PayloadOfLowest), two_releases).0, bytes("old"));
 }
 
-/// There and back: it drained, the other never hosted.
+/// The shard drained for region 2, which never hosted, and comes back.
 fn own(bench: &mut Bench) -> Vec<RegionOutput> {
     bench.order(host(1, &[]));
     bench.order(release(2, Some(2)));
@@ -53,7 +54,7 @@ fn a_regions_own_payload_is_a_candidate() {
     assert_eq!(taken(Some(Bug::OwnPayloadLeftOut), own).0, None);
 }
 
-/// 3 took the payload of 2, handled it, and died.
+/// Region 3 took the payload of region 2, handled it and crashed.
 fn removed(bench: &mut Bench) -> Vec<RegionOutput> {
     bench.order(host(4, &[(2, 1), (3, 3)]));
     bench.hear(2, released(4, 1, Some("handled by 3, for all we know")));
@@ -61,21 +62,21 @@ fn removed(bench: &mut Bench) -> Vec<RegionOutput> {
 }
 
 #[test]
-fn a_stay_that_ended_by_removal_leaves_nothing_and_what_others_hold_is_counted() {
+fn tenure_ended_by_removal_discards_earlier_payloads() {
     let discarded = vec![Bytes::from_static(b"handled by 3, for all we know")];
     assert_eq!(taken(None, removed), (None, discarded));
     let weak = taken(Some(Bug::RemovedDoesNotCount), removed);
     assert_eq!(weak.0, bytes("handled by 3, for all we know"), "handled twice");
 }
 
-/// 2 drained for long; 3 was the next home meanwhile, and died before 2 had released to anybody.
+/// While region 2 drained, region 3 was named as the next home and crashed before any release.
 fn only_named(bench: &mut Bench) -> Vec<RegionOutput> {
     bench.order(host(4, &[(2, 1), (3, 3)]));
     bench.hear(2, sealed(4, released(4, 1, Some("of 2"))));
     bench.tell(RegionInput::Installed(installed(2, [1, 2, 4, 5])))
 }
 
-/// The same, and this one was the slow one.
+/// The same with region 1 as the draining region.
 fn another_was_only_named(bench: &mut Bench) -> Vec<RegionOutput> {
     bench.order(host(1, &[]));
     bench.order(release(3, Some(3)));
@@ -85,18 +86,18 @@ fn another_was_only_named(bench: &mut Bench) -> Vec<RegionOutput> {
 }
 
 #[test]
-fn who_was_only_named_before_a_payload_was_sealed_has_not_hosted() {
+fn region_named_before_seal_has_not_hosted() {
     assert_eq!(taken(None, only_named), (bytes("of 2"), vec![]));
     assert_eq!(taken(None, another_was_only_named), (bytes("own"), vec![]));
     for prepare in [only_named, another_was_only_named] {
         let (payload, discarded) = taken(Some(Bug::NamedCountsAsHosted), prepare);
-        assert_eq!((payload, discarded.len()), (None, 1), "nobody has handled it");
+        assert_eq!((payload, discarded.len()), (None, 1), "lost though nobody handled it");
     }
 }
 
-/// 2 says so of a decision below that of 3, which it had heard of when it sealed its payload.
+/// Region 2 sealed its payload under a decision that is not above the one that named region 3.
 #[test]
-fn who_was_named_when_it_was_sealed_or_later_may_have_hosted() {
+fn region_named_at_or_after_seal_may_have_hosted() {
     let offered = |bench: &mut Bench| {
         bench.order(host(4, &[(2, 1), (3, 3)]));
         bench.hear(2, sealed(3, released(4, 1, Some("of 2"))));
@@ -105,9 +106,9 @@ fn who_was_named_when_it_was_sealed_or_later_may_have_hosted() {
     assert_eq!(taken(None, offered), (None, vec![Bytes::from_static(b"of 2")]));
 }
 
-/// 3 may have installed a configuration without 2, and have started without its word.
+/// Region 3 may have installed a configuration without 2 and started without its release.
 #[test]
-fn who_is_out_vouches_for_nobody() {
+fn removed_region_vouches_for_nobody() {
     let both_out = |bench: &mut Bench| {
         bench.order(host(4, &[(2, 1), (3, 3)]));
         bench.hear(2, sealed(4, released(4, 1, Some("of 2"))));
@@ -118,9 +119,9 @@ fn who_is_out_vouches_for_nobody() {
     assert_eq!(taken(Some(Bug::RemovedVouches), both_out), (bytes("of 2"), vec![]));
 }
 
-/// Later decisions may be lost with a majority, and with them who else was named.
+/// Later decisions may be lost with the majority, and with them the regions that they named.
 #[test]
-fn what_was_sealed_before_a_recovery_by_force_vouches_for_nobody() {
+fn seal_before_forced_configuration_vouches_for_nobody() {
     let forced = |bench: &mut Bench| {
         bench.order(host(4, &[(2, 1), (3, 3)]));
         bench.hear(2, sealed(4, released(4, 1, Some("of 2"))));
@@ -132,9 +133,9 @@ fn what_was_sealed_before_a_recovery_by_force_vouches_for_nobody() {
     assert_eq!(taken(None, forced), (None, vec![Bytes::from_static(b"of 2")]));
 }
 
-/// Who hosted last says so: it took what others still keep, or counted it.
+/// Region 2 hosted last and released: it had taken the payload or counted it.
 #[test]
-fn what_is_kept_of_a_stay_before_that_of_a_living_region_is_no_loss() {
+fn payload_older_than_released_tenure_is_no_loss() {
     let stale = |bench: &mut Bench| {
         bench.order(host(1, &[]));
         bench.order(release(2, Some(2)));
@@ -146,7 +147,7 @@ fn what_is_kept_of_a_stay_before_that_of_a_living_region_is_no_loss() {
 }
 
 #[test]
-fn what_a_region_released_before_it_was_removed_is_taken() {
+fn release_before_removal_is_taken() {
     let mut bench = Bench::new();
     bench.hear(2, released(4, 3, Some("in time")));
     bench.tell(RegionInput::Installed(installed(2, [1, 3, 4, 5])));
@@ -167,10 +168,10 @@ fn a_repeated_release_brings_nothing_again_and_is_confirmed() {
     }
 }
 
-/// The first confirmation is lost, and the shard goes on before the payload is said again: its
-/// keeper would keep it for ever, and could not leave.
+/// The first confirmation is lost and the shard moves on before the payload is sent again. Without
+/// another confirmation the keeper would keep it forever and could not leave.
 #[test]
-fn who_hosted_confirms_what_it_took_also_when_it_hosts_no_more() {
+fn former_host_still_confirms_the_payload_it_took() {
     let mut bench = Bench::new();
     bench.order(host(2, &[(2, 1)]));
     bench.hear(2, released(2, 1, Some("m")));
@@ -183,7 +184,7 @@ fn who_hosted_confirms_what_it_took_also_when_it_hosts_no_more() {
 }
 
 #[test]
-fn the_payload_is_kept_until_somebody_hosts_above_the_stay() {
+fn payload_is_kept_until_hosted_above_its_tenure() {
     for (bug, kept) in [(None, true), (Some(Bug::KeptDroppedOnEqual), false)] {
         let canary = bug.map_or_else(Canary::none, Canary::with);
         let mut bench = Bench::with(RegionConfig::default(), canary);
@@ -199,7 +200,7 @@ fn the_payload_is_kept_until_somebody_hosts_above_the_stay() {
 }
 
 #[test]
-fn a_payload_that_nobody_has_confirmed_is_sent_again_unchanged() {
+fn unconfirmed_payload_is_sent_again_unchanged() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));
     bench.order(release(2, Some(2)));

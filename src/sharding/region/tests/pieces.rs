@@ -1,9 +1,9 @@
-//! Payloads that come in pieces: they count when they are whole, and as what they are.
+//! Payloads fetched in parts: they count once they are complete, with the effect of a release.
 
 use super::*;
 use crate::sharding::wire::{Carries, Fetch, Part};
 
-/// Ten bytes in pieces of two; two pieces are fetched by one question.
+/// Ten bytes in parts of two; one `Fetch` asks for two parts.
 const CUT: Cut = Cut { whole: 4, part: 2, window: 4, words: 1 << 20 };
 const LONG: &str = "0123456789";
 
@@ -17,7 +17,7 @@ fn carries(reached: u64, last: u64, length: u64) -> ToRegion {
     ToRegion::Carries(vec![Carries { shard: SHARD, reached, last, length, sealed, cluster }])
 }
 
-/// More shards than payloads are fetched at a time.
+/// More payloads than may be fetched at a time.
 fn six() -> ToRegion {
     let word = |shard| Carries {
         shard: ShardId::new(shard),
@@ -43,7 +43,7 @@ fn whole() -> Option<Bytes> {
     Some(Bytes::from_static(LONG.as_bytes()))
 }
 
-/// Where 2 is asked from, if it is.
+/// Offsets of the `Fetch` messages to region 2.
 fn asked(out: &[RegionOutput]) -> Vec<u64> {
     let fetches = sent(out).into_iter().filter_map(|(to, message)| match message {
         ShardingMessage::Region(ToRegion::Fetch(words)) if to == 2 => Some(words),
@@ -53,7 +53,7 @@ fn asked(out: &[RegionOutput]) -> Vec<u64> {
 }
 
 #[test]
-fn a_long_payload_is_announced_and_sent_piece_by_piece_to_who_asks() {
+fn long_payload_is_announced_and_sent_in_parts_on_request() {
     let mut bench = bench();
     bench.order(host(1, &[]));
     bench.order(release(2, Some(2)));
@@ -63,7 +63,7 @@ fn a_long_payload_is_announced_and_sent_piece_by_piece_to_who_asks() {
         let expected: Vec<_> = pieces.iter().map(|at| says(2, piece(1, *at))).collect();
         assert_eq!(sent(&bench.hear(2, fetch(1, at))), expected, "from {at}");
     }
-    assert_eq!(sent(&bench.hear(2, fetch(3, 0))), [], "of another stay");
+    assert_eq!(sent(&bench.hear(2, fetch(3, 0))), [], "another tenure");
     assert_eq!(bench.wait().map(|(_, out)| sent(&out)), Some(vec![word]), "unchanged");
     bench.hear(2, ToRegion::Hosted(vec![(SHARD, g(2))]));
     assert_eq!(sent(&bench.hear(2, fetch(1, 0))), [], "it is dropped");
@@ -88,16 +88,16 @@ fn a_shard_starts_with_a_long_payload_once_that_is_whole() {
 }
 
 #[test]
-fn lost_pieces_are_asked_for_again_and_those_that_come_twice_or_early_do_no_harm() {
+fn lost_parts_are_requested_again_duplicates_are_ignored() {
     let mut bench = bench();
     bench.order(host(2, &[(2, 1)]));
     bench.hear(2, carries(2, 1, 10));
-    bench.hear(2, piece(1, 2)); // too early
+    bench.hear(2, piece(1, 2)); // out of order
     bench.hear(2, piece(1, 0));
-    bench.hear(2, piece(1, 0)); // again
+    bench.hear(2, piece(1, 0)); // duplicate
     assert_eq!(bench.region.arriving(), 2);
     let asked_soon = asked(&bench.hear(2, carries(2, 1, 10)));
-    assert!(asked_soon.is_empty(), "something came: more may be under way");
+    assert!(asked_soon.is_empty(), "a part came: more may be on their way");
     assert_eq!(asked(&bench.hear(2, carries(2, 1, 10))), [2]);
     for at in [2, 0, 8, 4] {
         bench.hear(2, piece(1, at));
@@ -108,18 +108,18 @@ fn lost_pieces_are_asked_for_again_and_those_that_come_twice_or_early_do_no_harm
 }
 
 #[test]
-fn a_sender_that_is_removed_in_the_middle_leaves_nothing() {
+fn removal_of_sender_drops_unfinished_payload() {
     let mut bench = bench();
     bench.order(host(2, &[(2, 1)]));
     bench.hear(2, carries(2, 1, 10));
     bench.hear(2, piece(1, 0));
     let out = bench.tell(RegionInput::Installed(installed(2, [1, 3, 4, 5])));
     assert_eq!((starts(&out), bench.region.arriving()), (vec![(g(2), None)], 0));
-    assert_eq!(sent(&bench.hear(2, carries(9, 1, 10))), [], "it is heard no more");
+    assert_eq!(sent(&bench.hear(2, carries(9, 1, 10))), [], "not a member");
 }
 
 #[test]
-fn pieces_of_an_earlier_stay_are_no_pieces_of_a_later_one() {
+fn parts_of_earlier_tenure_are_ignored() {
     let mut bench = bench();
     bench.order(host(5, &[(2, 4)]));
     bench.hear(2, carries(5, 1, 10));
@@ -133,7 +133,7 @@ fn pieces_of_an_earlier_stay_are_no_pieces_of_a_later_one() {
 }
 
 #[test]
-fn a_payload_that_has_come_is_not_fetched_again_when_its_sender_has_heard_of_more() {
+fn complete_payload_is_not_fetched_again() {
     let mut bench = bench();
     bench.order(host(3, &[(2, 1), (3, 2)]));
     bench.hear(2, carries(2, 1, 10));
@@ -144,7 +144,7 @@ fn a_payload_that_has_come_is_not_fetched_again_when_its_sender_has_heard_of_mor
 }
 
 #[test]
-fn what_is_fetched_for_a_decision_that_is_no_more_is_forgotten() {
+fn fetch_for_superseded_decision_is_dropped() {
     let mut bench = bench();
     bench.order(host(2, &[(2, 1)]));
     bench.hear(2, carries(2, 1, 10));
@@ -165,7 +165,7 @@ fn a_release_without_its_payload_ends_the_fetch_of_it() {
 }
 
 #[test]
-fn four_are_fetched_at_a_time_and_one_of_which_nothing_comes_loses_its_turn() {
+fn four_payloads_at_a_time_and_stalled_ones_lose_their_turn() {
     let mut bench = bench();
     let announce = |bench: &mut Bench| {
         let out = bench.hear(2, six());
@@ -187,7 +187,7 @@ fn four_are_fetched_at_a_time_and_one_of_which_nothing_comes_loses_its_turn() {
 }
 
 #[test]
-fn who_waited_for_a_turn_as_long_as_a_turn_may_stall_still_has_it_at_the_next_look() {
+fn stall_time_counts_from_begin_of_turn() {
     let mut bench = bench();
     let of = |shard, at: usize| {
         let bytes = Bytes::from_static(&LONG.as_bytes()[at..at + 2]);
@@ -198,15 +198,15 @@ fn who_waited_for_a_turn_as_long_as_a_turn_may_stall_still_has_it_at_the_next_lo
         bench.now.mono = bench.now.mono + Duration::from_secs(3);
         (0..4).for_each(|shard| drop(bench.hear(2, of(shard, at))));
     }
-    assert_eq!(asked(&bench.hear(2, of(0, 8))), [0], "the fifth has the turn of the first");
-    assert!(asked(&bench.tell(RegionInput::Tick)).is_empty(), "and nobody else gets it");
+    assert_eq!(asked(&bench.hear(2, of(0, 8))), [0], "the fifth gets the turn of the first");
+    assert!(asked(&bench.tell(RegionInput::Tick)).is_empty(), "and no other gets it");
     assert!(asked(&bench.hear(2, of(5, 0))).is_empty());
     bench.hear(2, of(4, 0));
-    assert_eq!(bench.region.arriving(), 10 + 3 * 8 + 2, "what comes for it is taken");
+    assert_eq!(bench.region.arriving(), 10 + 3 * 8 + 2, "its parts are accepted");
 }
 
 #[test]
-fn who_asks_for_the_same_many_times_in_one_message_gets_it_once() {
+fn repeated_fetch_in_one_message_is_answered_once() {
     let mut bench = bench();
     bench.order(host(1, &[]));
     bench.order(release(2, Some(2)));
@@ -217,24 +217,24 @@ fn who_asks_for_the_same_many_times_in_one_message_gets_it_once() {
 }
 
 #[test]
-fn what_has_come_is_held_until_the_shard_is_another_ones_and_comes_again_when_it_is_not() {
+fn received_payload_is_dropped_and_resent_with_decisions() {
     let mut bench = bench();
     bench.order(host(3, &[(2, 1), (3, 2)]));
     bench.hear(2, released(3, 1, Some("abc")));
-    assert_eq!(bench.region.arriving(), 3, "whole, and another is waited for");
+    assert_eq!(bench.region.arriving(), 3, "complete, but another predecessor is awaited");
     bench.order(release(4, Some(4)));
     assert_eq!(bench.region.arriving(), 0, "region 2 keeps it for region 4");
     bench.order(host(5, &[(2, 1), (3, 2), (4, 4)]));
     let words = [(3, released(5, 0, None)), (4, released(5, 0, None))];
     for (from, word) in words {
-        assert_eq!(starts(&bench.hear(from, word)), [], "region 2 has not said it again");
+        assert_eq!(starts(&bench.hear(from, word)), [], "region 2 has not sent it again");
     }
     let out = bench.hear(2, released(5, 1, Some("abc")));
     assert_eq!(starts(&out), [(g(5), Some(Bytes::from_static(b"abc")))]);
 }
 
 #[test]
-fn what_came_for_a_later_decision_outlives_an_earlier_one_that_comes_late() {
+fn release_for_later_decision_outlives_late_release() {
     let mut bench = bench();
     bench.hear(2, released(5, 1, Some("abc")));
     bench.order(release(4, Some(4)));
@@ -244,13 +244,13 @@ fn what_came_for_a_later_decision_outlives_an_earlier_one_that_comes_late() {
 }
 
 #[test]
-fn a_claim_that_can_not_be_is_counted() {
+fn impossible_payload_length_is_counted() {
     let mut bench = bench();
     for length in [0, 1 << 32, u64::MAX] {
         assert_eq!(sent(&bench.hear(2, carries(2, 1, length))), []);
     }
     assert_eq!(bench.region.stats().strange, 3);
-    bench.hear(2, carries(2, 1, 1)); // and a piece that is longer than what was announced
+    bench.hear(2, carries(2, 1, 1)); // then a part that is longer than announced
     bench.hear(2, piece(1, 0));
     assert_eq!(bench.region.arriving(), 0);
 }

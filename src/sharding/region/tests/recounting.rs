@@ -1,4 +1,4 @@
-//! After a recovery by force: what a region says it knows, and what counts here no more.
+//! Answers to a recount after a forced configuration, and the decisions ignored afterwards.
 
 use super::*;
 use crate::sharding::installed::Forced;
@@ -15,7 +15,7 @@ const fn term(number: u64) -> Term {
     Term { number, owner: ReplicaId::new(2) }
 }
 
-/// Of the coordinator on node 2.
+/// Recount by the coordinator on node 2.
 fn recount(bench: &mut Bench, number: u64) -> Vec<(u64, ShardingMessage)> {
     recount_from(bench, number, Some(ShardId::default()))
 }
@@ -29,7 +29,7 @@ fn recount_from(
 }
 
 #[test]
-fn it_says_what_it_hosts_and_what_it_was_told_started_or_not() {
+fn recount_reports_hosted_shards_and_known_decisions() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));
     bench.order(release(2, Some(4)));
@@ -41,7 +41,7 @@ fn it_says_what_it_hosts_and_what_it_was_told_started_or_not() {
         epoch: EpochId { generation: 1, number: 1 },
     };
     bench.order(ToRegion::Host(vec![waits]));
-    assert_eq!(recount(&mut bench, 5), [], "it has not installed what the coordinator has");
+    assert_eq!(recount(&mut bench, 5), [], "the forced configuration is not installed");
     bench.tell(RegionInput::Installed(forced(1..=3)));
     let route = |shard, at, home| ShardRoute { shard, generation: at, home: Some(region(home)) };
     let told = [route(ShardId::new(3), g(3), 1), route(SHARD, g(2), 4)];
@@ -61,13 +61,13 @@ fn it_says_what_it_hosts_and_what_it_was_told_started_or_not() {
         highest: Generation::new(term(5), 0),
     };
     let past = (2, ShardingMessage::Coordinator(past));
-    assert_eq!(recount(&mut bench, 4), [past], "it is to take a higher one");
+    assert_eq!(recount(&mut bench, 4), [past], "the coordinator must take a higher term");
 }
 
 #[test]
-fn from_its_answer_on_no_older_decision_counts_and_what_waited_still_starts() {
+fn recount_blocks_old_decisions_but_pending_start_remains() {
     let mut bench = Bench::new();
-    bench.order(host(1, &[(4, 1)])); // 4 may host
+    bench.order(host(1, &[(4, 1)])); // region 4 may host
     bench.tell(RegionInput::Installed(forced(1..=4)));
     recount(&mut bench, 5);
     let late = HostShard {
@@ -76,13 +76,13 @@ fn from_its_answer_on_no_older_decision_counts_and_what_waited_still_starts() {
         after: After::default(),
         epoch: EpochId { generation: 1, number: 1 },
     };
-    // Of one that was kept, too.
-    assert_eq!(starts(&bench.hear(2, ToRegion::Host(vec![late]))), [], "it may be lost");
+    // Also from a coordinator that was kept.
+    assert_eq!(starts(&bench.hear(2, ToRegion::Host(vec![late]))), [], "the decision may be lost");
     bench.hear(2, release(9, Some(2)));
     assert_eq!((bench.max_gen(), bench.region.stats().stale), (g(1), 2));
     let installed = Installed { epoch: EpochId { generation: 2, number: 8 }, ..forced(1..=3) };
     let out = bench.tell(RegionInput::Installed(installed));
-    assert_eq!(starts(&out), [(g(1), None)], "4 is out, and this was told");
+    assert_eq!(starts(&out), [(g(1), None)], "4 is out, and this decision was known");
     let again = HostShard {
         shard: SHARD,
         generation: Generation::new(term(5), 1),
@@ -95,10 +95,10 @@ fn from_its_answer_on_no_older_decision_counts_and_what_waited_still_starts() {
     assert_eq!(starts(&out), []);
 }
 
-/// Found by reading: the coordinator that had counted and decided ended; the next one counted again
-/// and ended before it had decided anything. The third knows only of the first count, and adopts.
+/// The coordinator that had counted and decided ended. The next one counted again and ended before
+/// it decided anything. The third knows only of the first count, and its decisions are adopted.
 #[test]
-fn what_was_decided_after_the_first_of_two_counts_is_adopted_from_whoever_coordinates_later() {
+fn decisions_of_first_recount_survive_a_second_one() {
     let mut bench = Bench::new();
     bench.tell(RegionInput::Installed(forced(1..=4)));
     recount(&mut bench, 3);
@@ -113,7 +113,7 @@ fn what_was_decided_after_the_first_of_two_counts_is_adopted_from_whoever_coordi
     let at = |number| Term { number, owner: ReplicaId::new(4) };
     let ack = |number| ToRegion::RegisterAck { term: at(number), homes: RouteTable::default() };
     bench.hear(4, ToRegion::Here(at(7)));
-    assert_eq!(starts(&bench.hear(4, host())), [], "it may be a word of before the count");
+    assert_eq!(starts(&bench.hear(4, host())), [], "it may have been sent before the recount");
     bench.hear(2, ack(7));
     assert_eq!(starts(&bench.hear(2, host())), [], "not the coordinator");
     bench.hear(4, ack(7));
@@ -123,7 +123,7 @@ fn what_was_decided_after_the_first_of_two_counts_is_adopted_from_whoever_coordi
 }
 
 #[test]
-fn a_term_of_a_coordinator_that_has_decided_nothing_is_told_for_below_it_nobody_registers() {
+fn recount_reports_term_of_coordinator_without_decisions() {
     let mut bench = Bench::new();
     bench.tell(RegionInput::CoordinatorAt(Some(COORDINATOR)));
     bench.order(ToRegion::Here(Term { number: 8, owner: COORDINATOR }));
@@ -137,18 +137,18 @@ fn a_term_of_a_coordinator_that_has_decided_nothing_is_told_for_below_it_nobody_
 }
 
 #[test]
-fn it_tells_nobody_who_is_no_member_and_nothing_where_nothing_was_forced() {
+fn recount_is_answered_to_members_after_force_only() {
     let mut bench = Bench::new();
     assert_eq!(recount(&mut bench, 5), []);
     bench.tell(RegionInput::Installed(forced([1, 3])));
     assert_eq!(recount(&mut bench, 5), [], "2 was given up");
     bench.hear(3, host(1, &[]));
-    assert_eq!(bench.run(), Run::Hosting(g(1)), "nothing is forgotten for that");
+    assert_eq!(bench.run(), Run::Hosting(g(1)), "the request changed nothing");
 }
 
-/// It lives, and has not heard that it is out.
+/// The given-up coordinator still runs and has not heard that it is out.
 #[test]
-fn orders_of_a_coordinator_that_was_given_up_change_nothing_also_before_the_count() {
+fn orders_of_given_up_coordinator_are_ignored() {
     let mut bench = Bench::new();
     bench.tell(RegionInput::CoordinatorAt(Some(ReplicaId::new(2))));
     bench.hear(2, host(1, &[]));
@@ -168,12 +168,12 @@ fn orders_of_a_coordinator_that_was_given_up_change_nothing_also_before_the_coun
     assert_eq!(bench.region.registration.coordinator(), Some(ReplicaId::new(2)));
     assert_eq!((bench.region.stats().given_up, bench.region.stats().stale), (3, 0));
     bench.hear(3, release(9, Some(2)));
-    assert_eq!(bench.max_gen(), g(9), "of one that was kept it counts until the count");
+    assert_eq!(bench.max_gen(), g(9), "a kept coordinator is obeyed until the recount");
 }
 
-/// Else its next home would start without it, and say that it was taken.
+/// Otherwise its next home would start without the payload and confirm that it was taken.
 #[test]
-fn who_keeps_something_for_a_next_home_says_where_it_is_from() {
+fn recount_reports_tenure_of_kept_payload() {
     for (payload, told) in [(Some("m"), vec![(SHARD, g(1))]), (None, vec![])] {
         let mut bench = Bench::new();
         bench.order(host(1, &[]));
@@ -189,9 +189,10 @@ fn who_keeps_something_for_a_next_home_says_where_it_is_from() {
     }
 }
 
-/// What came first counts as of the first part: nothing older may change it before the last one.
+/// Shards of the first part are reported as they are then: no older decision may change them before
+/// the last part is sent.
 #[test]
-fn from_the_first_part_of_an_answer_on_nothing_older_counts() {
+fn old_decisions_are_ignored_from_first_part_on() {
     let cut = Cut { words: 1, ..Cut::default() };
     let mut bench = Bench::with(RegionConfig { cut, ..RegionConfig::default() }, Canary::none());
     bench.order(host(1, &[]));
@@ -207,9 +208,9 @@ fn from_the_first_part_of_an_answer_on_nothing_older_counts() {
     assert!(is_part(&recount_from(&mut bench, 5, second), None));
 }
 
-/// With the longest numbers that there are, and the least that a lane may take.
+/// With the longest numbers possible and the smallest message limit.
 #[test]
-fn what_it_knows_of_many_shards_comes_in_parts_that_lanes_take() {
+fn long_recount_answer_comes_in_parts_within_the_limit() {
     let bytes_max = 4 << 10;
     let cut = Cut { words: bytes_max, ..Cut::default() };
     let mut bench = Bench::with(RegionConfig { cut, ..RegionConfig::default() }, Canary::none());
@@ -256,7 +257,7 @@ fn what_it_knows_of_many_shards_comes_in_parts_that_lanes_take() {
     let [(2, ShardingMessage::Coordinator(ToCoordinator::Counted { hosted, told, .. }))] =
         &whole[..]
     else {
-        panic!("who knows of no parts gets none: {whole:?}")
+        panic!("a request without `first` gets one message: {whole:?}")
     };
     assert_eq!((hosted.len(), told.len()), (900, 1_000));
     assert_eq!((&all_hosted, all_told), (hosted, told.iter().collect()));

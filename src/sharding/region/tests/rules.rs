@@ -1,9 +1,9 @@
-//! Rules R1 to R6, one cause each.
+//! Rules of the region (docs/protocol/sharding.md#rules-of-the-region), one cause per test.
 
 use super::*;
 
 #[test]
-fn r1_a_host_without_earlier_hosts_starts_at_once_and_confirms() {
+fn host_without_predecessors_starts_and_confirms() {
     let mut bench = Bench::new();
     let out = bench.order(host(1, &[]));
     assert_eq!(starts(&out), [(g(1), None)]);
@@ -14,7 +14,7 @@ fn r1_a_host_without_earlier_hosts_starts_at_once_and_confirms() {
 }
 
 #[test]
-fn r1_a_repeated_host_is_confirmed_again_and_starts_nothing() {
+fn repeated_host_is_confirmed_and_starts_nothing() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));
     let out = bench.order(host(1, &[]));
@@ -22,7 +22,7 @@ fn r1_a_repeated_host_is_confirmed_again_and_starts_nothing() {
 }
 
 #[test]
-fn r1_a_host_below_what_was_heard_is_ignored() {
+fn host_below_max_gen_is_ignored() {
     let mut bench = Bench::new();
     bench.order(release(2, Some(2)));
     assert_eq!(bench.order(host(1, &[])), []);
@@ -31,7 +31,7 @@ fn r1_a_host_below_what_was_heard_is_ignored() {
 }
 
 #[test]
-fn r1_a_host_waits_for_the_configuration_that_its_coordinator_had() {
+fn host_is_ignored_before_its_epoch_is_installed() {
     let mut bench = Bench::new();
     let ToRegion::Host(mut words) = host(1, &[(6, 1)]) else { unreachable!() };
     words[0].epoch.number = 2;
@@ -45,7 +45,7 @@ fn r1_a_host_waits_for_the_configuration_that_its_coordinator_had() {
 }
 
 #[test]
-fn r2_an_earlier_host_is_over_when_it_released_above_its_entry() {
+fn predecessor_is_over_when_released_above_its_entry() {
     for (reached, over) in [(1, false), (2, false), (3, true), (4, true)] {
         let mut bench = Bench::new();
         assert_eq!(starts(&bench.order(host(3, &[(2, 2)]))), []);
@@ -55,7 +55,7 @@ fn r2_an_earlier_host_is_over_when_it_released_above_its_entry() {
 }
 
 #[test]
-fn r2_all_earlier_hosts_must_be_over() {
+fn start_waits_for_all_predecessors() {
     let mut bench = Bench::new();
     bench.order(host(3, &[(2, 1), (3, 2)]));
     assert_eq!(bench.region.awaited(SHARD), [region(2), region(3)]);
@@ -68,7 +68,7 @@ fn r2_all_earlier_hosts_must_be_over() {
 }
 
 #[test]
-fn r2_a_release_that_comes_before_the_host_counts() {
+fn release_before_host_counts() {
     let mut bench = Bench::new();
     assert_eq!(bench.hear(2, released(3, 2, Some("m"))), []);
     let out = bench.order(host(3, &[(2, 2)]));
@@ -76,7 +76,7 @@ fn r2_a_release_that_comes_before_the_host_counts() {
 }
 
 #[test]
-fn r3_a_newer_decision_for_a_running_shard_is_adopted_without_a_restart() {
+fn newer_decision_is_adopted_without_restart() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));
     let out = bench.order(host(4, &[(2, 3)]));
@@ -88,7 +88,7 @@ fn r3_a_newer_decision_for_a_running_shard_is_adopted_without_a_restart() {
 }
 
 #[test]
-fn r3_a_region_that_hosts_above_an_entry_waits_for_it_no_more() {
+fn predecessor_below_own_tenure_is_over() {
     let mut bench = Bench::new();
     bench.order(host(3, &[]));
     let out = bench.order(host(5, &[(2, 2)]));
@@ -96,7 +96,7 @@ fn r3_a_region_that_hosts_above_an_entry_waits_for_it_no_more() {
 }
 
 #[test]
-fn r3_while_it_drains_nothing_starts_and_afterwards_it_starts_anew() {
+fn start_waits_for_end_of_own_drain() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));
     bench.order(release(2, Some(2)));
@@ -104,11 +104,11 @@ fn r3_while_it_drains_nothing_starts_and_afterwards_it_starts_anew() {
     assert_eq!(bench.run(), Run::Draining(g(1)));
     let out = bench.drained(Some("own"));
     assert_eq!(starts(&out), [(g(3), Some(Bytes::from_static(b"own")))]);
-    assert_eq!(sent(&out), [confirms(3)], "and releases nothing");
+    assert_eq!(sent(&out), [confirms(3)], "no release is sent");
 }
 
 #[test]
-fn r4_a_hosting_region_drains_and_says_nothing_before_its_last_entity_ended() {
+fn release_is_answered_after_last_entity_ended() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));
     let out = bench.order(release(2, Some(2)));
@@ -121,7 +121,7 @@ fn r4_a_hosting_region_drains_and_says_nothing_before_its_last_entity_ended() {
 }
 
 #[test]
-fn r4_a_region_that_never_hosted_answers_at_once_and_every_time() {
+fn idle_region_answers_every_release() {
     let mut bench = Bench::new();
     for _ in 0..2 {
         let out = bench.order(release(2, Some(3)));
@@ -131,7 +131,7 @@ fn r4_a_region_that_never_hosted_answers_at_once_and_every_time() {
 }
 
 #[test]
-fn r4_a_late_release_stops_nothing() {
+fn late_release_stops_nothing() {
     let mut bench = Bench::new();
     bench.order(host(3, &[]));
     assert_eq!(bench.order(release(2, Some(2))), []);
@@ -139,7 +139,7 @@ fn r4_a_late_release_stops_nothing() {
 }
 
 #[test]
-fn r4_a_release_ends_a_start_that_waits() {
+fn release_cancels_pending_start() {
     let mut bench = Bench::new();
     bench.order(host(2, &[(2, 1)]));
     let out = bench.order(release(3, Some(4)));
@@ -149,7 +149,7 @@ fn r4_a_release_ends_a_start_that_waits() {
 }
 
 #[test]
-fn r4_a_newer_release_while_it_drains_changes_only_where_it_goes() {
+fn newer_release_redirects_running_drain() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));
     bench.order(release(2, Some(2)));
@@ -158,7 +158,7 @@ fn r4_a_newer_release_while_it_drains_changes_only_where_it_goes() {
 }
 
 #[test]
-fn r4_without_a_home_the_coordinator_hears_that_it_is_drained() {
+fn drain_without_home_is_reported_to_coordinator() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));
     bench.order(release(2, None));
@@ -171,18 +171,18 @@ fn r4_without_a_home_the_coordinator_hears_that_it_is_drained() {
 }
 
 #[test]
-fn r6_a_region_that_is_out_stops_everything_and_never_hosts_again() {
+fn removed_region_stops_everything_for_good() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));
     let out = bench.tell(RegionInput::Over);
     assert_eq!(out, [RegionOutput::StopAll]);
     assert_eq!(bench.order(host(2, &[])), []);
-    assert_eq!(bench.order(release(3, Some(2))), [], "its word counts for nothing");
+    assert_eq!(bench.order(release(3, Some(2))), [], "it sends nothing");
     assert_eq!((bench.run(), bench.region.next_deadline()), (Run::Idle, None));
 }
 
 #[test]
-fn r6_what_is_carried_and_not_taken_when_a_region_is_out_is_counted_as_lost() {
+fn removed_region_counts_its_payloads_as_lost() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));
     bench.order(release(2, Some(2)));
@@ -194,7 +194,7 @@ fn r6_what_is_carried_and_not_taken_when_a_region_is_out_is_counted_as_lost() {
 }
 
 #[test]
-fn known_failure_38_an_announcement_changes_routes_only() {
+fn known_failure_38_announcement_changes_routes_only() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));
     let route = ShardRoute { shard: SHARD, generation: g(5), home: Some(region(2)) };
@@ -204,7 +204,7 @@ fn known_failure_38_an_announcement_changes_routes_only() {
 }
 
 #[test]
-fn words_about_shards_that_there_cannot_be_are_counted_and_dropped() {
+fn messages_about_unknown_shards_are_dropped() {
     let config = RegionConfig { shards: 7, ..RegionConfig::default() };
     let mut bench = Bench::with(config, Canary::none());
     for word in [host(1, &[]), release(1, Some(2)), released(1, 0, None)] {
@@ -221,11 +221,15 @@ fn a_proxy_hosts_nothing() {
 }
 
 #[test]
-fn known_failure_02_a_drain_is_told_to_the_coordinator_that_asks_for_it_now() {
+fn known_failure_02_drain_is_reported_to_present_coordinator() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));
     bench.order(release(2, None));
-    assert_eq!(sent(&bench.hear(8, release(2, None))), [], "another one acts; it drains still");
+    assert_eq!(
+        sent(&bench.hear(8, release(2, None))),
+        [],
+        "a new coordinator asks; still draining"
+    );
     let told = |to: u64| {
         let drained = ToCoordinator::Drained(vec![(SHARD, g(2))]);
         vec![(to, ShardingMessage::Coordinator(drained))]
@@ -235,7 +239,7 @@ fn known_failure_02_a_drain_is_told_to_the_coordinator_that_asks_for_it_now() {
 }
 
 #[test]
-fn known_failure_03_who_dies_before_it_has_released_is_waited_for_no_more() {
+fn known_failure_03_removed_predecessor_is_not_awaited() {
     let mut bench = Bench::new();
     assert_eq!(starts(&bench.order(host(3, &[(2, 1), (3, 2)]))), []);
     let out = bench.tell(RegionInput::Installed(installed(2, [1, 3, 4, 5])));
@@ -244,7 +248,7 @@ fn known_failure_03_who_dies_before_it_has_released_is_waited_for_no_more() {
     assert_eq!(starts(&out), [(g(3), Some(Bytes::from_static(b"m")))]);
 }
 
-/// Generations of the cluster that were told.
+/// Cluster generations among the outputs.
 fn raised(outputs: &[RegionOutput]) -> Vec<u64> {
     let raised = outputs.iter().filter_map(|output| match output {
         RegionOutput::ClusterGeneration(generation) => Some(*generation),
@@ -260,7 +264,7 @@ fn of_generation(generation: u64, members: impl IntoIterator<Item = u64>) -> Reg
 }
 
 #[test]
-fn the_generation_of_the_cluster_rises_with_what_is_installed_and_is_said_with_each_release() {
+fn releases_carry_the_highest_cluster_generation() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));
     assert_eq!(raised(&bench.tell(of_generation(3, 1..=5))), [3]);
@@ -275,7 +279,7 @@ fn the_generation_of_the_cluster_rises_with_what_is_installed_and_is_said_with_e
 }
 
 #[test]
-fn a_release_of_who_is_ahead_counts_once_this_node_is_as_far_and_raises_nothing_by_itself() {
+fn release_of_newer_cluster_generation_waits_for_install() {
     let word = |cluster| {
         let ToRegion::Released(mut words) = released(3, 2, None) else { unreachable!() };
         words[0].cluster = cluster;
@@ -294,5 +298,5 @@ fn a_release_of_who_is_ahead_counts_once_this_node_is_as_far_and_raises_nothing_
     assert_eq!(bench.region.stats().too_early, 2);
     assert_eq!(raised(&bench.tell(of_generation(4, 1..=5))), [4]);
     let out = bench.hear(2, word(4));
-    assert!(starts(&out).is_some() && raised(&out).is_empty(), "it is said again: {out:?}");
+    assert!(starts(&out).is_some() && raised(&out).is_empty(), "the repetition counts: {out:?}");
 }
