@@ -1,11 +1,12 @@
-//! What all nodes must agree on, as the cluster's data say it (spec/sharding.md §13).
+//! Agreement on the settings of a type that all nodes must share
+//! (docs/protocol/sharding.md#settings-must-agree).
 //!
-//! It is written under a term, like homes, before the first decision of all: whoever reads a home
-//! reads it, too. While there are no homes it binds nobody, and the coordinator writes what its own
-//! node says; a value that lies on a minority has a lower term from then on, and is never read
-//! again. Once there are homes, what they depend on stays: they are of no use to who counts shards
-//! otherwise. The coordinator's role may change with a rolling restart: the next coordinator writes
-//! its own.
+//! The settings are stored in the guarded group of the homes and written under a term before the
+//! first decision, so every coordinator that reads a home reads them too. Without homes they bind
+//! nobody: the coordinator writes the settings of its own node, and a value that only a minority
+//! holds has a lower term from then on and is never read again. With homes, the settings that homes
+//! depend on are fixed, because another number of shards would look for entities in other shards.
+//! The coordinator's role may change in a rolling restart: the next coordinator writes its own.
 
 use super::port::CoordinatorOutput;
 use super::{Coordinator, Out};
@@ -13,15 +14,19 @@ use crate::sharding::agreed::Agreed;
 use crate::sharding::store::Ask;
 
 impl Coordinator {
-    /// Whether it may go on with what was read. It writes first what its node says, where nothing
-    /// else is said.
+    /// Whether the coordinator may continue with the stored settings `there`; otherwise it steps
+    /// down. If nothing binding is stored, it writes the settings of its node first.
     pub(super) fn agrees(&mut self, homes: bool, there: Option<Agreed>, out: &mut Out) -> bool {
         if self.agreed == Agreed::default() {
-            return true; // of no type that can run
+            return true; // no runnable type has the default settings
         }
         match there {
             Some(there) if homes && !there.has_same_homes(&self.agreed) => {
-                self.step_down(self.term, "the cluster's data say otherwise of the type", out);
+                self.step_down(
+                    self.term,
+                    "the stored settings of the type differ from this node's",
+                    out,
+                );
                 out.push(CoordinatorOutput::Differs(there));
                 return false;
             }

@@ -1,4 +1,5 @@
-//! C2: what needs a home, what the strategy chose, and one guarded write for all of it.
+//! Decisions: shards that need a home, the choices of the strategy, and one guarded write for all
+//! waiting decisions (docs/protocol/sharding.md#one-write-for-all-waiting-decisions).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use crate::sharding::home::{Decision, ShardHome};
 use crate::sharding::ids::{Generation, RegionId, ShardId};
 
 impl Coordinator {
-    /// Where every shard that has a home lives or is to live, decisions under way included: what
-    /// a strategy balances.
+    /// Shards per region once all decisions that wait or are under way are carried out. Strategies
+    /// balance these sizes.
     #[must_use]
     pub fn allocation(&self) -> BTreeMap<RegionId, Vec<ShardId>> {
         let mut by_region: BTreeMap<RegionId, Vec<ShardId>> =
@@ -35,15 +36,15 @@ impl Coordinator {
         open.map(|(shard, _)| *shard)
     }
 
-    /// Shards that are on their way, see [`moving_of`](Self::moving_of): from where, if they had a
-    /// home, and to where.
+    /// Shards under way, see [`moving_of`](Self::moving_of): the shard, its previous home if it had
+    /// one, and its next home.
     pub fn under_way(&self) -> impl Iterator<Item = (ShardId, Option<RegionId>, RegionId)> + '_ {
         let moving = |shard| self.moving_of(shard).map(|(from, to)| (shard, from, to));
         self.placed().into_iter().filter_map(moving)
     }
 
-    /// Whence and whither a shard is on its way, by a decision that waits for its write or is not
-    /// carried out yet.
+    /// Previous and next home of a shard whose newest decision waits for its write or is not
+    /// settled.
     #[must_use]
     pub fn moving_of(&self, shard: ShardId) -> Option<(Option<RegionId>, RegionId)> {
         let record = self.records.get(&shard);
@@ -56,7 +57,7 @@ impl Coordinator {
         Some((from, home.region?))
     }
 
-    /// Shards that were ever decided upon, those that wait for their first write included.
+    /// Shards with a decision, including those that wait for their first write.
     fn placed(&self) -> BTreeSet<ShardId> {
         let written = self.desk.writing.iter().filter(|writing| !writing.recovery);
         let first = written.flat_map(|writing| writing.cells.iter().map(|(id, _)| *id));
@@ -64,20 +65,20 @@ impl Coordinator {
         self.records.keys().copied().chain(new).collect()
     }
 
-    /// Where a shard lives once everything that is decided is carried out.
+    /// The home of a shard once every decision that waits or is under way is carried out.
     #[must_use]
     pub fn planned(&self, shard: ShardId) -> Option<RegionId> {
         let acked = || self.records.get(&shard).and_then(|record| record.home().region);
         self.desk.planned(shard).unwrap_or_else(acked)
     }
 
-    /// A shard needs a home, since a region asks for it or its home is none any more.
+    /// Marks a shard as needing a home, because a region asks for it or its home is lost or leaves.
     pub(super) fn unplace(&mut self, shard: ShardId, asker: Option<RegionId>) {
         let first = self.desk.unplaced.entry(shard).or_default();
         *first = first.or(asker);
     }
 
-    /// Looks at every home: those that are lost or leave are to be replaced.
+    /// Marks every shard whose home is lost or leaves.
     pub(super) fn check_homes(&mut self) {
         let shards: Vec<ShardId> = self.records.keys().copied().collect();
         shards.into_iter().for_each(|shard| self.check_home(shard));
@@ -86,27 +87,27 @@ impl Coordinator {
     pub(super) fn check_home(&mut self, shard: ShardId) {
         let Some(record) = self.records.get(&shard) else { return };
         if self.desk.planned(shard).is_some() {
-            return; // looked at again once that is written
+            return; // checked again after that write
         }
         if record.is_lost(&self.installed) || self.is_leaving(shard) && !self.preparing {
             self.unplace(shard, None);
         }
     }
 
-    /// Asks the strategy for what has no home.
+    /// Asks the strategy for homes of the unplaced shards.
     pub(super) fn place(&mut self, now: Now, out: &mut Out) {
         let targets = self.targets().count();
         let waits = |question: &Question| question.ask_again > now.mono && targets > 0;
         if self.desk.question.as_ref().is_some_and(waits) {
             return;
         }
-        self.desk.question = None; // who answers it late finds another number
+        self.desk.question = None; // its late answer has another number
         let first = self.records.is_empty() && self.desk.writing.is_none();
         if first && targets < self.config.min_regions.max(1) {
             return;
         }
         if targets > 0 && self.config.preallocate && !self.desk.preallocated {
-            self.desk.preallocated = true; // who loses its plan is unplaced again by itself
+            self.desk.preallocated = true; // a shard whose plan is taken back is unplaced again
             let all = (0..self.config.shards).map(ShardId::new);
             let new: Vec<_> = all.filter(|id| !self.is_known(*id)).collect();
             new.into_iter().for_each(|shard| self.unplace(shard, None));
@@ -126,7 +127,7 @@ impl Coordinator {
         out.push(CoordinatorOutput::Allocate { question, shards });
     }
 
-    /// What needs a home now and who asked for it, from this shard on.
+    /// Shards from `from` on that need a home now, each with the region that asked first.
     pub fn unplaced(
         &self,
         from: ShardId,
@@ -141,8 +142,8 @@ impl Coordinator {
         self.desk.unplaced.contains_key(&shard) && !self.is_stopping(shard)
     }
 
-    /// Shards whose place, or way there, has changed since this was asked last; `None`: anything may
-    /// have changed, regions as well.
+    /// Shards whose home or move has changed since the last call; `None`: anything may have
+    /// changed, including the regions.
     pub fn take_changed(&mut self) -> Option<BTreeSet<ShardId>> {
         self.desk.changed.replace(BTreeSet::new())
     }
@@ -151,7 +152,8 @@ impl Coordinator {
         self.records.contains_key(&shard) || self.desk.planned(shard).is_some()
     }
 
-    /// Nobody can host: what a leaving region hosts is to live nowhere.
+    /// Without any target, the shards of leaving regions get no home
+    /// (docs/protocol/sharding.md#no-target-means-home-none).
     fn leave_nowhere(&mut self, now: Now) {
         let why = words("its region leaves and there is no other");
         for shard in self.desk.unplaced.keys().copied().collect::<Vec<_>>() {
@@ -176,10 +178,11 @@ impl Coordinator {
                 chosen = true;
             } else {
                 self.stats.refused += 1;
-                vain |= waits; // else it has got a home meanwhile, by a move
+                vain |= waits; // otherwise a move has given it a home meanwhile
             }
         }
-        // A choice that helps nothing waits for its time, or strategy and coordinator would spin.
+        // After an answer without a usable choice the question waits for its timeout; otherwise the
+        // strategy and the coordinator would ask and answer in a busy loop.
         match &mut self.desk.question {
             Some(question) if !chosen && vain => question.vain = true,
             question => *question = None,
@@ -203,7 +206,9 @@ impl Coordinator {
         self.desk.wish(now, shard, to, why);
     }
 
-    /// Everything that waits goes in one write.
+    /// Puts all waiting decisions, at most [`BATCH_MAX`], into one write. Each lists every
+    /// predecessor (docs/protocol/sharding.md#a-decision-lists-every-predecessor), because a region
+    /// left out could still host beside the new home.
     pub(super) fn commit(&mut self, now: Now, out: &mut Out) {
         if self.desk.writing.is_some() {
             return;
@@ -233,7 +238,8 @@ impl Coordinator {
         }
     }
 
-    /// A quorum holds a decision: it is spoken of.
+    /// A quorum holds a decision, so the regions may hear of it
+    /// (docs/protocol/sharding.md#speak-after-the-acknowledgement).
     pub(super) fn decided(&mut self, now: Now, shard: ShardId, home: ShardHome) {
         let hosted = self.records.get(&shard).map_or(Generation::NEVER, Record::hosted);
         let mut record = Record::new(home, hosted);

@@ -1,4 +1,5 @@
-//! What a coordinator has still to decide, and what it has decided and not yet written.
+//! Pending decisions of a coordinator: shards that need a home, decisions that wait for a write,
+//! and the write under way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,51 +17,53 @@ pub(super) struct Wish {
     pub(super) since: Now,
 }
 
-/// Cells under way to the Replicator.
+/// A write under way to the Replicator.
 #[derive(Clone, Debug)]
 pub(super) struct Writing {
     pub(super) cells: Vec<(ShardId, ShardHome)>, // ≤ BATCH_MAX
-    /// The recovery write of a takeover: nothing new is decided.
+    /// Whether this is the rewrite of a takeover or a recount, instead of new decisions.
     pub(super) recovery: bool,
 }
 
-/// A question to the strategy.
+/// A request to the strategy for homes.
 #[derive(Clone, Debug)]
 pub(super) struct Question {
     pub(super) number: u64,
     pub(super) ask_again: Instant,
-    /// The choice helped nothing: asked again when there are other regions, or in time.
+    /// The answer contained no usable choice. The strategy is asked again when the regions change,
+    /// at the latest at `ask_again`.
     pub(super) vain: bool,
 }
 
-/// See the module's page.
+/// Decisions of a coordinator that no quorum holds yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Desk {
-    pub(super) unplaced: BTreeMap<ShardId, Option<RegionId>>, // and who asked first; ≤ shards
+    // with the region that asked first; ≤ shards
+    pub(super) unplaced: BTreeMap<ShardId, Option<RegionId>>,
     pub(super) question: Option<Question>,
     pub(super) wishes: BTreeMap<ShardId, Wish>, // ≤ shards
-    pub(super) unread: BTreeMap<ShardId, ShardHome>, // read and not yet re-written; ≤ shards
+    pub(super) unread: BTreeMap<ShardId, ShardHome>, // read, not yet rewritten; ≤ shards
     pub(super) writing: Option<Writing>,
-    /// All shards that are to have a home beforehand are in `unplaced`, or have been.
+    /// With `preallocate`: every shard has been put into `unplaced` once.
     pub(super) preallocated: bool,
-    /// Shards whose place has changed since that was asked last; `None`: anything may have.
+    /// Shards whose home or move changed since the last query; `None`: anything may have changed.
     pub(super) changed: Option<BTreeSet<ShardId>>, // ≤ shards
 }
 
 impl Desk {
-    /// There are other regions than before: a choice that helped nothing may be made anew.
+    /// The regions have changed: a question without a usable answer may be asked again at once.
     pub(super) fn reconsider(&mut self) {
         self.question.take_if(|question| question.vain);
     }
 
-    /// Something of the shard's place has changed: planned, decided, or carried out.
+    /// Records that the home or the move of a shard changed.
     pub(super) fn touch(&mut self, shard: ShardId) {
         if let Some(changed) = &mut self.changed {
             changed.insert(shard);
         }
     }
 
-    /// A decision is made: it waits for the next write.
+    /// Adds a decision, which waits for the next write.
     pub(super) fn wish(
         &mut self,
         since: Now,
@@ -73,7 +76,8 @@ impl Desk {
         self.wishes.insert(shard, Wish { to, why: why.clone(), since });
     }
 
-    /// Where a shard is to live by what is decided and not yet written; `None`: nothing is.
+    /// The home of a shard by a decision that is not written yet; `None`: there is no such
+    /// decision.
     pub(super) fn planned(&self, shard: ShardId) -> Option<Option<RegionId>> {
         let wish = self.wishes.get(&shard).map(|wish| wish.to);
         wish.or_else(|| {

@@ -1,5 +1,6 @@
-//! Regions that are to stop (spec/sharding.md §7): their shards go elsewhere, they are given no new
-//! ones, and they hear when no decision names them any more.
+//! Regions whose nodes stop: their shards move in one batch, they receive no new ones, and they are
+//! told when no decision names them any longer
+//! (docs/protocol/sharding.md#a-leaving-region-moves-all-shards-in-one-batch).
 
 use super::mail::send;
 use super::{Coordinator, Out};
@@ -8,19 +9,20 @@ use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::wire::ToRegion;
 
 impl Coordinator {
-    /// Regions that leave and wait for a word of this coordinator.
+    /// Leaving regions that wait for `MayLeave`.
     pub fn leavers(&self) -> impl Iterator<Item = RegionId> + '_ {
         self.leavers.keys().copied()
     }
 
-    /// Whether a region is to stop.
+    /// Whether the region is leaving.
     #[must_use]
     pub fn leaves(&self, region: RegionId) -> bool {
         self.regions.get(&region).is_some_and(|region| region.leaving)
     }
 
-    /// A region is to stop: its shards get other homes in one write. One that is not known here takes
-    /// itself for registered, by a former life of this coordinator, and has more to say first.
+    /// Handles `Leaving`: all shards of the region need other homes. A region that is not
+    /// registered here believes that it is, with an earlier coordinator on this node. It is asked
+    /// to register first, because its registration reports what it hosts.
     pub(super) fn leaving(&mut self, from: RegionId, out: &mut Out) {
         let Some(region) = self.regions.get_mut(&from) else {
             if self.installed.members.contains(&from) {
@@ -35,24 +37,27 @@ impl Coordinator {
         self.check_homes();
     }
 
-    /// What was to go to these needs another home.
+    /// Drops planned decisions whose target is unfit; the shards need other homes.
     pub(super) fn take_back_wishes(&mut self, unfit: impl Fn(RegionId) -> bool) {
         let vain = self.desk.wishes.iter().filter(|(_, wish)| wish.to.is_some_and(&unfit));
         for shard in vain.map(|(shard, _)| *shard).collect::<Vec<_>>() {
             self.desk.wishes.remove(&shard);
             self.desk.touch(shard);
             match self.records.get(&shard).and_then(|record| record.home().region) {
-                Some(_) => self.check_home(shard), // it may stay where it is
+                Some(_) => self.check_home(shard), // it may stay at its present home
                 None => self.unplace(shard, None),
             }
         }
     }
 
-    /// Tells who leaves that it may, once no decision names it: one that it has not heard of would
-    /// count, when it is gone, as if it had been carried out there. None is made any more that names
-    /// it as a home, so what was looked at need not be looked at again. (One for a shard that lives
-    /// nowhere may list it once more, by a stay that has ended, or of which it knows itself that it
-    /// owes a word.) While the cluster prepares to stop nothing moves, and it may at once.
+    /// Sends `MayLeave` to each leaving region that no decision names any longer
+    /// (docs/protocol/sharding.md#a-leaving-region-waits-for-permission). A decision that the
+    /// region has not heard of would count, after its exit, as if it had been carried out there.
+    ///
+    /// No new decision makes a leaving region a home, so shards that were checked once are not
+    /// checked again. A decision for a shard without a home may still list the region, because of
+    /// an ended tenure or of a decision whose answer the region itself knows to owe. While the
+    /// cluster prepares for a full shutdown nothing moves, so the permission is given at once.
     pub(super) fn let_leave(&mut self, out: &mut Out) {
         let Self { records, desk, term, .. } = self;
         let stays = !self.preparing && !self.canary.has(Bug::LetsGoWhoIsNamed);
@@ -69,8 +74,9 @@ impl Coordinator {
         });
     }
 
-    /// A region that leaves keeps something of a shard, or is to be heard of it, for whoever hosts it
-    /// next: at which generation somebody has, and could not say so.
+    /// The generation at which some region has hosted the shard after a leaving region released it.
+    /// The leaving region asks because it keeps a payload, or must be heard, and got no
+    /// confirmation.
     pub(super) fn is_over_for(&self, shard: ShardId, region: RegionId) -> Option<Generation> {
         let record = self.records.get(&shard).filter(|_| self.leaves(region))?;
         record.hosted_after(region)

@@ -1,4 +1,4 @@
-//! What a coordinator says in one batch, joined per receiver.
+//! Outgoing messages of one batch of inputs, joined per receiver and kind.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::sharding::wire::{
     WISH_BYTES, in_messages,
 };
 
-/// What a word about a shard takes, at most, in bytes; a Host so much more for each that it lists.
+/// Maximum bytes per shard in `Host` (plus `LISTED_BYTES` per predecessor) and in `Release`.
 const HOST_BYTES: usize = 96;
 const LISTED_BYTES: usize = 48;
 const RELEASE_BYTES: usize = 128;
@@ -26,16 +26,16 @@ struct Letter {
     hosted: Vec<(ShardId, Generation)>,
 }
 
-/// Messages of one batch.
+/// Messages that the coordinator sends at the end of the batch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mail {
     letters: BTreeMap<RegionId, Letter>, // ≤ regions
-    registered: BTreeSet<RegionId>,      // and were told so in this batch; ≤ regions
+    registered: BTreeSet<RegionId>,      // answered with `RegisterAck` in this batch; ≤ regions
 }
 
 impl Mail {
-    /// Whether a region registers for the first time in this batch: a registration of many shards
-    /// comes in parts, and one answer is to all of them.
+    /// Whether this is the region's first registration of the batch. A registration of many shards
+    /// comes in parts, and one answer suffices for all.
     pub(super) fn is_first_registration(&mut self, from: RegionId) -> bool {
         self.registered.insert(from)
     }
@@ -60,8 +60,8 @@ impl Mail {
         self.letters.entry(to).or_default().hosted.push((shard, at));
     }
 
-    /// Sends everything: releases first, they start the longest work. Words of a kind go together up
-    /// to `bytes_max` bytes.
+    /// Sends everything: releases first, because they begin the longest work. Messages of one kind
+    /// are joined up to `bytes_max` bytes.
     pub(super) fn flush(&mut self, bytes_max: usize, out: &mut Out) {
         let host_bytes = |word: &HostShard| HOST_BYTES + LISTED_BYTES * word.after.len();
         self.registered.clear();

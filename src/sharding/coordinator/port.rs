@@ -1,4 +1,4 @@
-//! The coordinator's surroundings: what it is told and what it orders.
+//! Inputs and outputs of the coordinator machine.
 
 use std::sync::Arc;
 
@@ -12,107 +12,107 @@ use crate::sharding::remembered::{Slow, Step};
 use crate::sharding::store::{Answer, Ask};
 use crate::sharding::wire::{ShardingMessage, ToCoordinator};
 
-/// A fact for the coordinator.
+/// Input of the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoordinatorInput {
     /// A deadline may have passed.
     Tick,
-    /// The singleton starts here. It takes a term above this one, which is the highest that this
-    /// process has used or heard of for the type: a term is never taken twice.
+    /// The singleton starts here. The coordinator takes a term above `above`, because no term may
+    /// be taken twice.
     Start {
-        /// The highest number known.
+        /// The highest term number that this process has used or heard of for the type.
         above: u64,
     },
     /// The singleton is handed over, or its node stops.
     Stop,
-    /// A region says.
+    /// A message of a region.
     Message {
-        /// Which incarnation, as the transport knows it.
+        /// Sending incarnation, as authenticated by the transport.
         from: ReplicaId,
-        /// What it says.
+        /// Its content.
         message: ToCoordinator,
     },
-    /// What became of a question to the Replicator.
+    /// The result of a request to the Replicator.
     Answered {
-        /// As asked.
+        /// The request's number, see [`CoordinatorOutput::Ask`].
         id: u64,
-        /// The answer.
+        /// Its result.
         answer: Answer,
     },
     /// A configuration is installed on this node.
     Installed(Installed),
-    /// The strategy's choice; shards that it leaves out are asked for again.
+    /// The strategy's choice. Shards that it leaves out are asked for again.
     Allocated {
-        /// As asked.
+        /// The question's number, see [`CoordinatorOutput::Allocate`].
         question: u64,
-        /// Where each is to live.
+        /// A home for each chosen shard.
         homes: Vec<Chosen>, // ≤ shards
     },
-    /// The strategy, or an operator, wants a shard elsewhere. `None`: nowhere, until it is asked
-    /// for.
+    /// The strategy, or an operator, wants to move a shard.
     Move {
-        /// Which.
+        /// The shard to move.
         shard: ShardId,
-        /// Where to.
+        /// Its next home; `None`: no home until a message needs it.
         to: Option<RegionId>,
-        /// Why.
+        /// The reason, as remembered with the decision.
         why: Arc<str>,
     },
-    /// The whole cluster prepares to stop: no new moves.
+    /// The whole cluster prepares for shutdown: no new moves.
     Prepare,
 }
 
 /// A home that the strategy has chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// Of which shard.
+    /// The shard that gets the home.
     pub shard: ShardId,
-    /// Where it is to live.
+    /// The region that becomes its home.
     pub to: RegionId,
-    /// Why, in the strategy's words.
+    /// The strategy's reason.
     pub why: Arc<str>,
 }
 
-/// An order of the coordinator.
+/// Output of the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoordinatorOutput {
-    /// Send to a node; it may be this one.
+    /// Send a message to a node, possibly this one.
     Send {
-        /// The receiver.
+        /// The receiving node.
         to: ReplicaId,
-        /// The message.
+        /// The message to send.
         message: ShardingMessage,
     },
-    /// Ask the Replicator, see [`HomesKey`](crate::sharding::store::HomesKey).
+    /// Send a request to the Replicator, see [`HomesKey`](crate::sharding::store::HomesKey).
     Ask {
-        /// Names the question.
+        /// Number of the request, repeated by its answer.
         id: u64,
-        /// What.
+        /// The request.
         ask: Ask,
     },
-    /// Ask the strategy for homes. It sees [`Coordinator::allocation`](super::Coordinator), in
-    /// which decisions under way count.
+    /// Ask the strategy for homes. It sees [`Coordinator::allocation`](super::Coordinator), which
+    /// includes decisions under way.
     Allocate {
-        /// Names the question.
+        /// Number of the question, repeated by its answer.
         question: u64,
-        /// Which need one, and who asks: nobody for those whose home is lost or leaves.
+        /// Shards that need a home, with the region that asked first; `None` for shards whose home
+        /// is lost or leaves.
         shards: Vec<(ShardId, Option<RegionId>)>, // ≤ shards
     },
-    /// The cluster's data say this of the type, and this node something else: it has stepped down,
-    /// and would again.
+    /// The stored settings of the type differ from this node's. The coordinator has stepped down,
+    /// and a new one on this node would step down too.
     Differs(Agreed),
-    /// For an event.
+    /// A decision made progress; reported as an event.
     Step(Box<Step>),
-    /// For a warning.
+    /// A decision takes unusually long; reported as a warning.
     Slow(Slow),
-    /// The term is taken and everything read: this coordinator decides now.
+    /// The term is taken, everything is read and rewritten: this coordinator decides from now on.
     Acting(Term),
-    /// It says nothing any more. Stop the singleton's instance here; should it start again, then
-    /// above this term.
+    /// The coordinator was refused and sends nothing any longer. The singleton's instance here must
+    /// be stopped; a new one must start above this term.
     SteppedDown {
-        /// The highest term heard of.
+        /// The highest term that it has heard of.
         highest: Term,
-        /// What happened.
+        /// The reason.
         why: Arc<str>,
     },
 }

@@ -1,5 +1,4 @@
-//! What a coordinator knows of one shard: the decision that a quorum holds, and how far it is
-//! carried out.
+//! State of one shard at the coordinator: the decision that a quorum holds, and its progress.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +6,7 @@ use crate::sharding::home::ShardHome;
 use crate::sharding::ids::{Generation, RegionId};
 use crate::sharding::installed::Installed;
 
-/// One shard.
+/// The acknowledged decision about one shard, and which regions have carried it out.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
     home: ShardHome,
@@ -17,7 +16,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// A decision that a quorum holds, of which nobody has heard yet.
+    /// A decision that a quorum holds and that no region has heard of yet.
     pub(super) const fn new(home: ShardHome, hosted: Generation) -> Self {
         Self { home, hosted, settled: false, drained: BTreeSet::new() }
     }
@@ -28,27 +27,28 @@ impl Record {
         &self.home
     }
 
-    /// The highest generation at which somebody has confirmed to host.
+    /// The highest generation at which a region confirmed to host.
     #[must_use]
     pub const fn hosted(&self) -> Generation {
         self.hosted
     }
 
-    /// Whether everybody concerned has done what the decision says.
+    /// Whether the decision is carried out: the home hosts, or without a home no predecessor does.
     #[must_use]
     pub const fn is_settled(&self) -> bool {
         self.settled
     }
 
-    /// A region hosts it at `at`. Says whether that settles the decision just now.
+    /// Records that a region hosts at `at`. Returns whether this settles the decision now.
     pub(super) fn confirmed(&mut self, from: RegionId, at: Generation) -> bool {
         self.hosted = self.hosted.max(at);
         let settles = at == self.home.generation && self.home.region == Some(from);
         settles && !std::mem::replace(&mut self.settled, true)
     }
 
-    /// A region hosts it no more, and it is to live nowhere. Says whether that settles the
-    /// decision just now. Remembered for this decision only.
+    /// Records that a region has drained the shard for a decision without a home. Returns whether
+    /// this settles the decision now. The fact counts for this decision only, because the region
+    /// may receive the shard again later.
     pub(super) fn drained(
         &mut self,
         from: RegionId,
@@ -62,27 +62,28 @@ impl Record {
         self.settle_empty(installed)
     }
 
-    /// Settles a decision for nowhere once everybody who may host is drained or out.
+    /// Settles a decision without a home once every predecessor is drained or out. Returns whether
+    /// it did so now.
     pub(super) fn settle_empty(&mut self, installed: &Installed) -> bool {
         let over = |id: &RegionId| self.drained.contains(id) || self.is_out(*id, installed);
         let settles = self.home.region.is_none() && self.home.after.keys().all(over);
         settles && !std::mem::replace(&mut self.settled, true)
     }
 
-    /// Whether a region that this decision names is out of the configuration.
+    /// Whether a region named by this decision is out of the configuration.
     pub(super) fn is_out(&self, region: RegionId, installed: &Installed) -> bool {
         installed.is_out(region, self.home.epoch)
     }
 
-    /// Whether a region has something to hear of it: its home, or one of those that are to release it
-    /// before somebody else hosts, or before it lives nowhere, and has not said that it did.
+    /// Whether the decision still concerns a region: it is the home, or a predecessor of an
+    /// unsettled decision that has not drained.
     pub(super) fn names(&self, region: RegionId) -> bool {
         let open = !self.settled && !self.drained.contains(&region);
         self.home.region == Some(region) || open && self.home.after.contains_key(&region)
     }
 
-    /// At which generation somebody has hosted it who had heard of this region's release; `None`:
-    /// nobody may have.
+    /// The generation at which some region has hosted after `region` released the shard; `None`:
+    /// possibly none has.
     pub(super) fn hosted_after(&self, region: RegionId) -> Option<Generation> {
         let ShardHome { region: home, after, .. } = &self.home;
         let listed = after.get(&region).is_some_and(|last| *last >= self.hosted);
@@ -90,7 +91,7 @@ impl Record {
         is_over.then_some(self.hosted)
     }
 
-    /// Whether its home is out.
+    /// Whether the home is out of the configuration.
     pub(super) fn is_lost(&self, installed: &Installed) -> bool {
         self.home.region.is_some_and(|home| self.is_out(home, installed))
     }

@@ -1,19 +1,21 @@
-//! After a recovery by force: what survives is counted before anything is decided (spec/safety.md
-//! §1, spec/sharding.md §5).
+//! Recount after a forced configuration: before it decides anything, a coordinator collects what
+//! the survivors know (docs/protocol/sharding.md#recount-after-a-forced-configuration).
 //!
-//! The majority that is lost may have held decisions that no survivor's data show, of shards that a
-//! survivor runs or is about to. So every node of the configuration is asked what it knows, and none
-//! of them acts on an older word from then on. Of every shard that anybody has heard of the newest
-//! decision is made again, under this term, which is above all that were reported: what runs goes on
-//! where it runs, who else may run it, or keeps what it left, is told to release it, and a home that
-//! was given up is lost like any other. That it was done for this configuration is written with the
-//! homes, so that it is done once, and again if this coordinator ends in the middle. What only a
-//! survivor's replica holds, and is read later, is decided again by whoever reads it: no region acts
-//! on the older word.
+//! The lost majority may have held decisions that no survivor's replica shows, for shards that a
+//! survivor runs or will start. So every node of the forced configuration reports what it knows,
+//! and acts on no older decision from then on. For each reported shard the newest decision is made
+//! again under this term, which is above all reported ones. What runs continues where it runs;
+//! other regions that may run the shard or keep a payload are listed as predecessors; a home that
+//! was given up counts as lost.
 //!
-//! Only members of the configuration that was forced are asked: who came later knows of nothing older.
-//! Nobody starts a shard before all of them have answered. (That those who were given up have ended is the
-//! business of whoever tells of configurations: see `machines`.)
+//! That the recount is done is written with the homes, so it happens once per forced configuration,
+//! or again if this coordinator ends halfway. Cells that only a survivor's replica holds and a
+//! later coordinator reads are decided again by that one, because regions ignore the old
+//! generation.
+//!
+//! Only members of the forced configuration are asked, because later members know of nothing older.
+//! No region starts a shard before all of them have answered. The machines in `machines` ensure
+//! that members given up have ended.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,11 +36,11 @@ use crate::sharding::remembered::Slow;
 use crate::sharding::store::{Ask, Recovered};
 use crate::sharding::wire::{RouteTable, ShardRoute, ToRegion};
 
-/// Who has not answered by then is named in a warning, and again after [`WARN_AGAIN`].
+/// After this time a warning names the silent nodes, and again after each [`WARN_AGAIN`].
 const WARN_AFTER: Duration = Duration::from_secs(10);
 const WARN_AGAIN: Duration = Duration::from_secs(60);
 
-/// What one node knows.
+/// Knowledge of one node: hosted shards, the newest decisions it was told, its highest generation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Count {
     hosted: Vec<(ShardId, Generation)>, // ≤ SHARDS_MAX
@@ -56,7 +58,7 @@ impl Count {
     }
 }
 
-/// What one node knows of the shards from `first` up to `next`, or up to the last one.
+/// Knowledge of one node about the shards from `first` up to `next`, or up to the last one.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub(super) first: ShardId,
@@ -65,7 +67,8 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Whether a node can have said so, and has said no more than there are shards.
+    /// Whether the part is plausible: its range is not empty, and it lists only shards of that
+    /// range and not more than there are.
     fn is_sound(&self) -> bool {
         let Self { first, next, count: Count { hosted, told, .. } } = self;
         let until = next.map_or(SHARDS_MAX, ShardId::get);
@@ -80,15 +83,15 @@ impl Part {
     }
 }
 
-/// What has come of a count that comes in parts.
+/// The parts received so far from one node.
 #[derive(Clone, Debug, Default)]
 struct Parts {
     count: Count,
     next: ShardId,
-    moves: bool, // one has come since its node was asked last
+    moves: bool, // a part arrived since the last request
 }
 
-/// The count of one forced generation.
+/// State of the recount for one forced configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Recount {
     since: Instant,
@@ -101,22 +104,22 @@ pub(super) struct Recount {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Nodes are asked.
+    /// Nodes are being asked.
     Asking,
-    /// What they said is decided, and to be held by a quorum.
+    /// The decisions made again are being written.
     Deciding,
-    /// That it is done is to be held by a quorum.
+    /// The completion is being written.
     Recording,
 }
 
-/// What is known of one shard, of all who know of it.
+/// Combined knowledge of all nodes about one shard.
 #[derive(Clone, Debug, Default)]
 struct Merged {
     newest: Generation,
     home: Option<RegionId>, // of the newest decision
     runs: Option<(Generation, RegionId)>,
     after: BTreeMap<RegionId, Generation>, // ≤ regions
-    epoch: EpochId,                        // the highest of what is merged
+    epoch: EpochId,                        // the highest of the merged decisions
 }
 
 impl Merged {
@@ -141,14 +144,14 @@ impl Merged {
 }
 
 impl Coordinator {
-    /// Whether what survives a recovery by force is still to be counted.
+    /// Whether the installed configuration was forced and not recounted yet.
     fn is_to_recount(&self) -> bool {
         let origin = self.installed.origin();
         let recovered = self.recovered.map(|recovered| recovered.origin);
         origin.is_some() && recovered != origin && !self.canary.has(Bug::NothingRecounted)
     }
 
-    /// All that was to be written is: on with the count, or with the work of a coordinator.
+    /// Everything read or decided is written: continues with the recount or becomes active.
     pub(super) fn rewritten(&mut self, now: Now, out: &mut Out) {
         let is_to_recount = self.is_to_recount();
         match self.recount.as_mut().map(|recount| &mut recount.stage) {
@@ -163,7 +166,7 @@ impl Coordinator {
                     stage: Stage::Asking,
                 });
                 self.ask_all(now, out);
-                self.take_stock(now, out); // at once if nobody is left to ask
+                self.take_stock(now, out); // at once if there is nobody to ask
             }
             Some(stage @ Stage::Deciding) => {
                 *stage = Stage::Recording;
@@ -173,13 +176,14 @@ impl Coordinator {
         }
     }
 
-    /// When it is to ask again, or to complain.
+    /// The next time to repeat the request or to warn.
     pub(super) fn recounts_at(&self) -> Option<Instant> {
         let asking = self.recount.as_ref().filter(|recount| recount.stage == Stage::Asking);
         asking.map(|recount| recount.ask_at.min(recount.warn_at))
     }
 
-    /// Who can know of anything older, and still is a member.
+    /// Members of the forced configuration that are still members; only they can know of older
+    /// decisions.
     fn asked(&self) -> impl Iterator<Item = RegionId> + '_ {
         let kept = self.installed.forced.iter().flat_map(|forced| &forced.kept).copied();
         kept.filter(|id| self.installed.members.contains(id))
@@ -190,7 +194,7 @@ impl Coordinator {
         self.asked().filter(|id| !recount.counts.contains_key(id)).collect()
     }
 
-    /// Asks who has not answered, if it is time.
+    /// Asks the nodes that have not answered, if it is time.
     pub(super) fn ask_all(&mut self, now: Now, out: &mut Out) {
         if self.recounts_at().is_none_or(|at| now.mono < at) {
             return;
@@ -216,7 +220,7 @@ impl Coordinator {
         }
     }
 
-    /// A node has answered.
+    /// Handles a complete answer of a node.
     pub(super) fn counted(
         &mut self,
         now: Now,
@@ -232,8 +236,9 @@ impl Coordinator {
         self.take_stock(now, out);
     }
 
-    /// A node has answered of some shards, and is asked of those that follow. It counts once all have
-    /// come: whoever took some for all would not know who may still host the others.
+    /// Handles a part of an answer and asks for the next one. The answer counts only when it is
+    /// complete: otherwise the coordinator would not know which regions may still host the shards
+    /// of the missing parts.
     pub(super) fn counted_part(
         &mut self,
         now: Now,
@@ -251,7 +256,7 @@ impl Coordinator {
         let Some(recount) = &mut self.recount else { return };
         let parts = recount.parts.entry(from).or_default();
         if first != parts.next || recount.counts.contains_key(&from) {
-            return; // it came before: its node was asked twice
+            return; // a duplicate: its node was asked twice
         }
         parts.count.hosted.extend(count.hosted);
         parts.count.told.extend(count.told);
@@ -265,7 +270,7 @@ impl Coordinator {
         self.take_stock(now, out);
     }
 
-    /// What is to be counted of an answer; it may also end this coordinator.
+    /// Returns the valid content of an answer. A reported higher term ends this coordinator.
     fn admit(
         &mut self,
         (from, term): (RegionId, Term),
@@ -275,7 +280,7 @@ impl Coordinator {
         let count = self.credible(count);
         let asks = self.recounts_at().is_some() && term == self.term;
         if !asks || !self.asked().any(|id| id == from) {
-            return None; // of an earlier question, or of who is not asked, or not any more
+            return None; // an answer to another request, or of a node that is not asked
         }
         let hosted = count.hosted.iter().map(|(_, at)| *at);
         let told = count.told.iter().map(|route| route.generation);
@@ -288,7 +293,8 @@ impl Coordinator {
         Some(count)
     }
 
-    /// Without what nobody can have decided: the word of a peer is not to be held for ever.
+    /// Drops generations that no coordinator can have decided, so that a faulty peer's claim is not
+    /// stored.
     fn credible(&mut self, count: Count) -> Count {
         let Count { mut hosted, mut told, highest } = count;
         let rows = hosted.len() + told.len();
@@ -300,7 +306,7 @@ impl Coordinator {
         Count { hosted, told, highest }
     }
 
-    /// Members have come or gone while they were asked.
+    /// The members changed while they were being asked.
     pub(super) fn recount_members(&mut self, now: Now, out: &mut Out) {
         if let Some(recount) = self.recount.as_mut().filter(|it| it.stage == Stage::Asking) {
             recount.counts.retain(|id, _| self.installed.members.contains(id));
@@ -311,7 +317,7 @@ impl Coordinator {
         }
     }
 
-    /// Once all have answered, everything that anybody knows of is decided again.
+    /// Once all have answered, makes every known decision again.
     fn take_stock(&mut self, now: Now, out: &mut Out) {
         if !self.silent().is_empty() {
             return;
@@ -359,7 +365,8 @@ impl Coordinator {
         homes
     }
 
-    /// The newest decision stands; where its home is given up, whoever runs it is the home.
+    /// Makes the newest decision again. If its home is given up, the region with the highest
+    /// reported tenure becomes the home.
     fn decide_again(&self, merged: Merged) -> ShardHome {
         let Merged { home, runs, mut after, epoch, .. } = merged;
         let is_lost = home.is_some_and(|home| !self.installed.members.contains(&home));
@@ -369,9 +376,10 @@ impl Coordinator {
         ShardHome { generation, region, after, epoch }
     }
 
-    /// Decisions below the term that has counted: some survivor's replica alone held them, of before
-    /// the force or of a count that came to no end. Regions act on no such word, so they are made
-    /// again, as they are. (While there is a count to come, that does it.)
+    /// Makes decisions below the term of the recount again, without changing their homes. They come
+    /// from a survivor's replica only, or from a recount that did not complete, and regions ignore
+    /// their generations. Nothing is done if a recount follows, because that makes all decisions
+    /// again.
     pub(super) fn decide_again_what_is_older(
         &mut self,
         now: Now,
@@ -386,14 +394,14 @@ impl Coordinator {
         for shard in older.map(|(shard, _)| *shard).collect::<Vec<_>>() {
             let Some(home) = cells.get_mut(&shard) else { continue };
             home.generation = self.next_generation();
-            home.epoch = home.epoch.max(self.installed.epoch); // as each decision (C2)
+            home.epoch = home.epoch.max(self.installed.epoch); // never lower than in the old cell
             let (from, home) = (home.region, home.clone());
             let wish = Wish { to: from, why: why.clone(), since: now };
             self.remember(now, shard, &home, from, wish);
         }
     }
 
-    /// Writes that it is done.
+    /// Writes that the recount is completed.
     pub(super) fn write_recovered(&mut self, out: &mut Out) -> bool {
         let records = self.recount.as_ref().is_some_and(|it| it.stage == Stage::Recording);
         if records {
@@ -406,7 +414,7 @@ impl Coordinator {
         records
     }
 
-    /// A quorum holds it.
+    /// A quorum holds the completion.
     pub(super) fn recovered(&mut self) -> bool {
         let recorded = self.recount.take_if(|recount| recount.stage == Stage::Recording).is_some();
         if recorded {

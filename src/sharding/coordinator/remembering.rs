@@ -1,4 +1,4 @@
-//! What is remembered of decisions, and said of their steps.
+//! Log of recent decisions, and the events about their progress.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::sharding::pace::Kind;
 use crate::sharding::remembered::{Remembered, Slow, Step, What};
 
 impl Coordinator {
-    /// A decision is made, and its write begins.
+    /// Records a decision when its write begins.
     pub(super) fn remember(
         &mut self,
         now: Now,
@@ -51,14 +51,14 @@ impl Coordinator {
         }
     }
 
-    /// A decision waits for what regions say of it.
+    /// Starts to measure how long an acknowledged decision takes.
     pub(super) fn note_open(&mut self, now: Now, shard: ShardId) {
         let Some(record) = self.records.get(&shard) else { return };
         let kind = if record.home().after.is_empty() { Kind::Start } else { Kind::Move };
         self.pace.begin(now.mono, shard, kind);
     }
 
-    /// Why a shard needs a home, before the strategy's words.
+    /// The reason of an allocation: why the shard needs a home, followed by the strategy's reason.
     pub(super) fn cause(&self, shard: ShardId, why: &Arc<str>) -> Arc<str> {
         let Some(record) = self.records.get(&shard) else { return why.clone() };
         if record.is_lost(&self.installed) {
@@ -76,8 +76,8 @@ impl Coordinator {
         }
     }
 
-    /// Names whom the slow ones wait for: homes that have not confirmed, and those that may still
-    /// host.
+    /// Reports decisions that take unusually long, with the homes that have not confirmed and the
+    /// predecessors that may still host.
     pub(super) fn look_for_slow(&mut self, now: Now, out: &mut Out) {
         let Some(slow) = self.pace.take_slow(now.mono) else { return };
         let mut awaited = BTreeSet::new();

@@ -1,5 +1,7 @@
-//! C4: Host to the home, Release to everybody who may still host, Announce to all; the first two
-//! again until the home confirms.
+//! Messages about acknowledged decisions: `Host` to the home, `Release` to every predecessor and
+//! `Announce` to all regions (docs/protocol/sharding.md#speak-after-the-acknowledgement). `Host`
+//! and `Release` are repeated until the home confirms, because each may be lost
+//! (docs/protocol/sharding.md#repeat-until-hosted).
 
 use ostraca_ddata::clock::Now;
 
@@ -10,7 +12,9 @@ use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::wire::{HostShard, ReleaseShard, ShardRoute};
 
 impl Coordinator {
-    /// Says what the decision demands.
+    /// Sends `Release` to each predecessor and `Host` to the home. Every predecessor must answer,
+    /// not only the last home; otherwise the new home would wait forever
+    /// (docs/protocol/sharding.md#release-every-predecessor).
     pub(super) fn speak(&mut self, shard: ShardId) {
         let Some(record) = self.records.get(&shard) else { return };
         let ShardHome { generation, region, after, epoch } = record.home().clone();
@@ -28,7 +32,8 @@ impl Coordinator {
         }
     }
 
-    /// Tells everybody where the shard lives: routes only, said once.
+    /// Tells all registered regions the home of the shard. This changes routes only and is sent
+    /// once.
     pub(super) fn announce(&mut self, shard: ShardId) {
         let Some(route) = self.route(shard) else { return };
         for region in self.regions.keys() {
@@ -41,14 +46,14 @@ impl Coordinator {
         Some(ShardRoute { shard, generation: home.generation, home: home.region })
     }
 
-    /// Says again what is not confirmed.
+    /// Repeats the messages of unsettled decisions that are due.
     pub(super) fn repeat(&mut self, now: Now) {
         for shard in self.repeats.take_due(now.mono, self.config.repeat) {
             self.speak(shard);
         }
     }
 
-    /// A region hosts a shard.
+    /// Handles `Hosted`: a region hosts a shard at `at`.
     pub(super) fn confirmed(&mut self, now: Now, shard: ShardId, from: RegionId, at: Generation) {
         let record = self.records.get_mut(&shard);
         if record.is_some_and(|record| record.confirmed(from, at)) {

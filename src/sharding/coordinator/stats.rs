@@ -1,22 +1,22 @@
-//! What a coordinator counts.
+//! Counters of a coordinator.
 
-/// Counters; they only rise.
+/// Counters of a coordinator since its node started it. They only rise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoordinatorStats {
-    /// Terms taken.
+    /// Terms taken with a fencing read.
     pub terms: u64,
     /// Decisions that a quorum holds.
     pub decisions: u64,
-    /// Writes asked for, repetitions among them.
+    /// Writes requested from the Replicator, including repetitions.
     pub writes: u64,
-    /// Times that what survived a recovery by force was counted.
+    /// Recounts completed after a forced configuration.
     pub recounts: u64,
-    /// Writes that had to be repeated.
+    /// Requests repeated because no quorum had answered in time.
     pub repeated: u64,
-    /// Words about shards that there can't be.
+    /// Invalid content of messages: unknown shard numbers, impossible terms and parts; ignored.
     pub strange: u64,
-    /// Moves to regions that can't host, and choices that came too late.
+    /// Moves and choices refused: no target, too late, or already decided.
     pub refused: u64,
-    /// Shards that a region hosted without authority. Must stay 0 for ever.
+    /// Shards that a region hosted without authority. Any value but 0 proves a violated rule.
     pub duplicate_home_detected: u64,
 }

@@ -1,8 +1,9 @@
-//! Shards that somebody wants to stop: they live nowhere, by a decision like any other, until a
-//! message needs them again (spec/sharding.md §13).
+//! Stop requests for shards. A stopped shard has no home, by an ordinary decision, until a message
+//! needs it again (docs/protocol/sharding.md#a-stopping-shard-gets-no-home).
 //!
-//! A shard that stops gets no home before it has: a region that never heard of the stop would take
-//! a new decision over with everything that runs, and its confirmation would pass for the end.
+//! A stopping shard gets no home before it has stopped. Otherwise a region that never received the
+//! `Release` would adopt the new decision with everything that runs, and its confirmation would
+//! pass for the end of the stop.
 
 use ostraca_ddata::clock::Now;
 
@@ -11,10 +12,11 @@ use super::takeover::words;
 use crate::sharding::ids::{RegionId, ShardId};
 
 impl Coordinator {
-    /// Stops these, and tells who asked of each once its entities have ended. Asked again it stops
-    /// nothing twice, unless the answer was lost and the shard has come to live again.
+    /// Handles `Stop`: stops these shards and answers each once its entities have ended. A repeated
+    /// request does not stop a shard twice, unless the answer was lost and the shard got a home
+    /// again.
     pub(super) fn stop_shards(&mut self, now: Now, from: RegionId, wishes: &[(ShardId, u64)]) {
-        let why = words("somebody wanted it to stop");
+        let why = words("a stop was requested");
         for (shard, wish) in wishes.iter().copied() {
             if shard.get() >= self.config.shards {
                 self.stats.strange += 1;
@@ -24,7 +26,7 @@ impl Coordinator {
             if !waits && !self.is_over(shard) && self.planned(shard).is_some() {
                 self.wish_move(now, shard, None, &why);
                 if self.desk.planned(shard) != Some(None) {
-                    continue; // not now: it is asked for again
+                    continue; // refused for now; the region repeats its request
                 }
             }
             let known = self.stops.entry(shard).or_default().entry(from).or_default();
@@ -35,21 +37,22 @@ impl Coordinator {
         }
     }
 
-    /// Whether a shard is to have ended before it gets a home again.
+    /// Whether a shard must end before it gets a home again.
     pub(super) fn is_stopping(&self, shard: ShardId) -> bool {
         let waits = self.stops.get(&shard).is_some_and(|wanted| !wanted.is_empty());
         waits && self.planned(shard).is_none() && !self.is_over(shard)
     }
 
-    /// Whether nothing of a shard runs anywhere, and nothing is decided that would change it.
+    /// Whether nothing of a shard runs anywhere and no decision waits that would change that.
     fn is_over(&self, shard: ShardId) -> bool {
         let record = self.records.get(&shard);
         let rests = record.is_none_or(|it| it.is_settled() && it.home().region.is_none());
         rests && self.desk.planned(shard).is_none()
     }
 
-    /// A decision is carried out: whoever lived there before has ended. One that is still to be
-    /// written may be the stop itself.
+    /// A decision is carried out, so the previous home has ended: answers the requests for the
+    /// shard. It does nothing while another decision waits for its write, because that may be the
+    /// stop itself.
     pub(super) fn tell_stopped(&mut self, shard: ShardId) {
         if self.desk.planned(shard).is_some() {
             return;

@@ -1,9 +1,9 @@
-//! C2 and C4: from a question to a confirmed home, and what can go wrong between two steps.
+//! Decisions of the coordinator: from a question to a confirmed home, and faults between the steps.
 
 use super::*;
 
 #[test]
-fn a_first_home_is_written_before_anybody_hears_of_it() {
+fn first_home_is_written_before_it_is_announced() {
     let mut bench = Bench::acting(1..=3);
     let out = bench.hear(2, ToCoordinator::GetShardHome(vec![SHARD]));
     assert_eq!((questions(&out), sent(&out)), (vec![vec![SHARD]], vec![]));
@@ -33,7 +33,7 @@ fn a_move_releases_and_hosts_in_one_step_after_one_write() {
 }
 
 #[test]
-fn host_and_release_are_repeated_until_the_home_confirms_and_announcements_are_not() {
+fn host_and_release_repeat_until_confirmed_announce_does_not() {
     let mut bench = Bench::hosted();
     bench.moves(Some(2));
     bench.answer(Answer::Written);
@@ -43,7 +43,7 @@ fn host_and_release_are_repeated_until_the_home_confirms_and_announcements_are_n
         assert_eq!((waited, sent(&out)), (pause, again.clone()));
     }
     bench.hear(1, ToCoordinator::Hosted(vec![(SHARD, g(1))]));
-    assert!(bench.wait().is_some(), "the confirmation of an earlier stay ends nothing");
+    assert!(bench.wait().is_some(), "an earlier tenure's confirmation settles nothing");
     bench.hear(2, ToCoordinator::Hosted(vec![(SHARD, g(2))]));
     assert_eq!(bench.wait(), None);
     assert!(bench.machine.record(SHARD).unwrap().is_settled());
@@ -70,12 +70,12 @@ fn a_thousand_shards_asked_for_one_by_one_take_two_writes() {
     assert_eq!(questions(&bench.hear(1, ToCoordinator::GetShardHome(vec![shard(0)]))).len(), 1);
     for number in 1..1_000 {
         let out = bench.hear(1, ToCoordinator::GetShardHome(vec![shard(number)]));
-        assert_eq!(out, [], "the strategy is thinking");
+        assert_eq!(out, [], "the strategy has not answered yet");
     }
     let out = bench.place(&[(shard(0), 1)]);
     assert_eq!((written(&out).len(), questions(&out)[0].len()), (1, 999));
     let homes: Vec<_> = (1..1_000).map(|n| (shard(n), u64::from(n % 2) + 1)).collect();
-    assert_eq!(bench.place(&homes), [], "decided, and behind the first write");
+    assert_eq!(bench.place(&homes), [], "decided, waiting for the first write");
     let out = bench.answer(Answer::Written);
     assert_eq!(written(&out)[0].1.len(), 999);
     let out = bench.answer(Answer::Written);
@@ -84,7 +84,7 @@ fn a_thousand_shards_asked_for_one_by_one_take_two_writes() {
 }
 
 #[test]
-fn the_strategy_sees_what_is_decided_and_not_yet_written() {
+fn strategy_sees_unwritten_decisions() {
     let mut bench = Bench::acting(1..=2);
     let shards = |numbers: &[u32]| numbers.iter().copied().map(ShardId::new).collect::<Vec<_>>();
     bench.hear(1, ToCoordinator::GetShardHome(shards(&[1, 2])));
@@ -103,7 +103,7 @@ fn a_known_home_is_answered_without_a_write() {
 }
 
 #[test]
-fn a_choice_that_helps_nothing_is_asked_for_again_after_a_while() {
+fn unusable_choice_is_asked_again_after_timeout() {
     let mut bench = Bench::acting(1..=2);
     bench.hear(1, ToCoordinator::GetShardHome(vec![SHARD]));
     assert_eq!(bench.place(&[(SHARD, 4)]), [], "4 has not registered");
@@ -112,19 +112,19 @@ fn a_choice_that_helps_nothing_is_asked_for_again_after_a_while() {
     assert_eq!(bench.machine.stats().refused, 1);
     bench.place(&[]);
     let out = bench.register(4, &[]);
-    assert_eq!(questions(&out), [vec![SHARD]], "at once when there is another region");
+    assert_eq!(questions(&out), [vec![SHARD]], "at once when a region registers");
     let late = CoordinatorInput::Allocated { question: 0, homes: vec![] };
     assert_eq!(bench.tell(late), []);
 }
 
 #[test]
-fn the_strategy_hears_who_asked_first_and_that_nobody_asks_for_what_is_lost() {
+fn strategy_gets_first_asker_or_none_for_lost_home() {
     let mut bench = Bench::acting(1..=3);
     let asked = bench.hear(2, ToCoordinator::GetShardHome(vec![SHARD]));
     assert_eq!(askers(&asked), [(SHARD, Some(region(2)))]);
     let other = ShardId::new(8);
     bench.hear(3, ToCoordinator::GetShardHome(vec![SHARD, other]));
-    let asked = bench.wait().expect("it is asked again").1;
+    let asked = bench.wait().expect("the question is repeated").1;
     assert_eq!(askers(&asked), [(SHARD, Some(region(2))), (other, Some(region(3)))]);
     bench.place(&[(SHARD, 1), (other, 1)]);
     bench.answer(Answer::Written);
@@ -151,11 +151,11 @@ fn a_lost_region_is_replaced_in_one_write_and_told_nothing() {
 }
 
 #[test]
-fn a_target_that_is_lost_while_it_is_written_is_replaced_by_the_next_decision() {
+fn target_lost_during_write_is_replaced_by_next_decision() {
     let mut bench = Bench::hosted();
     bench.moves(Some(2));
     let out = bench.tell(CoordinatorInput::Installed(installed(2, [1, 3])));
-    assert_eq!(out, [], "a decision under way is written to its end");
+    assert_eq!(out, [], "a write under way is completed");
     let out = bench.answer(Answer::Written);
     assert!(!sent(&out).iter().any(|(to, _)| *to == 2));
     assert_eq!(questions(&out), [vec![SHARD]]);
@@ -166,7 +166,7 @@ fn a_target_that_is_lost_while_it_is_written_is_replaced_by_the_next_decision() 
 }
 
 #[test]
-fn a_chosen_target_that_is_lost_before_the_write_is_chosen_anew() {
+fn target_lost_before_the_write_is_chosen_anew() {
     let mut bench = Bench::hosted();
     bench.moves(Some(2));
     let other = ShardId::new(8);
@@ -177,7 +177,7 @@ fn a_chosen_target_that_is_lost_before_the_write_is_chosen_anew() {
 }
 
 #[test]
-fn a_shard_that_is_to_live_nowhere_is_released_until_all_are_drained() {
+fn shard_without_home_is_released_until_drained() {
     let mut bench = Bench::hosted();
     bench.moves(None);
     let out = bench.answer(Answer::Written);
@@ -186,7 +186,7 @@ fn a_shard_that_is_to_live_nowhere_is_released_until_all_are_drained() {
     bench.hear(1, ToCoordinator::Drained(vec![(SHARD, g(2))]));
     assert_eq!(bench.wait(), None);
     let out = bench.hear(2, ToCoordinator::GetShardHome(vec![SHARD]));
-    assert_eq!(questions(&out), [vec![SHARD]], "until somebody asks for it");
+    assert_eq!(questions(&out), [vec![SHARD]], "a request gives it a home again");
     let home = cell(g(3), Some(2), &[(1, 1)]);
     assert_eq!(written(&bench.place(&[(SHARD, 2)])), [(3, vec![(SHARD, home)])]);
 }
@@ -200,22 +200,22 @@ fn a_second_move_does_not_wait_for_the_first_and_lists_both_homes() {
     let out = bench.answer(Answer::Written);
     let releases = sent(&out).into_iter().filter(|(_, word)| matches!(word, ToRegion::Release(_)));
     let listed = [1, 2].map(|id| (id, release(3, Some(3), id)));
-    assert_eq!(releases.collect::<Vec<_>>(), listed, "each at the decision that named it");
+    assert_eq!(releases.collect::<Vec<_>>(), listed, "each at the decision that named the region");
 }
 
 #[test]
-fn while_the_cluster_prepares_to_stop_nothing_moves_and_what_moves_ends() {
+fn full_shutdown_stops_new_moves_and_finishes_old_ones() {
     let mut bench = Bench::hosted();
     bench.moves(Some(2));
     bench.tell(CoordinatorInput::Prepare);
     assert!(!sent(&bench.answer(Answer::Written)).is_empty());
     assert_eq!(bench.moves(Some(3)), []);
-    let word = ToRegion::MayLeave(term(1)); // it is not to wait for what nobody does
+    let word = ToRegion::MayLeave(term(1)); // nothing moves any longer, so it need not wait
     assert_eq!(sent(&bench.hear(2, ToCoordinator::Leaving)), [(2, word)]);
 }
 
 #[test]
-fn the_first_allocation_waits_for_enough_regions_and_later_ones_do_not() {
+fn minimum_regions_gates_only_the_first_allocation() {
     let config = CoordinatorConfig { min_regions: 2, ..CoordinatorConfig::default() };
     let mut bench = Bench::acting_with(config, [1]);
     assert_eq!(bench.hear(1, ToCoordinator::GetShardHome(vec![SHARD])), []);
@@ -224,7 +224,7 @@ fn the_first_allocation_waits_for_enough_regions_and_later_ones_do_not() {
     bench.answer(Answer::Written);
     bench.tell(CoordinatorInput::Installed(installed(2, [1])));
     let out = bench.hear(1, ToCoordinator::GetShardHome(vec![ShardId::new(8)]));
-    assert!(bench.machine.desk.question.is_some(), "one is enough now: {out:?}");
+    assert!(bench.machine.desk.question.is_some(), "one region suffices now: {out:?}");
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn all_shards_are_placed_at_once_if_so_configured() {
 }
 
 #[test]
-fn it_remembers_why_and_how_long() {
+fn decision_log_has_reason_and_durations() {
     let mut bench = Bench::hosted();
     bench.moves(Some(2));
     bench.now.mono = bench.now.mono + Duration::from_millis(3);
@@ -256,7 +256,7 @@ fn it_remembers_why_and_how_long() {
 }
 
 #[test]
-fn what_waited_behind_another_write_says_for_how_long() {
+fn decision_log_has_time_queued_behind_a_write() {
     let mut bench = Bench::hosted();
     bench.moves(Some(2));
     let pass = |bench: &mut Bench, ms| bench.now.mono = bench.now.mono + Duration::from_millis(ms);
@@ -272,7 +272,7 @@ fn what_waited_behind_another_write_says_for_how_long() {
 }
 
 #[test]
-fn a_home_that_is_lost_or_leaves_is_why_before_the_strategys_words() {
+fn reason_begins_with_lost_or_leaving_home() {
     for (leaves, why) in [
         (true, "its region leaves: fewest shards"),
         (false, "its region is out of the cluster: fewest shards"),
@@ -290,7 +290,7 @@ fn a_home_that_is_lost_or_leaves_is_why_before_the_strategys_words() {
 }
 
 #[test]
-fn a_move_that_takes_too_long_is_told_of_once_with_who_is_awaited() {
+fn slow_move_is_reported_once_with_awaited_regions() {
     let mut bench = Bench::hosted();
     bench.moves(Some(2));
     bench.answer(Answer::Written);
@@ -316,7 +316,7 @@ fn stopped(outputs: &[CoordinatorOutput]) -> Vec<u64> {
 }
 
 #[test]
-fn a_shard_that_is_to_stop_lives_nowhere_once_its_region_has_drained_it() {
+fn stop_is_answered_after_the_drain() {
     let mut bench = Bench::hosted();
     let stop = || ToCoordinator::Stop(vec![(SHARD, 1), (ShardId::new(99_999), 1)]);
     let out = bench.hear(2, stop());
@@ -325,20 +325,20 @@ fn a_shard_that_is_to_stop_lives_nowhere_once_its_region_has_drained_it() {
     assert_eq!(written(&bench.hear(3, stop())), [], "once");
     let out = bench.hear(1, ToCoordinator::Drained(vec![(SHARD, g(2))]));
     assert_eq!(stopped(&out), [2, 3]);
-    assert_eq!(stopped(&bench.hear(2, stop())), [2], "said again");
+    assert_eq!(stopped(&bench.hear(2, stop())), [2], "answered again");
     let other = vec![(ShardId::new(8), 7)];
     let never = bench.hear(2, ToCoordinator::Stop(other.clone()));
-    assert_eq!(sent(&never), [(2, ToRegion::Stopped(other))], "nobody hosts it");
+    assert_eq!(sent(&never), [(2, ToRegion::Stopped(other))], "no region hosts it");
 }
 
 #[test]
-fn who_needs_a_shard_that_is_stopping_gets_it_once_it_has_stopped() {
+fn stopping_shard_gets_a_home_only_after_the_stop() {
     let mut bench = Bench::hosted();
     bench.hear(2, ToCoordinator::Stop(vec![(SHARD, 1)]));
     bench.answer(Answer::Written);
     let out = bench.hear(3, ToCoordinator::GetShardHome(vec![SHARD]));
     assert_eq!(questions(&out), [[]; 0], "region 1 may still run it, and would adopt it");
-    assert_eq!(written(&bench.moves(Some(1))), [], "whoever wants that");
+    assert_eq!(written(&bench.moves(Some(1))), [], "a move is refused too");
     let out = bench.hear(1, ToCoordinator::Drained(vec![(SHARD, g(2))]));
     assert_eq!((stopped(&out), questions(&out)), (vec![2], vec![vec![SHARD]]));
     let out = bench.place(&[(SHARD, 1)]);
@@ -346,7 +346,7 @@ fn who_needs_a_shard_that_is_stopping_gets_it_once_it_has_stopped() {
 }
 
 #[test]
-fn a_wish_that_is_said_anew_while_a_shard_stops_is_the_one_that_is_answered() {
+fn newest_stop_request_is_answered() {
     let mut bench = Bench::hosted();
     bench.hear(2, ToCoordinator::Stop(vec![(SHARD, 4)]));
     bench.answer(Answer::Written);
@@ -357,11 +357,11 @@ fn a_wish_that_is_said_anew_while_a_shard_stops_is_the_one_that_is_answered() {
 }
 
 #[test]
-fn a_stop_that_comes_while_the_strategy_is_asked_is_first() {
+fn stop_overrides_pending_question_to_strategy() {
     let mut bench = Bench::hosted();
     bench.hear(1, ToCoordinator::Leaving);
     bench.hear(2, ToCoordinator::Stop(vec![(SHARD, 1)]));
-    assert_eq!(written(&bench.place(&[(SHARD, 3)])), [], "it is decided already: nowhere");
+    assert_eq!(written(&bench.place(&[(SHARD, 3)])), [], "the stop is decided already");
     bench.answer(Answer::Written);
     bench.hear(3, ToCoordinator::GetShardHome(vec![SHARD]));
     let out = bench.tell(CoordinatorInput::Installed(installed(2, 2..=5)));
@@ -369,7 +369,7 @@ fn a_stop_that_comes_while_the_strategy_is_asked_is_first() {
 }
 
 #[test]
-fn who_waits_for_a_stop_and_is_gone_holds_nobody_up() {
+fn removed_requester_of_a_stop_blocks_nothing() {
     let mut bench = Bench::hosted();
     bench.hear(2, ToCoordinator::Stop(vec![(SHARD, 1)]));
     bench.answer(Answer::Written);
@@ -379,7 +379,7 @@ fn who_waits_for_a_stop_and_is_gone_holds_nobody_up() {
 }
 
 #[test]
-fn a_confirmation_that_comes_before_the_stop_is_written_is_not_its_end() {
+fn confirmation_before_stop_is_written_does_not_end_it() {
     let mut bench = Bench::acting(1..=3);
     bench.hear(1, ToCoordinator::GetShardHome(vec![SHARD]));
     bench.place(&[(SHARD, 1)]);

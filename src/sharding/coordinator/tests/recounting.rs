@@ -1,4 +1,5 @@
-//! After a recovery by force: who is asked, what is decided again, and what ends in the middle.
+//! Recount after a forced configuration: the nodes asked, the decisions made again, and
+//! interruptions.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ use crate::sharding::wire::NotYet;
 
 const OTHER: ShardId = ShardId::new(3);
 
-/// Of terms before this coordinator's, which are owned by one that is lost.
+/// A generation of an earlier term, whose owner is lost.
 fn old(number: u64, seq: u64) -> Generation {
     Generation::new(Term { number, owner: ReplicaId::new(4) }, seq)
 }
@@ -19,31 +20,33 @@ fn lives(generation: Generation, home: Option<u64>, after: &[(u64, Generation)])
     ShardHome { generation, region: home.map(region), after, epoch: forced([]).epoch }
 }
 
-/// The configuration that was forced.
+/// The forced configuration.
 const ORIGIN: EpochId = EpochId { generation: 2, number: 6 };
 
-/// Here terms are counted from a place so near beneath its first one that this is term 9.
+/// Base of the term numbers in these tests: the first term after the forced configuration is number
+/// 9.
 const BASE: u64 = (2 << 20) - 8;
 
 fn term(number: u64) -> Term {
     super::term(BASE + number)
 }
 
-/// It is installed, with these members.
+/// The forced configuration with these members, installed.
 fn forced(members: impl IntoIterator<Item = u64>) -> Installed {
     let members: BTreeSet<RegionId> = members.into_iter().map(region).collect();
     let forced = Some(Forced { origin: ORIGIN, kept: members.clone() });
     Installed { epoch: ORIGIN, members, forced }
 }
 
-/// A later configuration, of which 1, 2 and 3 were kept.
+/// A later configuration; the forced one kept 1, 2 and 3.
 fn later(number: u64, members: impl IntoIterator<Item = u64>) -> Installed {
     let members = members.into_iter().map(region).collect();
     let number = ORIGIN.number + number;
     Installed { epoch: EpochId { number, ..ORIGIN }, members, ..forced(1..=3) }
 }
 
-/// Its term is 9: it has read these, of the survivors 1, 2 and 3, and written them.
+/// A coordinator at term 9 that has read these cells, written them again and begun to ask 1, 2 and
+/// 3.
 fn asking(cells: Vec<(ShardId, ShardHome)>) -> (Bench, Vec<CoordinatorOutput>) {
     let mut bench = Bench::new(CoordinatorConfig::default());
     bench.tell(CoordinatorInput::Installed(forced(1..=3)));
@@ -76,7 +79,7 @@ impl Bench {
 }
 
 impl Bench {
-    /// The same in parts: which shards of a node from `first` on are told.
+    /// The answer of a node in a part: the shards from `first` on.
     fn part(
         &mut self,
         from: u64,
@@ -99,16 +102,18 @@ impl Bench {
     }
 }
 
-/// Who is asked, and from which shard on.
+/// The nodes asked, with the first shard of each request.
 fn asks_from(outputs: &[CoordinatorOutput]) -> Vec<(u64, u32)> {
     let asks = sent(outputs).into_iter().filter_map(|(to, word)| match word {
-        ToRegion::Recount { first, .. } => Some((to, first.expect("it knows of parts").get())),
+        ToRegion::Recount { first, .. } => {
+            Some((to, first.expect("the request allows parts").get()))
+        }
         _ => None,
     });
     asks.collect()
 }
 
-/// What is recorded of a count: that term 9 made it.
+/// The record of a recount completed by term 9.
 fn of_term_9(origin: Option<EpochId>) -> Option<Recovered> {
     origin.map(|origin| Recovered { origin, term: term(9) })
 }
@@ -126,13 +131,13 @@ fn recorded(outputs: &[CoordinatorOutput]) -> Option<EpochId> {
 }
 
 #[test]
-fn everybody_is_asked_before_anything_is_decided_and_again_until_they_answer() {
+fn recount_asks_all_survivors_until_they_answer() {
     let (mut bench, out) = asking(vec![(SHARD, cell(old(2, 9), Some(1), &[]))]);
     assert_eq!((recounts(&out), bench.machine.phase()), (vec![1, 2, 3], Phase::Recounting));
     assert_eq!(sent(&bench.register(1, &[])), [(1, ToRegion::NotYet(NotYet::Reading))]);
     assert_eq!(bench.hear(1, ToCoordinator::GetShardHome(vec![OTHER])), []);
     assert_eq!(bench.count(1, &[], &[]), []);
-    assert_eq!(bench.count(5, &[], &[]), [], "it was given up");
+    assert_eq!(bench.count(5, &[], &[]), [], "node 5 was given up");
     let (waited, out) = bench.wait().unwrap();
     assert_eq!((waited, recounts(&out)), (2_000, vec![2, 3]));
     let mut warned = false;
@@ -148,7 +153,7 @@ fn everybody_is_asked_before_anything_is_decided_and_again_until_they_answer() {
 }
 
 #[test]
-fn what_runs_stays_where_it_runs_and_a_home_that_is_lost_becomes_free() {
+fn recount_keeps_running_shards_and_frees_lost_homes() {
     let stored = vec![
         (ShardId::new(1), cell(old(2, 1), Some(1), &[])),
         (ShardId::new(2), cell(old(2, 2), Some(5), &[])),
@@ -156,7 +161,8 @@ fn what_runs_stays_where_it_runs_and_a_home_that_is_lost_becomes_free() {
     let (mut bench, _) = asking(stored);
     let one = (ShardId::new(1), old(2, 1), Some(1));
     bench.count(1, &[(one.0, one.1)], &[one]);
-    bench.count(2, &[(OTHER, old(3, 1))], &[(OTHER, old(3, 1), Some(2))]); // no survivor's data have it
+    // unknown to the survivors' replicas
+    bench.count(2, &[(OTHER, old(3, 1))], &[(OTHER, old(3, 1), Some(2))]);
     let out = bench.count(3, &[], &[]);
     let now = g_of(9, 2);
     let cells = vec![
@@ -165,13 +171,13 @@ fn what_runs_stays_where_it_runs_and_a_home_that_is_lost_becomes_free() {
         (OTHER, lives(now, Some(2), &[])),
     ];
     assert_eq!(written(&out), [(2, cells)]);
-    assert_eq!(sent(&out), [], "nobody is told before a quorum holds it");
+    assert_eq!(sent(&out), [], "nothing is sent before a quorum holds it");
     let out = bench.answer(Answer::Written);
     assert_eq!((recorded(&out), sent(&out)), (Some(ORIGIN), vec![]));
     let out = bench.answer(Answer::Written);
     assert!(out.contains(&CoordinatorOutput::Acting(bench.machine.term())), "{out:?}");
     assert_eq!(bench.machine.stats().recounts, 1);
-    let (_, out) = bench.wait().unwrap(); // it has spoken to nobody who has not registered
+    let (_, out) = bench.wait().unwrap(); // unregistered regions have heard nothing yet
     let hosts = sent(&out).into_iter().filter_map(|(to, word)| match word {
         ToRegion::Host(words) => {
             Some((to, words.iter().map(|word| word.shard).collect::<Vec<_>>()))
@@ -180,7 +186,11 @@ fn what_runs_stays_where_it_runs_and_a_home_that_is_lost_becomes_free() {
     });
     assert_eq!(hosts.collect::<Vec<_>>(), [(1, vec![ShardId::new(1)]), (2, vec![OTHER])]);
     let out = bench.register(1, &[(one.0, one.1)]);
-    assert_eq!(questions(&out), [vec![ShardId::new(2)]], "the lost one is given a new home");
+    assert_eq!(
+        questions(&out),
+        [vec![ShardId::new(2)]],
+        "the shard of the lost home gets a new one"
+    );
     assert_eq!(bench.machine.stats().duplicate_home_detected, 0);
 }
 
@@ -188,7 +198,7 @@ fn g_of(number: u64, seq: u64) -> Generation {
     Generation::new(term(number), seq)
 }
 
-/// Stored, who hosts, what who was told, and what is decided: the home, and who may still host.
+/// Name, stored cell, hosting nodes, told decisions; then the expected home and predecessors.
 type Case<'a> = (
     &'a str,
     Option<(u64, Option<u64>)>,
@@ -199,7 +209,7 @@ type Case<'a> = (
 );
 
 #[test]
-fn the_newest_decision_that_anybody_has_heard_of_stands() {
+fn recount_repeats_the_newest_known_decision() {
     const CASES: &[Case<'_>] = &[
         (
             "moved to a survivor",
@@ -210,7 +220,7 @@ fn the_newest_decision_that_anybody_has_heard_of_stands() {
             &[(1, 3)],
         ),
         (
-            "on its way",
+            "moving",
             Some((3, Some(1))),
             &[(1, 3)],
             &[(1, 3, Some(1)), (2, 5, Some(2))],
@@ -242,22 +252,22 @@ fn the_newest_decision_that_anybody_has_heard_of_stands() {
 }
 
 #[test]
-fn a_node_that_never_answers_is_awaited_until_it_is_removed_and_a_new_one_is_not_asked() {
+fn silent_node_is_awaited_until_removed_new_one_not_asked() {
     let (mut bench, _) = asking(vec![]);
     bench.count(1, &[], &[]);
     bench.count(2, &[], &[]);
     let out = bench.tell(CoordinatorInput::Installed(later(8, [1, 2, 3, 6])));
     assert_eq!((recounts(&out), bench.machine.phase()), (vec![3], Phase::Recounting));
-    assert_eq!(bench.count(6, &[], &[]), [], "it can know of nothing older");
+    assert_eq!(bench.count(6, &[], &[]), [], "node 6 joined later");
     let out = bench.tell(CoordinatorInput::Installed(later(9, [1, 2, 6])));
     assert_eq!((recorded(&out), bench.machine.phase()), (Some(ORIGIN), Phase::Rewriting));
     bench.answer(Answer::Written);
     assert_eq!(bench.machine.phase(), Phase::Active);
 }
 
-/// A type that is started long afterwards, where who was kept is gone, needs nobody.
+/// A type that is started long afterwards, when all kept members are gone, needs no answer.
 #[test]
-fn where_nobody_is_left_who_was_kept_nobody_is_asked() {
+fn recount_without_kept_members_asks_nobody() {
     let mut bench = Bench::new(CoordinatorConfig::default());
     bench.tell(CoordinatorInput::Installed(later(12, [6, 7])));
     bench.tell(CoordinatorInput::Start { above: 0 });
@@ -268,7 +278,7 @@ fn where_nobody_is_left_who_was_kept_nobody_is_asked() {
 }
 
 #[test]
-fn what_only_a_node_that_is_removed_has_said_is_lost_with_it() {
+fn answer_of_removed_node_is_dropped() {
     let (mut bench, _) = asking(vec![]);
     bench.count(3, &[(SHARD, old(2, 1))], &[(SHARD, old(2, 1), Some(3))]);
     bench.count(2, &[], &[]);
@@ -278,8 +288,9 @@ fn what_only_a_node_that_is_removed_has_said_is_lost_with_it() {
 }
 
 #[test]
-fn a_count_that_ends_in_the_middle_is_made_again_and_one_that_is_written_is_not() {
-    // Of another one, also of the same generation: two operators have forced one each.
+fn interrupted_recount_is_repeated_recorded_one_is_not() {
+    // Records of other forced configurations, also of the same generation: two operators forced one
+    // each.
     let others = [EpochId { generation: 1, ..ORIGIN }, EpochId { number: 5, ..ORIGIN }];
     for recorded in [None, Some(others[0]), Some(others[1]), Some(ORIGIN)].map(of_term_9) {
         let (mut bench, _) = asking(vec![]);
@@ -301,14 +312,14 @@ fn a_count_that_ends_in_the_middle_is_made_again_and_one_that_is_written_is_not(
         (1..=2).for_each(|id| {
             bench.count(id, &[], &[]);
         });
-        // It has not heard of the decision in the middle: nobody has spoken of it.
+        // Node 3 has not heard of the decision in between: it was never announced.
         let out = bench.count(3, &[(SHARD, old(2, 1))], &[(SHARD, old(2, 1), Some(3))]);
         assert_eq!(written(&out)[0].1, [(SHARD, lives(g_of(10, 2), Some(3), &[]))]);
     }
 }
 
 #[test]
-fn a_term_that_a_survivor_has_heard_of_ends_it_before_it_decides() {
+fn reported_higher_term_ends_the_recount() {
     let (mut bench, _) = asking(vec![]);
     let out = bench.count(1, &[], &[(SHARD, old(BASE + 12, 1), Some(1))]);
     let [CoordinatorOutput::SteppedDown { highest, .. }] = &out[..] else { panic!("{out:?}") };
@@ -316,18 +327,18 @@ fn a_term_that_a_survivor_has_heard_of_ends_it_before_it_decides() {
 }
 
 #[test]
-fn who_decides_as_a_configuration_is_forced_begins_anew() {
+fn forced_configuration_ends_active_coordinator() {
     let mut bench = Bench::hosted();
     let out = bench.tell(CoordinatorInput::Installed(forced(1..=3)));
     assert!(matches!(&out[..], [CoordinatorOutput::SteppedDown { .. }]), "{out:?}");
     assert_eq!(bench.machine.phase(), Phase::Down);
     let mut bench = Bench::hosted();
     bench.tell(CoordinatorInput::Installed(later(8, 1..=3)));
-    assert_eq!(bench.machine.phase(), Phase::Down, "also where the first one was missed");
+    assert_eq!(bench.machine.phase(), Phase::Down, "also if the forced one itself was missed");
 }
 
 #[test]
-fn a_configuration_that_another_operator_forced_in_the_same_generation_is_another_one() {
+fn other_forced_configuration_of_same_generation_counts_anew() {
     let mut bench = Bench::new(CoordinatorConfig::default());
     bench.tell(CoordinatorInput::Installed(later(8, 1..=3)));
     bench.tell(CoordinatorInput::Start { above: 0 });
@@ -341,10 +352,10 @@ fn a_configuration_that_another_operator_forced_in_the_same_generation_is_anothe
     assert_eq!(bench.machine.phase(), Phase::Down);
 }
 
-/// Its epoch is that of the forced configuration, its term below the one that has counted: of a count
-/// that came to no end. No region acts on it.
+/// Its epoch is that of the forced configuration and its term is below the recorded one, so it
+/// comes from a recount that did not complete. No region acts on it.
 #[test]
-fn what_a_count_decided_that_came_to_no_end_is_decided_again() {
+fn decision_of_incomplete_recount_is_made_again() {
     let mut bench = Bench::new(CoordinatorConfig::default());
     bench.tell(CoordinatorInput::Installed(forced(1..=3)));
     bench.tell(CoordinatorInput::Start { above: BASE + 11 });
@@ -356,9 +367,10 @@ fn what_a_count_decided_that_came_to_no_end_is_decided_again() {
     assert_eq!(written(&out), [(1, vec![(SHARD, again)])]);
 }
 
-/// Whoever wrote it had installed more: its home takes nobody for removed by less than that.
+/// The earlier coordinator had installed a later configuration; the home must not judge removals by
+/// an older one.
 #[test]
-fn the_epoch_of_what_is_decided_again_never_falls_behind() {
+fn repeated_decision_never_lowers_its_epoch() {
     let ahead = |generation| ShardHome {
         epoch: later(8, []).epoch,
         ..lives(generation, Some(1), &[(2, old(2, 1))])
@@ -380,7 +392,7 @@ fn the_epoch_of_what_is_decided_again_never_falls_behind() {
 }
 
 #[test]
-fn what_nobody_can_have_decided_is_not_counted() {
+fn impossible_terms_are_not_counted() {
     let (mut bench, _) = asking(vec![]);
     let never = Generation::new(Term { number: u64::MAX, owner: ReplicaId::new(4) }, 1);
     (1..=2).for_each(|id| {
@@ -393,9 +405,9 @@ fn what_nobody_can_have_decided_is_not_counted() {
     assert_eq!(bench.machine.stats().strange, 2);
 }
 
-/// A survivor's replica alone held it, and the count was over as it came.
+/// Only a survivor's replica held the decision, and it was read after the recount.
 #[test]
-fn what_was_decided_before_the_force_and_is_read_after_the_count_is_decided_again() {
+fn older_decision_read_after_recount_is_made_again() {
     let mut bench = Bench::new(CoordinatorConfig::default());
     bench.tell(CoordinatorInput::Installed(forced(1..=3)));
     bench.tell(CoordinatorInput::Start { above: BASE + 9 });
@@ -410,7 +422,7 @@ fn what_was_decided_before_the_force_and_is_read_after_the_count_is_decided_agai
 }
 
 #[test]
-fn the_first_term_is_above_whatever_those_who_were_given_up_come_to() {
+fn first_term_is_above_all_terms_of_given_up_members() {
     for (above, expected) in [(0, 9), (BASE + 8, 9), (BASE + 20, 21)] {
         let mut bench = Bench::new(CoordinatorConfig::default());
         bench.tell(CoordinatorInput::Installed(forced(1..=3)));
@@ -420,7 +432,7 @@ fn the_first_term_is_above_whatever_those_who_were_given_up_come_to() {
 }
 
 #[test]
-fn answers_to_another_term_or_after_the_count_change_nothing() {
+fn answers_of_other_terms_or_after_recount_are_ignored() {
     let (mut bench, _) = asking(vec![]);
     let (hosted, told) = (vec![(SHARD, old(2, 1))], RouteTable::default());
     let word = ToCoordinator::Counted { term: term(8), hosted, told, highest: old(2, 1) };
@@ -434,10 +446,10 @@ fn answers_to_another_term_or_after_the_count_change_nothing() {
     assert_eq!((bench.machine.phase(), bench.machine.record(SHARD)), (Phase::Active, None));
 }
 
-/// Found by a review: what all do not fit was dropped each time, and the count never ended. A part
-/// that was taken for all would give two hosts.
+/// Regression: an answer too long for one message was dropped each time, and the recount never
+/// ended. A part that counted as the whole answer would give two hosts.
 #[test]
-fn a_count_that_comes_in_parts_counts_once_the_last_one_has_come() {
+fn recount_answer_in_parts_counts_when_complete() {
     let (mut bench, out) = asking(vec![]);
     assert_eq!(asks_from(&out), [(1, 0), (2, 0), (3, 0)]);
     (1..=2).for_each(|id| {
@@ -445,12 +457,12 @@ fn a_count_that_comes_in_parts_counts_once_the_last_one_has_come() {
     });
     let (at, first) = (old(2, 1), [(ShardId::new(1), old(2, 1)), (OTHER, old(2, 1))]);
     assert_eq!(asks_from(&bench.part(3, (0, Some(5)), &first)), [(3, 5)]);
-    assert_eq!(bench.part(3, (0, Some(5)), &first), [], "it was asked twice");
-    assert_eq!(bench.part(3, (6, None), &[(SHARD, at)]), [], "one is missing");
+    assert_eq!(bench.part(3, (0, Some(5)), &first), [], "a duplicate");
+    assert_eq!(bench.part(3, (6, None), &[(SHARD, at)]), [], "a part is missing");
     assert_eq!(bench.machine.phase(), Phase::Recounting);
-    let (waited, out) = bench.wait().expect("it is asked again");
-    assert_eq!((waited, asks_from(&out)), (2_000, vec![]), "it was asked since");
-    let (waited, out) = bench.wait().expect("it is asked again");
+    let (waited, out) = bench.wait().expect("the request is repeated");
+    assert_eq!((waited, asks_from(&out)), (2_000, vec![]), "a part came since the last request");
+    let (waited, out) = bench.wait().expect("the request is repeated");
     assert_eq!((waited, asks_from(&out)), (2_000, vec![(3, 5)]));
     assert_eq!(asks_from(&bench.part(3, (5, Some(7)), &[])), [(3, 7)]);
     let out = bench.part(3, (7, None), &[(SHARD, at)]);
@@ -459,16 +471,16 @@ fn a_count_that_comes_in_parts_counts_once_the_last_one_has_come() {
 }
 
 #[test]
-fn a_part_of_a_count_is_of_who_is_a_member_still_and_of_shards_that_there_can_be() {
+fn invalid_parts_and_parts_of_removed_nodes_do_not_count() {
     let (mut bench, _) = asking(vec![]);
     (1..=2).for_each(|id| {
         bench.count(id, &[], &[]);
     });
     let (of, twice) = ([(SHARD, old(2, 1))], [(SHARD, old(2, 1)); 2]);
-    assert_eq!(bench.part(3, (0, Some(7)), &of), [], "of one that follows");
-    assert_eq!(bench.part(3, (8, None), &of), [], "of one before");
-    assert_eq!(bench.part(3, (7, Some(8)), &twice), [], "more than there are");
-    assert_eq!(bench.part(3, (7, Some(7)), &[]), [], "it would never end");
+    assert_eq!(bench.part(3, (0, Some(7)), &of), [], "a shard above the range");
+    assert_eq!(bench.part(3, (8, None), &of), [], "a shard below the range");
+    assert_eq!(bench.part(3, (7, Some(8)), &twice), [], "more rows than shards");
+    assert_eq!(bench.part(3, (7, Some(7)), &[]), [], "an empty range would never end");
     assert_eq!(bench.part(3, (0, Some(SHARDS_MAX + 1)), &[]), []);
     assert_eq!(bench.machine.stats().strange, 5);
     assert_eq!(asks_from(&bench.part(3, (0, Some(8)), &of)), [(3, 8)]);
