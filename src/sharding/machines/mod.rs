@@ -1,9 +1,10 @@
-//! The sharding machines of a node: for each entity type a region, the singleton that its
-//! coordinator is, and the coordinator while it runs here; composed into one machine that runs
-//! beside membership (spec/architecture.md §4).
+//! The sharding machines of a node. Each entity type has a region, a singleton that decides where
+//! the type's coordinator runs, and the coordinator itself while it runs here. [`Machines`]
+//! composes them into one machine that runs beside membership.
 //!
-//! Every node with membership has it, whether a type is started there or not: who wants to run a
-//! coordinator asks all. Knows no task, no socket, no clock, and no user's message.
+//! Every member has it, whether it has started a type or not, because a node that wants to run a
+//! coordinator needs the consent of all others. The machine does no I/O, reads no clock, and
+//! handles no message of an entity.
 
 mod allocating;
 mod one_type;
@@ -41,17 +42,19 @@ use crate::cluster::singleton::SingletonMessage;
 
 type Out = Outbox<Output>;
 
-/// Surveys that are collected at a time; more are answered at once, by nobody.
+/// Maximum number of concurrent surveys. Further ones end at once, with every region unanswered.
 pub const SURVEYS_MAX: usize = 1_024;
 
-/// See the module's page.
+/// The machines of all entity types on one node.
 #[derive(Clone, Debug)]
 pub struct Machines {
     types: BTreeMap<EntityType, TypeMachines>, // ≤ ENTITY_TYPES_MAX started, and as many asked for
     with: Surroundings,
-    newest: Option<Arc<Epoch>>, // installed; those out of it may not be over yet
+    // the newest installed one; nodes that it removed may not be over yet
+    newest: Option<Arc<Epoch>>,
     departures: Departures,
-    over_at: Option<Instant>,       // of the next one who departed
+    // when the next departed node counts as over
+    over_at: Option<Instant>,
     surveys: BTreeMap<u64, Survey>, // ≤ SURVEYS_MAX
     draining: bool,
     leaving: bool,
@@ -60,8 +63,8 @@ pub struct Machines {
 }
 
 impl Machines {
-    /// The machines of incarnation `me`, with no type started. `removal_margin` is how long a
-    /// removed node goes on counting where there are no leases.
+    /// The machines of incarnation `me`, with no type started. Without leases a removed node counts
+    /// as running for `removal_margin` longer.
     #[must_use]
     pub fn new(me: ReplicaId, removal_margin: Duration) -> Self {
         let with = Surroundings {
@@ -89,14 +92,14 @@ impl Machines {
         }
     }
 
-    /// The same, over lanes that need payloads cut in this way.
+    /// Sets how payloads are cut, as the lanes require.
     #[must_use]
     pub fn cutting(mut self, cut: Cut) -> Self {
         self.with.cut = cut;
         self
     }
 
-    /// The machines of a type; `None`: nobody has said a word of it here.
+    /// The machines of a type; `None` if neither the program nor a peer has mentioned it.
     #[must_use]
     pub fn of(&self, entity_type: &EntityType) -> Option<&TypeMachines> {
         self.types.get(entity_type)
@@ -107,7 +110,7 @@ impl Machines {
         self.types.iter()
     }
 
-    /// Regions of a type, as their members say: what only routes is none.
+    /// Regions that host a type, according to the members. Proxies are not listed.
     pub fn regions(&self, entity_type: &EntityType) -> impl Iterator<Item = RegionId> {
         let members = self.with.state.members.iter();
         let hosting =
@@ -115,14 +118,16 @@ impl Machines {
         hosting.map(RegionId::new)
     }
 
-    /// Words about types beyond the most that there can be; they were dropped.
+    /// Messages and starts refused because `ENTITY_TYPES_MAX` was reached, and messages of types unknown
+    /// here.
     #[must_use]
     pub const fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Makes the machines of a type at the first word of it. `false`: there are too many types
-    /// like it; those that peers ask for take no place of those that the program starts.
+    /// Makes sure that the machines of a type exist. Returns `false` if there are too many types.
+    /// Types that the program starts and types that only peers ask about are counted apart, so that
+    /// peers cannot use up the program's share.
     fn entry(&mut self, now: Now, entity_type: &EntityType, starts: bool, out: &mut Out) -> bool {
         let is_like = |of: &TypeMachines| of.hosts().is_some() == starts;
         let is_new = !self.types.contains_key(entity_type);
@@ -161,7 +166,7 @@ impl Machines {
         self.with.announce = true;
     }
 
-    /// Tells membership what is hosted here.
+    /// Tells membership which types this node hosts.
     fn announce(&self, out: &mut Out) {
         let hosting = self.types.iter().filter(|(_, of)| of.offers_shards());
         let entity_types: BTreeSet<String> =
@@ -191,7 +196,8 @@ impl Machines {
         {
             return self.has_nothing(from, entity_type, (term, origin), out);
         }
-        // A type that nobody has started here has one thing to give: the right to coordinate it.
+        // Of a type that was not started here, this node can only give the right to run its
+        // coordinator.
         let is_known = self.types.contains_key(entity_type);
         let asks = matches!(word, Word::Singleton(SingletonMessage::HandOverToMe { .. }));
         if !is_known && !asks {
@@ -206,7 +212,7 @@ impl Machines {
         }
     }
 
-    /// What a node knows of shards of a type that it has not started.
+    /// Answers a recount about a type that this node has not started: it knows of no shard.
     fn has_nothing(
         &self,
         to: ReplicaId,
@@ -240,8 +246,8 @@ impl Machines {
         self.collect(now, out);
     }
 
-    /// Whom a question concerns. Who coordinates remembers even if it offers to host no more, and
-    /// so does this node.
+    /// The nodes that a question concerns. The coordinator's node and this node are asked for
+    /// decisions even if they no longer offer to host.
     fn asked(&self, entity_type: &EntityType, question: &Question) -> BTreeSet<RegionId> {
         let mut asked: BTreeSet<RegionId> = match question {
             Question::Exists { at, .. } => return BTreeSet::from([*at]),
@@ -269,7 +275,8 @@ impl Machines {
         }
     }
 
-    /// Asks whoever is to be asked, and ends what is over.
+    /// Sends the requests of surveys that are due, and ends the surveys that are complete or timed
+    /// out.
     fn collect(&mut self, now: Now, out: &mut Out) {
         for (number, survey) in &mut self.surveys {
             for region in survey.take_due(now.mono) {
@@ -277,7 +284,7 @@ impl Machines {
                 let own = self.types.get(&survey.entity_type).filter(|_| to == self.with.me);
                 match own.map(|of_type| of_type.asked(to, to, question.clone(), out)) {
                     Some(answer) => answer.into_iter().for_each(|own| survey.told(to, own)),
-                    None if to == self.with.me => {} // it has nothing to say
+                    None if to == self.with.me => {} // the type is not started here
                     None => {
                         let (entity_type, word) =
                             (survey.entity_type.clone(), Word::Survey(question));
@@ -344,12 +351,13 @@ impl Machines {
             self.with.state = state;
             self.each(out, |of_type, with, out| of_type.members(now, with, out));
             if self.leaving && !prepared && self.with.state.preparing_for_shutdown {
-                self.leave(now, out); // nobody takes what is not handed over yet
+                self.leave(now, out); // no other node takes what is not handed over yet
             }
         }
     }
 
-    /// A configuration counts here once everybody whom it removed is over: with leases at once.
+    /// Handles an installed configuration. It takes effect once all members that it removed are
+    /// over; with leases that is at once.
     fn installed(&mut self, now: Now, epoch: &Arc<Epoch>, out: &mut Out) {
         let me = self.with.me;
         if self.newest.as_ref().is_some_and(|newest| newest.id() >= epoch.id()) {
@@ -415,7 +423,7 @@ impl Machines {
         self.each(out, |of_type, with, out| of_type.fact(now, fact.clone(), with, out));
     }
 
-    /// How regions leave. While the whole cluster is about to stop nothing moves any more.
+    /// How regions leave. During a full shutdown they stop in place, because nothing moves.
     fn farewell(&self) -> RegionInput {
         let stays = self.with.state.preparing_for_shutdown;
         if stays { RegionInput::Over } else { RegionInput::Leave }
@@ -427,7 +435,7 @@ impl Machines {
         self.collect(now, out);
     }
 
-    /// What is so after every input.
+    /// Work after every input: announcements to membership, and the end of the leave.
     fn settle(&mut self, out: &mut Out) {
         if std::mem::take(&mut self.with.announce) {
             self.announce(out);
@@ -470,7 +478,7 @@ impl Machine for Machines {
             Input::Drain => {
                 (self.draining, self.with.announce) = (true, true);
             }
-            Input::StopDraining if self.leaving => {} // for good
+            Input::StopDraining if self.leaving => {} // a leave is final
             Input::StopDraining => (self.draining, self.with.announce) = (false, true),
             Input::Rebalance(entity_type) => {
                 if let Some(of_type) = self.types.get_mut(&entity_type) {

@@ -1,10 +1,10 @@
-//! The machines of one entity type on one node: who hears whom among them.
+//! The machines of one entity type on one node, and the flow of messages between them.
 //!
-//! The singleton says where the coordinator is to run, its proxy where it does run, the region
-//! registers there, and the strategy is asked by the coordinator that runs here, if one does. What
-//! one of them says to another on this node goes through a queue, in order: what follows from a word
-//! comes behind what was said before it. Only a coordinator that begins here is told at once, by a
-//! queue of its own, what it begins with.
+//! The singleton says whether the coordinator must run here, the singleton's proxy finds where it
+//! runs, the region registers there, and the coordinator that runs here asks the allocation
+//! strategy. Messages between these machines go through one queue, so that the consequences of a
+//! message come after everything that was said before. Only a starting coordinator gets its first
+//! inputs at once, through a queue of its own.
 
 mod choosing;
 
@@ -44,31 +44,31 @@ use crate::sharding::repeat::Pauses;
 use crate::sharding::store::{Answer, HomesKey};
 use crate::sharding::wire::{NotYet, ShardingMessage, ToRegion};
 
-/// Between two requests of a singleton, and before a coordinator that was refused is replaced.
+/// Pause between two requests of a singleton, and before a refused coordinator is replaced.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Between two complaints about settings that differ.
+/// Minimum time between two reports of differing settings.
 const COMPLAIN: Duration = Duration::from_secs(60);
 
-/// What all types of a node share.
+/// State shared by all types of a node.
 #[derive(Clone, Debug)]
 pub(super) struct Surroundings {
     pub(super) me: ReplicaId,
     pub(super) cut: Cut,
     pub(super) state: Arc<ClusterState>,
-    /// The configuration by which others count as over.
+    /// The configuration in effect: all members that it removed are over.
     pub(super) epoch: Option<Arc<Epoch>>,
     pub(super) leased: bool,
-    /// A configuration was forced, and those who were given up may not be over yet: nobody
-    /// coordinates.
+    /// A configuration was forced, and members that it gave up may still run. No coordinator may
+    /// run meanwhile.
     pub(super) forced: bool,
-    /// Nothing runs here ever again.
+    /// The node is out of the cluster for good; nothing runs here again.
     pub(super) out: bool,
-    pub(super) last_id: u64,   // of questions to the Replicator
-    pub(super) announce: bool, // what is hosted here, to membership, after this input
+    pub(super) last_id: u64,   // number of the last request to the Replicator
+    pub(super) announce: bool, // tell membership after this input what is hosted
 }
 
-/// A word of one machine to another.
+/// Input of one machine that another one on this node caused.
 #[derive(Debug)]
 enum Local {
     Region(RegionInput),
@@ -77,7 +77,7 @@ enum Local {
     Proxy(ProxyInput),
 }
 
-/// See the module's page.
+/// The machines of one entity type on one node.
 #[derive(Clone, Debug)]
 pub struct TypeMachines {
     entity_type: EntityType,
@@ -85,35 +85,35 @@ pub struct TypeMachines {
     started: Option<Box<Started>>,
 }
 
-/// What the program says of a type, beside its settings.
+/// The program's specification of a type besides its settings.
 #[derive(Clone, Debug)]
 pub(super) struct Spec {
     pub(super) extractor: Arc<str>,
-    /// The name of a strategy of its own.
+    /// Name of the program's own allocation strategy.
     pub(super) strategy: Option<Arc<str>>,
     pub(super) hosts: Hosts,
 }
 
-/// What there is once the program has started the type here.
+/// The machines and state of a type that the program has started here.
 #[derive(Clone, Debug)]
 struct Started {
     settings: Settings,
     agreed: Agreed,
     hosts: Hosts,
-    /// A coordinator, or the cluster's data, say otherwise of the type: this node is no candidate
-    /// for its place.
+    /// A coordinator or the stored settings disagree with this node's settings of the type. The
+    /// node is then no candidate for the coordinator.
     withdrawn: bool,
-    /// What the cluster's data say, if they say otherwise: nothing that others do mends that.
+    /// The stored settings, if they disagree. Changes at other nodes cannot resolve that.
     bound: Option<Agreed>,
     complained: Option<Instant>,
     key: HomesKey,
     proxy: Proxy,
     region: Region,
     coordinator: Coordinator,
-    coordinator_at: Option<ReplicaId>, // as the region was told
-    above: u64,                        // the highest term used or heard of
-    asked: Option<(u64, u64)>,         // the question under way: here, and at the coordinator
-    again_at: Option<Instant>,         // a coordinator that was refused is replaced
+    coordinator_at: Option<ReplicaId>, // as reported to the region
+    above: u64,                        // the highest term number used or heard of
+    asked: Option<(u64, u64)>, // request to the Replicator: its number here and at the coordinator
+    again_at: Option<Instant>, // when a refused coordinator is replaced
     allocating: Allocating,
     asked_pins: Option<(u64, AskPins)>,
     watching: Option<u64>,
@@ -125,57 +125,58 @@ impl TypeMachines {
         Self { entity_type, singleton, started: None }
     }
 
-    /// Whether the coordinator is to run here.
+    /// The singleton, which decides whether the coordinator runs here.
     #[must_use]
     pub const fn singleton(&self) -> &Singleton {
         &self.singleton
     }
 
-    /// The region, once the type is started here.
+    /// The region; `None` before the type is started here.
     #[must_use]
     pub fn region(&self) -> Option<&Region> {
         self.started.as_ref().map(|started| &started.region)
     }
 
-    /// The coordinator, once the type is started here; most of them are off.
+    /// The coordinator, off on most nodes; `None` before the type is started here.
     #[must_use]
     pub fn coordinator(&self) -> Option<&Coordinator> {
         self.started.as_ref().map(|started| &started.coordinator)
     }
 
-    /// Where the coordinator runs, as far as is known here.
+    /// The node that runs the coordinator, as far as this node knows.
     #[must_use]
     pub fn coordinator_at(&self) -> Option<ReplicaId> {
         self.started.as_ref().and_then(|started| started.proxy.target())
     }
 
-    /// What the type does here; `None`: the program has not started it.
+    /// Whether the type hosts shards here; `None`: the program has not started it.
     #[must_use]
     pub fn hosts(&self) -> Option<Hosts> {
         self.started.as_ref().map(|started| started.hosts)
     }
 
-    /// How often all that a strategy of the program's own is shown was put together anew, which costs
-    /// as much as there is.
+    /// How often the view of the program's own strategy was built from scratch. One build costs
+    /// time in proportion to members and shards.
     #[must_use]
     pub fn drawn(&self) -> u64 {
         self.started.as_ref().map_or(0, |started| started.allocating.drawn())
     }
 
-    /// Whether the strategy here is the one that follows pins.
+    /// Whether the strategy here follows pins.
     #[must_use]
     pub fn follows_pins(&self) -> bool {
         let started = self.started.as_ref();
         started.is_some_and(|started| started.allocating.watches().is_some())
     }
 
-    /// Whether membership is to know of it: it hosts, and nobody has refused what it says.
+    /// Whether membership may list this node as a host of the type: it hosts, and its settings
+    /// agree.
     pub(super) fn offers_shards(&self) -> bool {
         let started = self.started.as_ref();
         started.is_some_and(|started| started.hosts == Hosts::Shards && !started.withdrawn)
     }
 
-    /// The program starts the type.
+    /// The program starts the type. Starting it again changes nothing.
     pub(super) fn start(
         &mut self,
         now: Now,
@@ -199,7 +200,7 @@ impl TypeMachines {
         self.members(now, with, out);
     }
 
-    /// Membership, or the configuration, has changed.
+    /// Membership or the configuration in effect has changed.
     pub(super) fn members(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
         let Some(epoch) = with.epoch.as_deref() else { return };
         let settings = self.started.as_ref().map(|started| &started.settings);
@@ -215,7 +216,8 @@ impl TypeMachines {
             started.allocating.upset(now.mono);
             let offers = |member: &Member| standing::offers(member, &self.entity_type);
             let mut of_others = with.state.members.iter().filter(|(id, _)| **id != with.me);
-            // Nobody is left who could say otherwise: without a candidate nobody would decide.
+            // No other node offers the type, so none can disagree. Without a candidate no node
+            // would decide.
             let may_return = started.withdrawn && started.bound.is_none();
             if may_return && !of_others.any(|(_, member)| offers(member)) {
                 started.region.forget_refusal();
@@ -236,7 +238,7 @@ impl TypeMachines {
         }
     }
 
-    /// A configuration is installed, and those who are out of it are over.
+    /// A new configuration takes effect: all members that it removed are over.
     pub(super) fn installed(
         &mut self,
         now: Now,
@@ -249,8 +251,9 @@ impl TypeMachines {
         self.feed(now, Local::Region(RegionInput::Installed(installed)), with, out);
     }
 
-    /// A configuration was forced: whatever is decided by what was before may be decided twice. The
-    /// next coordinator begins when those who were given up are over, and counts what survives.
+    /// A configuration was forced. The coordinator stops, because an earlier coordinator and a
+    /// later one could both decide. The next one begins when the given-up members are over, and
+    /// recounts first.
     pub(super) fn forced(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
         self.feed(now, Local::Coordinator(CoordinatorInput::Stop), with, out);
         if let Some(started) = &mut self.started {
@@ -264,9 +267,9 @@ impl TypeMachines {
         self.feed(now, Local::Singleton(input), with, out);
     }
 
-    /// Nothing runs here ever again. A region that has handed over everything starts nothing any
-    /// more either way, and goes on sending back what comes to it until its node ends: there may be
-    /// senders that have not heard of the moves (spec/safety.md §5, "everything else → bounce").
+    /// The node is out for good. A region that has handed over everything starts nothing either
+    /// way. It continues to return messages until its node ends, because some senders may not have
+    /// heard of the moves.
     pub(super) fn over(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
         self.leased(now, with, out);
         let how = if self.has_left() { RegionInput::Forsaken } else { RegionInput::Over };
@@ -283,7 +286,7 @@ impl TypeMachines {
         self.feed(now, Local::Region(fact), with, out);
     }
 
-    /// A peer's machine says.
+    /// Handles a message of the same type's machines on another node.
     pub(super) fn message(
         &mut self,
         now: Now,
@@ -312,7 +315,7 @@ impl TypeMachines {
         self.feed(now, local, with, out);
     }
 
-    /// Somebody wants to know something; `None`: what runs entities is to answer, or nobody.
+    /// Answers a survey. `None`: the executor of the entities answers, or nobody can.
     pub(super) fn asked(
         &self,
         me: ReplicaId,
@@ -342,7 +345,7 @@ impl TypeMachines {
         }
     }
 
-    /// What this node remembers of decisions, the newest of its coordinator and of its region.
+    /// Remembered decisions about a topic, of the coordinator and of the region.
     fn recall(&self, me: ReplicaId, topic: Topic) -> Vec<explain::Account> {
         let Some(Started { coordinator, region, .. }) = self.started.as_deref() else {
             return Vec::new();
@@ -352,13 +355,13 @@ impl TypeMachines {
         all
     }
 
-    /// Whether this is its question to the Replicator.
+    /// Whether this request to the Replicator is the coordinator's.
     pub(super) fn awaits(&self, id: u64) -> bool {
         let asked = self.started.as_ref().and_then(|started| started.asked);
         asked.is_some_and(|(asked, _)| asked == id)
     }
 
-    /// What became of a question to the Replicator.
+    /// The Replicator has answered the coordinator's request.
     pub(super) fn answered(
         &mut self,
         now: Now,
@@ -396,7 +399,8 @@ impl TypeMachines {
             next.extend(allocating.look(now.mono, coordinator, &with.state));
             self.carry_out(now, next, with, out);
         }
-        // Last, since what was said to them makes them want a tick: their words leave together.
+        // These ticks come last, because the inputs above make the machines dirty. Their messages
+        // are then sent together.
         if is_due(self.coordinator().and_then(Machine::next_deadline)) {
             self.feed(now, Local::Coordinator(CoordinatorInput::Tick), with, out);
         }
@@ -405,7 +409,8 @@ impl TypeMachines {
         }
     }
 
-    /// The coordinator, if it acts here, looks at the balance at its next tick, which is due now.
+    /// The coordinator, if it is active here, checks the balance at its next tick, which is due at
+    /// once.
     pub(super) fn rebalance(&mut self, now: Now) {
         if let Some(started) = &mut self.started {
             started.allocating.look_now(now.mono);
@@ -426,9 +431,9 @@ impl TypeMachines {
         machines.into_iter().flatten().min()
     }
 
-    // ── Who hears whom ──
+    // ── Flow of messages between the machines ──
 
-    /// Tells one of the machines, and what follows from it.
+    /// Passes an input to a machine, then all inputs that follow from it.
     fn feed(&mut self, now: Now, first: Local, with: &mut Surroundings, out: &mut Outbox<Output>) {
         let mut queue = VecDeque::from([first]);
         while let Some(local) = queue.pop_front() {
@@ -466,7 +471,7 @@ impl TypeMachines {
                     queue.push_back(own(SingletonMessage::Here));
                     self.coordinate(now, with, out);
                 }
-                // Only who hosts the type is a candidate; another's word may say otherwise.
+                // Only a host of the type is a candidate, but a peer may claim otherwise.
                 SingletonOutput::Start => {
                     queue.push_back(Local::Singleton(SingletonInput::Stopped));
                 }
@@ -479,7 +484,7 @@ impl TypeMachines {
         }
     }
 
-    /// A coordinator begins here, above every term that is known.
+    /// Starts a coordinator here, with a term above every known one.
     fn coordinate(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
         let Some(started) = &mut self.started else { return };
         if with.forced {
@@ -532,7 +537,7 @@ impl TypeMachines {
                 ProxyOutput::Identify { to } => {
                     self.send(to, Word::Singleton(SingletonMessage::Identify), out);
                 }
-                // Nothing is sent through this proxy: it only finds.
+                // Messages do not go through this proxy: it only locates the coordinator.
                 ProxyOutput::Deliver { .. } | ProxyOutput::Dropped { .. } => {}
             }
         }
@@ -557,7 +562,7 @@ impl TypeMachines {
                 }
                 RegionOutput::Send { to, message } => self.send(to, Word::Sharding(message), out),
                 RegionOutput::Registered => out.push(Output::Registered(self.entity_type.clone())),
-                RegionOutput::Left => {} // asked for by `has_left`
+                RegionOutput::Left => {} // polled with `has_left`
                 RegionOutput::Stopped => out.push(Output::Stopped(self.entity_type.clone())),
                 RegionOutput::Step(step) => self.step(step, out),
                 RegionOutput::Slow(slow) => self.slow(slow, out),
@@ -588,7 +593,7 @@ impl TypeMachines {
         let mut orders = Outbox::new();
         started.coordinator.handle(now, input, &mut orders);
         if started.coordinator.phase() != Phase::Active {
-            let _ = started.allocating.acts(now.mono, false); // nothing is to be asked then
+            let _ = started.allocating.acts(now.mono, false); // an inactive strategy asks nothing
         }
         for order in orders.drain() {
             self.decided(now, order, with, queue, out);
@@ -638,7 +643,7 @@ impl TypeMachines {
             }
             CoordinatorOutput::SteppedDown { highest, why } => {
                 started.above = started.above.max(highest.number);
-                // The singleton still stands here: the next coordinator takes a higher term.
+                // The singleton still runs here: the next coordinator takes a higher term.
                 if self.singleton.running() == Running::Yes {
                     started.again_at = Some(now.mono + RETRY);
                 }
@@ -655,7 +660,7 @@ impl TypeMachines {
         out.push(Output::Slow { entity_type: self.entity_type.clone(), slow });
     }
 
-    /// Whether everything is handed over, after [`RegionInput::Leave`].
+    /// Whether the region has handed over everything after [`RegionInput::Leave`].
     pub(super) fn has_left(&self) -> bool {
         self.started.as_ref().is_none_or(|started| started.region.has_left())
     }
@@ -701,7 +706,8 @@ impl Started {
         }
     }
 
-    /// What follows from a coordinator's word that it says otherwise of the type.
+    /// Reports differing settings and withdraws the node as a candidate, or restores it once they
+    /// agree.
     fn compare(
         &mut self,
         now: Instant,
@@ -751,7 +757,7 @@ const fn pauses(settings: &Settings) -> Pauses {
     Pauses { first: settings.move_retry_min, longest: settings.move_retry_max }
 }
 
-/// Whose input a message is.
+/// The input for the receiver of a message.
 fn heard(from: ReplicaId, message: ShardingMessage) -> Local {
     match message {
         ShardingMessage::Coordinator(message) => {

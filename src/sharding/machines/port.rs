@@ -1,4 +1,4 @@
-//! The surroundings of a node's sharding machines: what they are told and what they order.
+//! Inputs and outputs of a node's sharding machines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,19 +23,19 @@ use crate::sharding::remembered::{Slow, Step};
 use crate::sharding::store::Ask;
 use crate::sharding::wire::ShardingMessage;
 
-/// What the machines of one type say to those of another node. The header names the type, and
-/// which of them it is.
+/// Message between the machines of one type on two nodes. The lane's header carries the type and
+/// the variant.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Word {
-    /// Between coordinator and regions.
+    /// Between the coordinator and the regions.
     Sharding(ShardingMessage),
-    /// About where the coordinator runs.
+    /// About the place of the coordinator.
     Singleton(SingletonMessage),
-    /// Questions of those who want to know how things are.
+    /// A survey or its answer.
     Survey(SurveyMessage),
 }
 
-/// What a type does on this node.
+/// Whether a type hosts shards on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hosts {
     /// It hosts shards.
@@ -44,257 +44,258 @@ pub enum Hosts {
     Nothing,
 }
 
-/// A fact for the machines.
+/// Input of the machines.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
     /// A deadline may have passed.
     Tick,
-    /// The program starts a type here. A second time changes nothing.
+    /// The program starts a type here. Starting it again changes nothing.
     Start {
-        /// Which.
+        /// The type to start.
         entity_type: EntityType,
-        /// As [`Settings::of`] gives them.
+        /// Its settings, from [`Settings::of`].
         settings: Box<Settings>,
-        /// Its extractor's name.
+        /// Name of its extractor.
         extractor: Arc<str>,
-        /// The name of an allocation strategy of the program's own, in place of the one that is
-        /// set.
+        /// Name of the program's own allocation strategy, which replaces the configured one.
         strategy: Option<Arc<str>>,
-        /// Whether it may host.
+        /// Whether it hosts shards here.
         hosts: Hosts,
     },
-    /// How membership stands now.
+    /// The present state of membership.
     State(Arc<ClusterState>),
     /// A configuration is installed on this node.
     Installed(Arc<Epoch>),
     /// The hosting lease is held.
     LeaseHeld,
-    /// The hosting lease lapsed for long: no coordinator runs here. What hosts entities hears it
-    /// from the node, not from here: without a lease it begins nothing, and after such a lapse it
-    /// stops its entities. Regions keep their shards.
+    /// The hosting lease has lapsed for long: no coordinator may run here. Regions keep their
+    /// shards; the node itself tells the executor of the entities, which begins no message without
+    /// a lease and stops its entities after such a lapse.
     LeaseLost,
     /// This node is out of the cluster, or its lease is released: nothing runs here ever again.
-    /// Regions that have handed over everything go on sending back what comes to them.
+    /// Regions that have handed over everything continue to return late messages.
     Out,
-    /// A peer's machine says.
+    /// A message of the same type's machines on another node.
     Message {
-        /// Which incarnation, as the transport knows it.
+        /// Sending incarnation, as authenticated by the transport.
         from: ReplicaId,
-        /// Of which type.
+        /// The type that it concerns.
         entity_type: EntityType,
-        /// What it says.
+        /// Its content.
         word: Word,
     },
-    /// What became of an [`Output::Ask`].
+    /// The Replicator's answer to an [`Output::Ask`] or [`Output::AskPins`].
     Answered {
-        /// As asked.
+        /// Number of the request.
         id: u64,
-        /// What the Replicator said.
+        /// Its answer.
         reply: Result<Reply, RequestError>,
     },
-    /// What was asked to be told of by [`AskPins::Watch`].
+    /// A key watched by [`AskPins::Watch`] has changed.
     Noticed {
-        /// As asked.
+        /// Number of the watch request.
         id: u64,
-        /// What the key holds now.
+        /// The new value of the key.
         notice: Notice,
     },
-    /// What became of an [`Output::Consult`].
+    /// The result of an [`Output::Consult`].
     Advised {
-        /// Of which type.
+        /// The type of the strategy.
         entity_type: EntityType,
-        /// As asked.
+        /// Number of the question.
         number: u64,
-        /// What the strategy said, or why it said nothing.
+        /// The strategy's answer, or why it failed.
         advice: Result<Advice, Arc<str>>,
     },
-    /// What runs the entities of a type tells its region.
+    /// A fact from the executor of a type's entities, for its region.
     Fact {
-        /// Which type.
+        /// The type of the region.
         entity_type: EntityType,
-        /// The fact.
+        /// The input for the region.
         fact: RegionInput,
     },
-    /// Somebody wants to know something. Answered by [`Output::Surveyed`].
+    /// The program asks the cluster about a type. Answered by [`Output::Surveyed`].
     Survey {
-        /// Names the question.
+        /// Number of the survey, chosen by the caller.
         id: u64,
-        /// Of which type.
+        /// The type in question.
         entity_type: EntityType,
-        /// What.
+        /// The question.
         question: Question,
-        /// How long to wait for regions.
+        /// Maximum time to wait for answers.
         within: Duration,
     },
-    /// This node is about to stop: no shard is to come here any more.
+    /// This node will stop: no new shard may come here.
     Drain,
-    /// Shards may come here again, unless this node stops.
+    /// New shards may come here again, unless this node is leaving.
     StopDraining,
-    /// The coordinator of this type, if it acts here, looks at the balance now.
+    /// The coordinator of this type, if it is active here, checks the balance now.
     Rebalance(EntityType),
     /// This node stops: hand over everything. Answered by [`Output::Left`].
     Leave,
 }
 
-/// An order of the machines.
+/// Output of the machines.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
-    /// Send on the control lane, in order.
+    /// Send a message on the control lane, in order.
     Send {
         /// The receiver, never this node.
         to: ReplicaId,
-        /// Of which type.
+        /// The type that it concerns.
         entity_type: EntityType,
-        /// The message.
+        /// The message to send.
         word: Word,
     },
     /// Ask the Replicator; see [`HomesKey`](crate::sharding::store::HomesKey).
     Ask {
-        /// Names the question.
+        /// Number of the request, repeated by [`Input::Answered`].
         id: u64,
-        /// Whose homes.
+        /// The type whose homes are read or written.
         entity_type: EntityType,
-        /// How they are written.
+        /// Consistency level of the write.
         level: MajorityPlus,
-        /// What.
+        /// The request.
         ask: Ask,
     },
     /// Ask the Replicator about pins; see [`PinsKey`](crate::sharding::allocation::pins::PinsKey).
-    /// Answered by [`Input::Answered`] but for [`AskPins::Watch`], after which
-    /// [`Input::Noticed`] may come.
+    /// [`Input::Answered`] follows, or for [`AskPins::Watch`] any number of [`Input::Noticed`].
     AskPins {
-        /// Names the question.
+        /// Number of the request, repeated by its answer.
         id: u64,
-        /// Whose pins.
+        /// The type whose pins are concerned.
         entity_type: EntityType,
-        /// What.
+        /// The request.
         ask: AskPins,
     },
-    /// Ask the program's own allocation strategy, and answer by [`Input::Advised`], or never: the
-    /// question is given up in time. An earlier one of its kind is waited for no longer.
+    /// Ask the program's own allocation strategy. [`Input::Advised`] brings the answer; without one
+    /// the question times out. A new question replaces an earlier one of its kind.
     Consult {
-        /// Of which type.
+        /// The type of the strategy.
         entity_type: EntityType,
-        /// Names the question.
+        /// Number of the question, repeated by its answer.
         number: u64,
-        /// What.
+        /// The question.
         asked: Asked,
     },
-    /// The program's own allocation strategy gives no answer that helps. Said again once a minute.
+    /// The program's own allocation strategy gives no usable answer. Reported at most once a
+    /// minute.
     StrategyFailed {
-        /// Of which type.
+        /// The type of the strategy.
         entity_type: EntityType,
-        /// What happened.
+        /// The reason.
         why: Arc<str>,
     },
-    /// Shards are pinned to addresses that have no region; they wait for it elsewhere.
+    /// Shards are pinned to addresses without a region; meanwhile they are hosted elsewhere.
     PinsAbsent {
-        /// Of which type.
+        /// The type of the shards.
         entity_type: EntityType,
-        /// The addresses, with how many shards are pinned to each.
+        /// The addresses, each with its number of pinned shards.
         addresses: BTreeMap<Address, usize>, // ≤ number-of-shards
     },
-    /// For what runs the entities of a type, see
+    /// An output of a region for the executor of its entities; see
     /// [`Hosting::perform`](crate::sharding::hosting::Hosting::perform).
     Order {
-        /// Which type.
+        /// The type of the region.
         entity_type: EntityType,
-        /// The order.
+        /// The region's output.
         order: RegionOutput,
     },
-    /// Count the entities of these shards, which live here, and say so to who asked by a
-    /// [`SurveyMessage::Told`] each; it may be this node.
+    /// Count the entities of these shards, which are hosted here. Send one [`SurveyMessage::Told`]
+    /// per element of `messages` to the asking node, possibly this one.
     Count {
-        /// Who asked.
+        /// The asking node.
         to: ReplicaId,
-        /// Of which type.
+        /// The type of the shards.
         entity_type: EntityType,
-        /// Names the question.
+        /// Number of the survey.
         number: u64,
-        /// Which shards, by messages of the answer.
+        /// The shards, divided into messages of the answer.
         messages: Vec<Counting>,
     },
-    /// Find out whether an entity lives here, and say so to who asked by
-    /// [`SurveyMessage::Lives`]; it may be this node.
+    /// Check whether an entity runs here. Send the result as [`SurveyMessage::Lives`] to the asking
+    /// node, possibly this one.
     Exists {
-        /// Who asked.
+        /// The asking node.
         to: ReplicaId,
-        /// Of which type.
+        /// The type of the entity.
         entity_type: EntityType,
-        /// Names the question.
+        /// Number of the survey.
         number: u64,
-        /// Which.
+        /// The id of the entity.
         entity: EntityId,
     },
-    /// What became of an [`Input::Survey`].
+    /// The result of an [`Input::Survey`].
     Surveyed {
-        /// As asked.
+        /// Number of the survey.
         id: u64,
-        /// What nodes have said.
+        /// The collected answers.
         found: Found,
     },
-    /// Shards of this type that the program wanted to stop have, or are asked for no longer.
+    /// Stop requests of the program for this type have ended: the shards stopped, or the time is
+    /// over.
     Stopped(EntityType),
-    /// A step of a decision, for an event.
+    /// A decision made progress; reported as an event.
     Step {
-        /// Of which type.
+        /// The type of the shard.
         entity_type: EntityType,
-        /// Which.
+        /// The decision and its progress.
         step: Box<Step>,
     },
-    /// Decisions take long, for a warning.
+    /// Decisions take unusually long; reported as a warning.
     Slow {
-        /// Of which type.
+        /// The type of the shards.
         entity_type: EntityType,
-        /// Which.
+        /// The slow shards.
         slow: Slow,
     },
     /// No coordinator has known the region of this type for long, and messages wait for homes.
     Unregistered {
-        /// Of which type.
+        /// The type of the region.
         entity_type: EntityType,
-        /// For how long, and who should.
+        /// The duration, and the expected coordinator.
         complaint: Unregistered,
     },
     /// The coordinator knows the region of this type: it is ready to serve.
     Registered(EntityType),
-    /// These are out of the installed configuration: for what runs entities, of all types.
+    /// These regions are out of the configuration in effect; the executor of entities must know,
+    /// for all types.
     Removed(Vec<RegionId>),
-    /// For membership: what this node hosts, and whether it drains.
+    /// For membership: the types that this node hosts, and whether it drains.
     Host {
-        /// Names of entity types.
+        /// Names of the hosted entity types.
         entity_types: BTreeSet<String>,
-        /// No new shard is to come here.
+        /// Whether new shards must not come here.
         draining: bool,
     },
-    /// After [`Input::Leave`]: nothing is left here.
+    /// The answer to [`Input::Leave`]: nothing is hosted here any longer.
     Left,
-    /// The coordinator gives this node no shards of a type, since their nodes say otherwise of it;
-    /// or this node coordinates it not, since the cluster's data say otherwise. Said again once a
+    /// This node's settings of a type differ. Either the coordinator refuses to register this node,
+    /// or the stored settings forbid this node to coordinate the type. Reported at most once a
     /// minute.
     Differs {
-        /// Which type.
+        /// The type of the settings.
         entity_type: EntityType,
-        /// What this node says.
+        /// The settings of this node.
         here: Agreed,
-        /// The coordinator's node; `None`: the cluster's data.
+        /// The refusing coordinator; `None`: the stored settings differ.
         coordinator: Option<ReplicaId>,
-        /// What that says.
+        /// The settings of that coordinator, or the stored ones.
         there: Agreed,
     },
-    /// The coordinator of a type runs here and decides.
+    /// The coordinator of a type is active here.
     Acting {
-        /// Which type.
+        /// The type that it coordinates.
         entity_type: EntityType,
-        /// Its term.
+        /// The coordinator's term.
         term: Term,
     },
-    /// The coordinator of a type was refused; another one takes its place if it is still to run
+    /// The coordinator of a type was refused. Another one replaces it if the singleton still runs
     /// here.
     SteppedDown {
-        /// Which type.
+        /// The type that it coordinated.
         entity_type: EntityType,
-        /// What happened.
+        /// The reason.
         why: Arc<str>,
     },
 }

@@ -1,5 +1,5 @@
-//! What each member is to the singleton that a type's coordinator is: a pure function of how
-//! membership stands, the same on every node that sees the same.
+//! Eligibility of each member to run the coordinator of a type. It is a pure function of
+//! membership, so nodes with the same view agree.
 
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::Epoch;
@@ -10,9 +10,10 @@ use crate::cluster::singleton::{Candidacy, Peer};
 use crate::sharding::config::Sharding as Settings;
 use crate::sharding::ids::EntityType;
 
-/// Members of the configuration by age, with their standing. A node that drains gives the
-/// coordinator away at once; only when all candidates are on their way does the oldest of them
-/// keep it, so that the last ones can stop in order.
+/// Members of the configuration by age, with their eligibility. A draining node gives the
+/// coordinator away at once. Only if all candidates drain or leave does the oldest of them keep it,
+/// so that the last nodes can stop in order
+/// (docs/protocol/sharding.md#coordinator-runs-where-the-type-is-hosted).
 pub(super) fn peers(
     state: &ClusterState,
     epoch: &Epoch,
@@ -35,7 +36,7 @@ pub(super) fn peers(
     epoch.members().iter().copied().map(peer).collect()
 }
 
-/// Whether other nodes host the type and stay, where all may host that have its role.
+/// Whether other members host the type and stay, so that they could take over its shards.
 pub(super) fn has_heirs(
     me: ReplicaId,
     state: &ClusterState,
@@ -50,7 +51,7 @@ pub(super) fn has_heirs(
     others.any(|id| state.members.get(id).is_some_and(|member| is_heir(member)))
 }
 
-/// Whether a member hosts shards of the type, as it says itself.
+/// Whether a member hosts shards of the type, by its own announcement.
 pub(super) fn offers(member: &Member, entity_type: &EntityType) -> bool {
     member.hosting.entity_types.contains(entity_type.as_str())
 }
@@ -97,7 +98,7 @@ mod tests {
         let members = ids.clone().zip(members).map(member).collect();
         let state = ClusterState { members, ..ClusterState::default() };
         let id = EpochId { generation: 1, number: 1 };
-        // One more, of which nothing is known.
+        // One more member, without membership data.
         let all = ids.chain([99]).map(ReplicaId::new).collect();
         let epoch = Epoch::founding(id, all, EpochSettings::default()).expect("distinct");
         let entity_type = EntityType::new("counter").expect("a name");
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hosts_the_type_and_stays_is_a_candidate() {
+    fn staying_host_of_the_type_is_a_candidate() {
         let others = [
             GOOD,
             Is { hosts: false, ..GOOD },
@@ -121,13 +122,13 @@ mod tests {
     }
 
     #[test]
-    fn who_lacks_the_role_never_is() {
+    fn member_without_role_is_never_a_candidate() {
         let members = [Is { role: "web", ..GOOD }, GOOD];
         assert_eq!(standings(members, Some("backend")), [Never, Candidate]);
     }
 
     #[test]
-    fn when_all_are_on_their_way_those_who_have_not_drained_keep_it() {
+    fn leaving_hosts_are_candidates_if_all_leave() {
         let members = [
             Is { status: Exiting, ..GOOD },
             Is { status: Leaving, ..GOOD },

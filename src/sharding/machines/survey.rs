@@ -1,9 +1,9 @@
-//! What nodes are asked about the shards of a type: how many entities live where, what they
-//! remember of decisions, and whether an entity lives. Collected until all have answered or the
-//! time is over (spec/sharding.md §13).
+//! Cluster queries about the shards of a type: the number of entities per shard, the remembered
+//! decisions, or whether an entity runs. A survey ends when all asked nodes have answered or its
+//! time is over (docs/protocol/sharding.md#queries-and-stops).
 //!
-//! A slow node never empties the answer: who has not answered is named. Words may be lost with
-//! their lanes, so whoever has not answered is asked again.
+//! A slow node does not spoil the result: the nodes that did not answer are listed in it. Messages
+//! may be lost with their lanes, so silent nodes are asked again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,76 +17,77 @@ use crate::sharding::explain::{Account, Recalled, TOLD_MAX, Topic};
 use crate::sharding::ids::{EntityId, EntityType, RegionId, SHARDS_MAX, ShardId};
 use crate::sharding::wire::in_messages;
 
-/// Before those who have not answered are asked again.
+/// Time until silent nodes are asked again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Between who wants to know and those who do.
+/// Questions of surveys and their answers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum SurveyMessage {
-    /// How many entities live in your shards?
+    /// Asks for the number of entities in the shards of a region.
     #[serde(rename = "a")]
     Ask {
-        /// Names the question.
+        /// Number of the survey.
         #[serde(rename = "n")]
         number: u64,
     },
-    /// So many, of each shard that lives here or is being drained; in several messages, if they are too
-    /// many for one.
+    /// Answer to `Ask`: entities per shard that the region hosts or drains. A long answer is
+    /// divided into several messages.
     #[serde(rename = "t")]
     Told {
-        /// As asked.
+        /// Number of the survey.
         #[serde(rename = "n")]
         number: u64,
-        /// Shards with their entities.
+        /// Shards with their numbers of entities.
         #[serde(rename = "s", deserialize_with = "list")]
         shards: Vec<(ShardId, u64)>, // ≤ SHARDS_MAX
-        /// How many shards stand in all messages of the answer together; 0: this one is all of it.
+        /// Number of shards in all messages of the answer together; 0: this message is the whole
+        /// answer.
         #[serde(rename = "o", default, skip_serializing_if = "is_zero")]
         of: u64,
     },
-    /// What do you remember of this?
+    /// Asks for the remembered decisions about a topic.
     #[serde(rename = "w")]
     Why {
-        /// Names the question.
+        /// Number of the survey.
         #[serde(rename = "n")]
         number: u64,
-        /// Of what.
+        /// The topic.
         #[serde(rename = "t")]
         topic: Topic,
     },
-    /// This.
+    /// Answer to `Why`.
     #[serde(rename = "b")]
     Because {
-        /// As asked.
+        /// Number of the survey.
         #[serde(rename = "n")]
         number: u64,
-        /// What the coordinator and the region there remember.
+        /// Decisions remembered by the coordinator and the region of the answering node.
         #[serde(rename = "a", deserialize_with = "list")]
         accounts: Vec<Account>, // ≤ 2 × TOLD_MAX
     },
-    /// Does this entity live at your region?
+    /// Asks whether an entity runs at a region.
     #[serde(rename = "e")]
     Exists {
-        /// Names the question.
+        /// Number of the survey.
         #[serde(rename = "n")]
         number: u64,
-        /// Which.
+        /// The id of the entity.
         #[serde(rename = "i")]
         entity: EntityId,
     },
-    /// It does or does not.
+    /// Answer to `Exists`.
     #[serde(rename = "l")]
     Lives {
-        /// As asked.
+        /// Number of the survey.
         #[serde(rename = "n")]
         number: u64,
-        /// `None`: its shard does not live here.
+        /// Whether it runs; `None`: its shard is not hosted here.
         #[serde(rename = "l")]
         lives: Option<bool>,
     },
 }
 
-/// What a shard's number and its count take in an answer, at most; bytes.
+/// Maximum bytes of a shard number and its count in an answer.
 const COUNT_BYTES: usize = 15;
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's form")]
@@ -94,17 +95,18 @@ const fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Shards whose entities one message counts, of all that are to be counted.
+/// Shards to count for one message of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counting {
-    /// Which.
+    /// The shards of this message.
     pub shards: Vec<ShardId>, // ≤ number-of-shards
-    /// How many all messages of the answer have; 0: this one is all of it.
+    /// Number of shards in all messages of the answer together; 0: this message is the whole
+    /// answer.
     pub of: u64,
 }
 
 impl Counting {
-    /// These, in messages of at most so many bytes; one if there are none.
+    /// Divides shards into messages of at most `bytes_max` bytes; an empty list gives one message.
     pub(crate) fn in_messages(shards: Vec<ShardId>, bytes_max: usize) -> Vec<Self> {
         let all = shards.len() as u64;
         let mut messages = in_messages(shards, bytes_max, |_| COUNT_BYTES);
@@ -116,18 +118,18 @@ impl Counting {
     }
 }
 
-/// What is asked.
+/// A question to the cluster about a type.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Question {
-    /// How many entities live in which shard, of all regions.
+    /// Number of entities per shard, asked of all regions.
     Count,
-    /// What is remembered of decisions, by all who host the type.
+    /// Decisions about a topic, asked of all hosts of the type, the coordinator and this node.
     Why(Topic),
-    /// Whether an entity lives, of the region where its shard should.
+    /// Whether an entity runs, asked of the region of its shard.
     Exists {
-        /// Which.
+        /// The id of the entity.
         entity: EntityId,
-        /// Where.
+        /// The region of its shard.
         at: RegionId,
     },
 }
@@ -142,44 +144,45 @@ impl Question {
     }
 }
 
-/// What was found out.
+/// Result of a survey.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Found {
-    /// After [`Question::Count`].
+    /// Result of [`Question::Count`].
     Counted(ClusterShardingStats),
-    /// After [`Question::Why`].
+    /// Result of [`Question::Why`].
     Recalled(Recalled),
-    /// After [`Question::Exists`]. `None`: nobody has answered in time, or the shard does not live
+    /// Result of [`Question::Exists`]. `None`: no answer came in time, or the shard is not hosted
     /// there.
     Lives(Option<bool>),
 }
 
-/// Where the entities of a type live, as their regions say.
+/// Number of entities per shard of a type, as reported by its regions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ClusterShardingStats {
-    /// Of each region that has answered, its shards and how many entities live in each. A shard
-    /// that moves while regions answer may be missing, or stand at two of them.
+    /// For each region that answered, its shards with their numbers of entities. A shard that moves
+    /// meanwhile may be missing, or may be listed at two regions.
     pub regions: BTreeMap<RegionId, BTreeMap<ShardId, u64>>, // ≤ members
     /// Regions that have not answered in time.
     pub unanswered: BTreeSet<RegionId>, // ≤ members
 }
 
 impl ClusterShardingStats {
-    /// Entities of all regions that have answered.
+    /// Number of entities in all regions that answered.
     #[must_use]
     pub fn entities(&self) -> u64 {
         let counts = self.regions.values().flat_map(BTreeMap::values);
-        counts.fold(0, |sum, count| sum.saturating_add(*count)) // whatever others say
+        // saturating, because peers send the counts
+        counts.fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// Shards of all regions that have answered.
+    /// Number of shards in all regions that answered.
     #[must_use]
     pub fn shards(&self) -> usize {
         self.regions.values().map(BTreeMap::len).sum()
     }
 }
 
-/// A question that is not answered by all yet.
+/// A survey in progress.
 #[derive(Clone, Debug)]
 pub(super) struct Survey {
     pub(super) entity_type: EntityType,
@@ -212,7 +215,7 @@ impl Survey {
         }
     }
 
-    /// Whom to ask now.
+    /// The nodes to ask now.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<RegionId> {
         if self.ask_at > now {
             return Vec::new();
@@ -221,7 +224,8 @@ impl Survey {
         self.unanswered.iter().copied().collect()
     }
 
-    /// Takes an answer, or part of one, if it is one to this question and the first of that node.
+    /// Takes an answer, or part of one. Repeated answers and answers to other questions are
+    /// ignored.
     pub(super) fn told(&mut self, from: ReplicaId, answer: SurveyMessage) {
         let region = RegionId::new(from);
         if !self.unanswered.contains(&region) {
@@ -232,7 +236,7 @@ impl Survey {
                 let counted = self.counted.entry(region).or_default();
                 counted.extend(shards.into_iter().filter(|(shard, _)| shard.get() < SHARDS_MAX));
                 if (counted.len() as u64) < of {
-                    return; // some of its messages are under way, or lost: then it is asked again
+                    return; // other messages are under way, or lost and asked for again
                 }
             }
             (Question::Why(topic), SurveyMessage::Because { accounts, .. }) => {
@@ -242,12 +246,12 @@ impl Survey {
                 self.accounts.extend(own);
             }
             (Question::Exists { .. }, SurveyMessage::Lives { lives, .. }) => self.lives = lives,
-            _ => return, // no answer to this
+            _ => return, // an answer to another question
         }
         self.unanswered.remove(&region);
     }
 
-    /// Whether there is nothing more to wait for.
+    /// Whether the survey is complete or its time is over.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.unanswered.is_empty() || self.until <= now
     }

@@ -1,9 +1,9 @@
-//! A strategy of the program's own: one question of each kind at a time, each with a deadline, and a
-//! pause after a failure, which gets longer while nothing else comes; and a time within which all
-//! homes are to be found for what lives on a node that leaves.
+//! State of the program's own allocation strategy. At most one question of each kind is open; each
+//! has a deadline. After a failure the strategy pauses, for longer with each further failure in a
+//! row. For all shards of a leaving node together the strategy has a limited time.
 //!
-//! Knows of the strategy no more than its name; whoever has it carries the questions there, and may
-//! bring an answer late or never.
+//! The strategy is known by name only. The node carries the questions to it and may bring an answer
+//! late or never.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,51 +17,51 @@ use crate::sharding::allocation::Allocations;
 use crate::sharding::coordinator::Coordinator;
 use crate::sharding::ids::{RegionId, ShardId};
 
-/// How long an answer is waited for.
+/// Maximum time for an answer.
 pub(super) const WITHIN: Duration = Duration::from_secs(5);
 
-/// How long it is asked about shards of a node that leaves, all of them together. By default a node
-/// has 20 s to hand over what it hosts, of which a handler may take `handoff-timeout`, 15 s: this
-/// leaves 2 s for what is written and said.
+/// Maximum time for questions about the shards of a leaving node, all together. By default a node
+/// has 20 s to hand over its shards, and a running handler may take 15 s of them
+/// (`handoff-timeout`). Of the rest, this leaves 2 s for writes and messages.
 pub(super) const LEAVER_WITHIN: Duration = Duration::from_secs(3);
 
-/// After the first failure; doubled by each further one in a row.
+/// Pause after the first failure. Each further failure in a row doubles it, up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Between two complaints about failures.
+/// Minimum time between two reports of failures.
 const COMPLAIN: Duration = Duration::from_secs(60);
 
-/// What is asked of the strategy now.
+/// Open questions to the strategy, and its pauses.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
     pub(super) name: Arc<str>,
     pub(super) homes: Line<ShardId>,
     pub(super) moves: Line<()>,
-    /// Of the shards without a home, the first from here on is asked about next: one that the
-    /// strategy fails at holds up no other.
+    /// The next question about unplaced shards begins at this one, so that a shard for which the
+    /// strategy fails does not block the others.
     pub(super) next: ShardId,
     picture: Option<Picture>,
-    drawn: u64,                          // pictures that were made anew
+    drawn: u64,                          // views built from scratch
     leavers: BTreeMap<RegionId, Leaver>, // ≤ members
-    last: u64,                           // number of a question
+    last: u64,                           // number of the last question
     complained: Option<Instant>,
 }
 
-/// A region whose node leaves.
+/// A leaving region, and whether its shards still wait for the strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaver {
-    /// The strategy is asked about its shards.
+    /// The strategy is asked about its shards until this time.
     Asked { until: Instant },
-    /// Its time is over.
+    /// The time is over: its shards are placed without the strategy.
     Late,
 }
 
-/// Questions of one kind.
+/// The open question of one kind, or the pause after a failure.
 #[derive(Clone, Debug)]
 pub(super) struct Line<T> {
-    asked: Option<(u64, Instant, T)>, // number, until when, about what
+    asked: Option<(u64, Instant, T)>, // number, deadline, subject
     again_at: Option<Instant>,
     pause: Duration,
 }
@@ -82,20 +82,20 @@ impl Program {
         }
     }
 
-    /// The number of a question that is asked now.
+    /// Takes the next question number.
     pub(super) const fn number(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    /// Answers to what was asked so far are nobody's any more.
+    /// Drops all open questions; late answers are ignored.
     pub(super) fn forget(&mut self) {
         (self.homes.asked, self.moves.asked) = (None, None);
         self.leavers.clear();
         self.picture = None;
     }
 
-    /// These regions leave, as the coordinator knows now.
+    /// Updates the leaving regions from the coordinator's.
     pub(super) fn leaving(&mut self, now: Instant, regions: impl Iterator<Item = RegionId>) {
         let known = std::mem::take(&mut self.leavers);
         for region in regions {
@@ -108,7 +108,7 @@ impl Program {
         }
     }
 
-    /// What it is shown now.
+    /// The strategy's present view of the cluster. It is updated from the last one if possible.
     pub(super) fn see(
         &mut self,
         coordinator: &mut Coordinator,
@@ -126,17 +126,17 @@ impl Program {
         self.picture.insert(picture).show()
     }
 
-    /// How often that could not be made of what was shown before.
+    /// How often the view was built from scratch.
     pub(super) const fn drawn(&self) -> u64 {
         self.drawn
     }
 
-    /// Whether anybody is late.
+    /// Whether the time of any leaving region is over.
     pub(super) fn has_late(&self) -> bool {
         self.leavers.values().any(|leaver| *leaver == Leaver::Late)
     }
 
-    /// Whether a region leaves and its shards wait for the strategy no longer.
+    /// Whether the shards of a leaving region no longer wait for the strategy.
     pub(super) fn is_late(&self, region: RegionId) -> bool {
         self.leavers.get(&region) == Some(&Leaver::Late)
     }
@@ -150,7 +150,7 @@ impl Program {
         lines.into_iter().flatten().chain(leavers).min()
     }
 
-    /// Why it failed, unless that was said lately.
+    /// Returns the reason to report, unless a failure was reported within [`COMPLAIN`].
     pub(super) fn complain(&mut self, now: Instant, why: Arc<str>) -> Option<Arc<str>> {
         let lately = self.complained.is_some_and(|at| now - at < COMPLAIN);
         if !lately {
@@ -165,12 +165,12 @@ impl<T> Line<T> {
         Self { asked: None, again_at: None, pause: PAUSE_MIN }
     }
 
-    /// Whether the next question may be asked.
+    /// Whether a question may be asked now.
     pub(super) const fn is_free(&self) -> bool {
         self.asked.is_none() && self.again_at.is_none()
     }
 
-    /// Whether the last answer was none, and nothing is asked for a while.
+    /// Whether it pauses after a failure.
     pub(super) const fn is_pausing(&self) -> bool {
         self.asked.is_none() && self.again_at.is_some()
     }
@@ -179,13 +179,14 @@ impl<T> Line<T> {
         self.asked = Some((number, now + WITHIN, about));
     }
 
-    /// What the question of this number is about; `None`: nobody waits for its answer.
+    /// Ends the open question of this number and returns its subject; `None` if it is no longer
+    /// open.
     pub(super) fn take(&mut self, number: u64) -> Option<T> {
         let asked = self.asked.take_if(|(asked, ..)| *asked == number);
         asked.map(|(.., about)| about)
     }
 
-    /// Time has passed. Says whether an answer is overdue; it is waited for no longer.
+    /// Ends an elapsed pause and an overdue question. Returns whether a question was overdue.
     pub(super) fn pass(&mut self, now: Instant) -> bool {
         self.again_at.take_if(|at| *at <= now);
         self.asked.take_if(|(_, until, _)| *until <= now).is_some()
@@ -200,7 +201,7 @@ impl<T> Line<T> {
         self.pause = PAUSE_MIN;
     }
 
-    /// When an answer is overdue, or the pause over.
+    /// Deadline of the open question, or the end of the pause.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.asked.as_ref().map(|(_, until, _)| *until).or(self.again_at)
     }

@@ -1,4 +1,5 @@
-//! Around the allocation strategy: what follows from its words, and the answers that it waits for.
+//! Link between the allocation strategy of a type and the other machines: its requests and their
+//! answers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::sharding::machines::allocating::Next;
 use crate::sharding::machines::port::Output;
 
 impl TypeMachines {
-    /// The type is started: what its strategy watches is asked for, once.
+    /// Begins to watch the pins when the type is started, if its strategy needs them.
     pub(super) fn watch(&mut self, with: &mut Surroundings, out: &mut Outbox<Output>) {
         let Some(started) = &mut self.started else { return };
         if let Some(ask) = started.allocating.watches() {
@@ -24,14 +25,14 @@ impl TypeMachines {
         }
     }
 
-    /// A question that had no answer may have one now.
+    /// Looks for new work of the strategy after a change.
     pub(super) fn allocate(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
         let Some(started) = &mut self.started else { return };
         let next = started.allocating.work(now.mono, &mut started.coordinator, &with.state);
         self.carry_out(now, next, with, out);
     }
 
-    /// The program's strategy has answered.
+    /// The program's own strategy has answered.
     pub(in crate::sharding::machines) fn advised(
         &mut self,
         now: Now,
@@ -47,7 +48,7 @@ impl TypeMachines {
         self.allocate(now, with, out);
     }
 
-    /// Whether this question about pins is its own.
+    /// Whether this request about pins was made by this type.
     pub(in crate::sharding::machines) fn awaits_pins(&self, id: u64) -> bool {
         let asked = self.started.as_ref().and_then(|started| started.asked_pins);
         asked.is_some_and(|(asked, _)| asked == id)
@@ -68,12 +69,12 @@ impl TypeMachines {
         self.allocate(now, with, out);
     }
 
-    /// Whether it watches under this number.
+    /// Whether this watch was started by this type.
     pub(in crate::sharding::machines) fn watches(&self, id: u64) -> bool {
         self.started.as_ref().is_some_and(|started| started.watching == Some(id))
     }
 
-    /// What is watched has changed.
+    /// A watched key has changed.
     pub(in crate::sharding::machines) fn noticed(&mut self, now: Now, notice: &Notice) {
         if let Some(started) = &mut self.started {
             started.allocating.noticed(now.mono, notice);
