@@ -1,6 +1,6 @@
-//! An entity's task: one for each burst of messages. It takes what waits, handles one message
-//! after the other, asks the lease before each and before each poll, and goes when nothing waits
-//! (spec/safety.md §4, spec/sharding.md §5 R4, §9).
+//! Activation of an entity: the task that handles a burst of its messages. It takes the waiting
+//! messages and handles one after the other. Before each message and each poll it checks the lease
+//! (docs/protocol/leases.md#clock-check-before-every-message). It ends when no message waits.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -35,32 +35,32 @@ use super::tenancy::Stage;
 use super::tracked::Unfinished;
 use super::types::Types;
 
-/// How often a lease that has lapsed is looked at again.
+/// Time until a lapsed lease is checked again.
 const LEASE_PAUSE: Duration = Duration::from_millis(10);
 
-/// What the entity is to do next.
+/// The next action of the activation.
 enum Next {
-    /// These messages.
+    /// Handle the messages of the batch.
     Batch,
-    /// Its stop message, and then go.
+    /// Handle the stop message, then end the instance.
     LastWord,
-    /// Drop its instance: the lease has lapsed for long.
+    /// Drop the instance, because the lease lapsed for too long.
     LetGo,
-    /// Wait until the tasks of its former instance have ended, then look again.
+    /// Wait until the tasks of the former instance have ended, then check again.
     Again,
-    /// Nothing: it is parked, or gone, and the task ends. Or it lets others have a turn first.
+    /// Return: the entity is parked or ended, or the task yields first.
     Nothing,
 }
 
-/// What was found in the first letter of a batch.
+/// The decoded content of the first letter of a batch.
 enum Opened<M> {
-    /// It was not looked into.
+    /// It was not decoded.
     Nothing,
     Message(M),
     Undecodable,
 }
 
-/// Whether the lease was asked right before a handler's first poll.
+/// Whether the lease was checked immediately before a handler's first poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lease {
     JustAsked,
@@ -74,11 +74,11 @@ enum Outcome {
     Aborted(Lost),
 }
 
-/// How a task ends.
+/// Why an activation ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     ByItself,
-    /// Its code panicked, or its executor has ended: that takes no other task.
+    /// Its code panicked, or its executor was shut down and accepts no task.
     Dropped,
 }
 
@@ -89,25 +89,27 @@ struct Task<E: Entity> {
     id: EntityId,
     bell: Bell,
     value: Option<Box<Instance<E>>>,
-    state: Option<State>,   // for the next value
-    unfinished: Unfinished, // of former values
+    state: Option<State>,   // for the next instance
+    unfinished: Unfinished, // tasks of former instances
     batch: Batch<E::Message>,
     stage: Stage,              // when the batch was taken
-    token: FencingToken,       // the same
-    way: Option<Arc<dyn Way>>, // once a letter was opened
-    lapses: u64,               // when its instance began, or was taken
+    token: FencingToken,       // when the batch was taken
+    way: Option<Arc<dyn Way>>, // set once a letter was decoded
+    lapses: u64,               // of the shard, when the instance began or was taken
     failures: u32,             // in a row
     since_yield: usize,        // ≤ BATCH
-    lingers: bool,             // lets others have a turn
-    begun: bool,               // it was polled
+    lingers: bool,             // yields before it ends
+    begun: bool,               // was polled
     ended: bool,
 }
 
-/// By which a task that waits is woken when its shard is to leave. Most wait for nothing.
+/// The waker of an activation that waits, woken when its shard drains. It is created on first use,
+/// because most activations never wait.
 struct Bell(Option<Arc<Handling>>);
 
 impl Bell {
-    /// Before who waits looks whether it still may: what is rung later finds it.
+    /// Registers the waker before the activation checks its condition again, so that no later wake
+    /// is missed.
     fn register<E: Entity>(&mut self, shard: &Shard<E>, row: u32, cx: &TaskContext<'_>) {
         let waker = self.0.get_or_insert_with(|| {
             let mut inside = shard.lock();
@@ -117,7 +119,8 @@ impl Bell {
         waker.waker.register(cx.waker());
     }
 
-    /// A handler awaits. Only a handler that awaits costs a look at the clock.
+    /// The handler awaits: records the time, to report slow handlers. Handlers that never await do
+    /// not read the clock.
     fn awaits<E: Entity>(&self, runtime: &Arc<Runtime<E>>) {
         if let Some(handling) = &self.0 {
             handling.begin(|| runtime.world.now());
@@ -125,13 +128,13 @@ impl Bell {
         }
     }
 
-    /// It has ended.
+    /// The handler has ended.
     fn has_ended(&self) {
         self.0.iter().for_each(|handling| handling.end());
     }
 }
 
-/// The way of answers to letters of one burst, which count here that they use it.
+/// The reply path of the letters of one activation.
 struct WayBack<E: Entity>(Arc<Runtime<E>>);
 
 impl<E: Entity> Way for WayBack<E> {
@@ -144,7 +147,7 @@ impl<E: Entity> Way for WayBack<E> {
     }
 }
 
-/// Entities that were given a task under their shards' locks.
+/// Starts activations, which were prepared under the locks of their shards.
 impl<E: Entity> Begin for Runtime<E> {
     fn begin(self: Arc<Self>, shard: ShardId, start: Start, over: Option<Running>) -> Running {
         let mut task = self.task(shard, start);
@@ -152,7 +155,7 @@ impl<E: Entity> Begin for Runtime<E> {
         let (phase, handler) = (Arc::clone(&shard.phase), Some(task.id.clone()));
         let mut at_work = Some(AtWork { phase, handler });
         let burst = async move {
-            let mut run = pin!(run(&mut task, &shard)); // by value it would be in here three times
+            let mut run = pin!(run(&mut task, &shard)); // by value it would be stored three times
             poll_fn(|cx| scope::at_work(&mut at_work, || run.as_mut().poll(cx))).await;
         };
         Running::instead(over, burst)
@@ -204,8 +207,8 @@ async fn run<E: Entity>(task: &mut Task<E>, shard: &Shard<E>) {
 }
 
 impl<E: Entity> Task<E> {
-    /// Takes what is to be handled next. Before it goes it may let others have a turn once: what
-    /// comes in a stream shall find it awake.
+    /// Decides on the next action. Before it ends it yields once, so that a steady stream of
+    /// messages finds the entity active.
     async fn next(&mut self, shard: &Shard<E>) -> Next {
         self.tasks_end().await;
         let next = self.take(shard);
@@ -217,8 +220,9 @@ impl<E: Entity> Task<E> {
         self.take(shard)
     }
 
-    /// Successor rule: an entity parks, ends, or gets another instance only after the tasks of its
-    /// former instance are dropped; otherwise the next one would find what they hold still held.
+    /// An entity parks, ends, or gets another instance only after the tasks of its former instance
+    /// are dropped; otherwise the next instance would find resources of the former one still in use
+    /// (docs/protocol/sharding.md#an-instance-ends-before-its-successor).
     async fn tasks_end(&mut self) {
         if !self.unfinished.is_empty() {
             self.unfinished.end().await;
@@ -231,7 +235,7 @@ impl<E: Entity> Task<E> {
         let Inside { floor, .. } = &mut *inside;
         self.give_back(floor);
         self.token = FencingToken::new(self.runtime.cluster_generation(), floor.generation);
-        self.take_value(floor); // first: it may be one from before a lapse
+        self.take_value(floor); // first: the instance may be from before a lapse
         let lapsed = std::mem::replace(&mut self.lapses, floor.lapses) != floor.lapses;
         if lapsed && stage == Stage::Open && self.value.is_some() {
             return Next::LetGo;
@@ -260,7 +264,7 @@ impl<E: Entity> Task<E> {
             }
             Stage::Draining | Stage::Aborted | Stage::Empty => {
                 drop(inside);
-                // Aborted before its last word, it is not whole.
+                // Aborted before the stop message, the state is not consistent: no export.
                 if stage == Stage::Draining || !self.runtime.last_word {
                     self.hand_over();
                 }
@@ -274,7 +278,7 @@ impl<E: Entity> Task<E> {
         }
     }
 
-    /// The entity's value, if its row holds it; or the state for the next one.
+    /// Takes the instance, or the state for a new one, from the entity's row.
     fn take_value(&mut self, floor: &mut Floor<E>) {
         if self.value.is_none() {
             self.value = floor.tenants.get_mut(self.row).state.take();
@@ -283,8 +287,8 @@ impl<E: Entity> Task<E> {
         }
     }
 
-    /// Whether callers wait who may try again, and whether the instance is to stop if the mailbox was
-    /// empty.
+    /// Takes the next messages. Returns whether refused callers may try again, and whether the
+    /// instance must stop because it passivates.
     fn take_batch(&mut self, floor: &mut Floor<E>, stage: Stage) -> (bool, bool) {
         let busy = floor.tenants.get_mut(self.row).busy.as_mut();
         let busy = busy.expect("a task's entity is busy");
@@ -303,7 +307,7 @@ impl<E: Entity> Task<E> {
         (made_room, leaves)
     }
 
-    /// What was taken and not begun goes back, ahead of what came since.
+    /// Puts messages that have not begun back at the front of the mailbox.
     fn give_back(&mut self, floor: &mut Floor<E>) {
         let busy = floor.tenants.busy(self.row);
         if self.runtime.canary.has(Bug::TakenNotGivenBack) {
@@ -318,7 +322,7 @@ impl<E: Entity> Task<E> {
         busy.mailbox.give_back(&mut self.batch);
     }
 
-    /// Nothing waits: the entity becomes a row again, or nothing if it has no value.
+    /// No message waits: parks the entity, or removes it if it has neither instance nor state.
     fn park(&mut self, floor: &mut Floor<E>) -> After<E> {
         let mut after = After::default();
         if let Some(instance) = &self.value {
@@ -335,7 +339,7 @@ impl<E: Entity> Task<E> {
         after
     }
 
-    /// The value's own `Drop` may panic: that concerns nobody but this entity.
+    /// Drops the instance. A panic of its `Drop` counts as a failure of this entity only.
     fn drop_value(&mut self) {
         let Some(mut value) = self.value.take() else { return };
         self.unfinished.add(value.stop_tasks());
@@ -344,7 +348,7 @@ impl<E: Entity> Task<E> {
         }
     }
 
-    /// The stay is over for this instance, which is whole: the next one may go on with its state.
+    /// Exports the state of an intact instance whose shard moves, then drops the instance.
     fn hand_over(&mut self) {
         if let Some(instance) = self.value.as_mut().filter(|_| !self.runtime.is_over()) {
             self.state = self.runtime.hand_over(self.shard.id, &self.id, &mut instance.value);
@@ -352,12 +356,13 @@ impl<E: Entity> Task<E> {
         self.drop_value();
     }
 
-    /// The stay is over for this entity: what it has not begun stays for the payload.
+    /// Ends the activation. Messages that have not begun stay in the mailbox, for the payload or
+    /// the next activation.
     fn end(&mut self, how: End) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        self.bell.has_ended(); // it may be dropped with its executor
+        self.bell.has_ended(); // the task may be dropped with its executor
         self.drop_value();
         let (shard, runtime) = (Arc::clone(&self.shard), Arc::clone(&self.runtime));
         shard.pass(&runtime, Fit::Exempt, |gate, desk| {
@@ -373,19 +378,19 @@ impl<E: Entity> Task<E> {
                 desk.keep(self.row, state);
             }
             if how == End::ByItself && shard.phase.is_draining() && !runtime.is_over() {
-                desk.floor.go_on(self.row, desk.after); // it came while the value was dropped
+                desk.floor.go_on(self.row, desk.after); // a message came during the drop
             }
             if shard.phase.get() == Stage::Open && !self.unfinished.is_empty() {
                 let unfinished = std::mem::take(&mut self.unfinished);
-                desk.end_after(unfinished); // and then it parks, or another task goes on
+                desk.end_after(unfinished); // the entity then parks, or another task continues
                 return desk.ended(gate);
             }
             desk.ended(gate);
             if shard.phase.get() == Stage::Open {
-                // It was cut short. After a panic another task goes on; if the executor has
-                // ended, none would, and that one would end here as well, and so on.
+                // The task was dropped early. After a panic a new task continues. If the executor
+                // is shut down, a new task would be dropped here as well, without end.
                 if is_empty {
-                    desk.floor.running += 1; // parks as if it ended by itself
+                    desk.floor.running += 1; // parks as if it had ended normally
                     desk.floor.park(self.row, &runtime, desk.after);
                 } else if self.begun && std::thread::panicking() {
                     desk.floor.start(self.row, desk.after);
@@ -396,19 +401,19 @@ impl<E: Entity> Task<E> {
 
     async fn handle_batch(&mut self) {
         while !self.batch.is_empty() {
-            // First, for the lease is to be asked right before what it is asked for.
+            // Decoded first, because the lease check must immediately precede the handler.
             let opened = self.open_first();
             if !self.begins_now() {
                 self.leave_unopened(opened);
                 if !self.may_begin().await {
-                    return; // the rest goes back
+                    return; // the rest of the batch is put back
                 }
                 continue;
             }
             self.since_yield += 1;
             if self.value.is_none() {
                 self.create().await;
-                continue; // the lease is asked again: a factory may take long
+                continue; // the lease is checked again: a factory may take long
             }
             let message = match (self.batch.pop(), opened) {
                 (Some(Passing::Typed(message) | Passing::Weighed(message, _)), _)
@@ -437,18 +442,19 @@ impl<E: Entity> Task<E> {
         }
     }
 
-    /// Whether the shard is where it was when the batch was taken, and no lapse has lasted since.
+    /// Whether the shard is at the same stage as when the batch was taken, and the lease has not
+    /// lapsed for long since.
     fn stays(&self) -> bool {
         self.shard.phase.get() == self.stage && self.shard.lapses() == self.lapses
     }
 
-    /// The same, and the lease runs.
+    /// Whether a message may begin: [`stays`](Self::stays), and the lease is valid.
     fn begins_now(&self) -> bool {
         self.stays() && self.runtime.serves()
     }
 
-    /// Waits for the lease. False if the shard is no longer at the stage at which the batch was
-    /// taken, or the lease has lapsed for so long that the instance has to go.
+    /// Waits for the lease. Returns false if the shard has left the stage at which the batch was
+    /// taken, or the lease lapsed for so long that the instance must be dropped.
     async fn may_begin(&mut self) -> bool {
         if self.begins_now() {
             return true;
@@ -472,11 +478,11 @@ impl<E: Entity> Task<E> {
         .await
     }
 
-    /// A new instance; or none, after the pause that follows a factory's panic. While its shard
-    /// drains, the message that it was for is lost instead.
+    /// Creates an instance. If the factory panics there is none, and the activation pauses. While
+    /// the shard drains, the message is counted as lost instead.
     async fn create(&mut self) {
         if !self.unfinished.is_empty() {
-            return self.tasks_end().await; // meanwhile its shard may have begun to leave
+            return self.tasks_end().await; // meanwhile the shard may have begun to drain
         }
         let (factory, id) = (&self.runtime.factory, &self.id);
         if let Ok(value) = catch_unwind(AssertUnwindSafe(|| Box::new(Instance::new(factory(id))))) {
@@ -487,14 +493,14 @@ impl<E: Entity> Task<E> {
         if self.stage == Stage::Open {
             return self.back_off().await;
         }
-        // A drain waits for no pause, and the factory may fail for ever.
+        // A drain must not wait for the pause, because the factory may fail forever.
         if let Some(message) = self.batch.pop() {
             self.runtime.lose(Lost::EntityFailed, message.entry(), self.shard.id);
         }
     }
 
-    /// What another instance handed over goes into a fresh one. One that fails at that is
-    /// supervised as if it had failed at a message.
+    /// Imports the state that a former instance exported. A failed import is supervised like a
+    /// failed message.
     async fn take_over(&mut self) {
         let (Some(state), Some(instance)) = (self.state.take(), &mut self.value) else { return };
         let taken = self.runtime.take_over(self.shard.id, &self.id, &mut instance.value, &state);
@@ -507,8 +513,8 @@ impl<E: Entity> Task<E> {
         }
     }
 
-    /// The value of the first message, if that is in a letter, which stays where it is: until the
-    /// message begins it may have to go on to another node, as it came.
+    /// Decodes the first message if it is a letter. The letter stays in the batch, because it may
+    /// have to travel on unchanged before the message begins.
     fn open_first(&mut self) -> Opened<E::Message> {
         let Some(letter) = self.batch.first_letter() else { return Opened::Nothing };
         if self.value.is_none() || letter.starts() || !self.stays() {
@@ -529,7 +535,7 @@ impl<E: Entity> Task<E> {
         }
     }
 
-    /// Right after the lease was asked.
+    /// Handles a message. The lease was checked immediately before.
     async fn handle(&mut self, message: E::Message) {
         let mut passivates = false;
         let outcome = {
@@ -538,7 +544,7 @@ impl<E: Entity> Task<E> {
             let instance = value.as_deref_mut().expect("an instance was created");
             let Instance { value, extras } = instance;
             let mut cx = Context::new(runtime, shard, id, *token, &mut passivates, extras);
-            // Its part before the first await is polled as well: guarded like the rest.
+            // The wrapper defers the handler's part before its first await into a guarded poll.
             let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
             guarded(handling, Lease::JustAsked, stays, bell).await
         };
@@ -601,10 +607,10 @@ impl<E: Entity> Task<E> {
         );
     }
 
-    /// Waits before a restart, as long as the shard stays.
+    /// Pauses before a restart, but not longer than the shard stays open.
     async fn back_off(&mut self) {
         if self.stage != Stage::Open {
-            return; // what running handlers wait for does not wait as well
+            return; // running handlers of the draining shard may wait for this entity
         }
         let settings = &self.runtime.settings;
         let doubled = 1_u32.checked_shl(self.failures.saturating_sub(1)).unwrap_or(u32::MAX);
@@ -621,10 +627,10 @@ impl<E: Entity> Task<E> {
         .await;
     }
 
-    /// The last message of a value that is to go, because it is passivated or its shard moves.
+    /// Handles the stop message of an instance that passivates or moves, then ends the instance.
     async fn last_word(&mut self) {
         if !self.may_begin().await {
-            return; // the stage is another one
+            return; // the stage has changed
         }
         let outcome = self.say_last_word().await;
         if self.stage == Stage::Open
@@ -651,7 +657,7 @@ impl<E: Entity> Task<E> {
                 return Outcome::Handled;
             };
             let mut cx = Context::new(runtime, shard, id, *token, &mut passivates, extras);
-            // Its part before the first await is polled as well: guarded like the rest.
+            // The wrapper defers the handler's part before its first await into a guarded poll.
             let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
             guarded(handling, Lease::Unasked, stays, bell).await
         };
@@ -663,7 +669,7 @@ impl<E: Entity> Task<E> {
 }
 
 impl<E: Entity> Runtime<E> {
-    /// An entity lives: whoever asked for that hears of it.
+    /// Answers an explicit start: the entity runs.
     fn started(&self, letter: LetterRef<'_>) {
         let Some(asker) = letter.asker() else { return };
         let mut bytes = Vec::with_capacity(16);
@@ -673,15 +679,15 @@ impl<E: Entity> Runtime<E> {
     }
 }
 
-/// A task that is dropped, or whose code panics outside a handler, ends as well: its shard's
-/// drain must not wait for it for ever.
+/// A task that is dropped, or panics outside a handler, must end too; otherwise the drain of its
+/// shard would wait forever.
 impl<E: Entity> Drop for Task<E> {
     fn drop(&mut self) {
         self.end(End::Dropped);
     }
 }
 
-/// As long as which a handler may go on.
+/// The conditions under which a handler may continue.
 struct Stays<'a, E: Entity> {
     runtime: &'a Arc<Runtime<E>>,
     shard: &'a Shard<E>,
@@ -690,7 +696,7 @@ struct Stays<'a, E: Entity> {
 }
 
 impl<E: Entity> Stays<'_, E> {
-    /// Why it may not.
+    /// The reason to abort, if the handler may not continue.
     fn aborted(&self) -> Option<Lost> {
         let stage = self.shard.phase.get();
         let aborts = match stage {
@@ -701,13 +707,13 @@ impl<E: Entity> Stays<'_, E> {
         aborts.then(|| self.runtime.why_aborted(stage))
     }
 
-    /// An abort that came before its waker was known is seen here.
+    /// Notices an abort that came before the waker was registered.
     fn poll(&self) -> Poll<Outcome> {
         self.aborted().map_or(Poll::Pending, |why| Poll::Ready(Outcome::Aborted(why)))
     }
 }
 
-/// Polls a handler: not without the lease, not after an abort, and its panic is caught.
+/// Polls a handler only while the lease is valid and no abort came, and catches its panics.
 async fn guarded<E: Entity>(
     mut handling: Pin<&mut Option<impl Future<Output = ()> + Send>>,
     mut lease: Lease,
@@ -744,7 +750,7 @@ async fn guarded<E: Entity>(
     })
     .await;
     bell.has_ended();
-    // An answer that it owes is not to come, and why is known here.
+    // A reply that the dropped handler still owes will not come; the asker gets this reason.
     let mut drop = || handling.set(None);
     let dropped = catch_unwind(AssertUnwindSafe(|| match outcome {
         Outcome::Aborted(why) => scope::dropping(why, drop),
@@ -756,7 +762,7 @@ async fn guarded<E: Entity>(
     }
 }
 
-/// Until a lapsed lease is looked at again.
+/// Waits until a lapsed lease is checked again.
 pub(super) fn wait<E: Entity>(
     pause: &mut Option<BoxFuture<'static, ()>>,
     runtime: &Runtime<E>,
@@ -770,14 +776,14 @@ pub(super) fn wait<E: Entity>(
     polled
 }
 
-/// What the panic of a user's code says is the user's as well, and may panic when it is dropped.
+/// Drops the content of a user's panic. Its `Drop` is the user's code as well and may panic again.
 pub(crate) fn forget_panic(panic: Box<dyn Any + Send>) {
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
         std::mem::forget(again);
     }
 }
 
-/// Lets others have a turn, whatever the executor.
+/// Yields to other tasks once, on any executor.
 pub(crate) async fn yield_now() {
     let mut yielded = false;
     poll_fn(|cx| {

@@ -1,5 +1,5 @@
-//! One entity type on one node: its shards, and the ways into them — from this node, from lanes,
-//! from the region's machine, and from an entity's task that ends a turn.
+//! One entity type on one node: its shards, and the entry points for messages of this node, frames
+//! of lanes, outputs of the region machine, and results of entities' tasks.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,18 +39,19 @@ use super::tenancy::Stage;
 use super::timeouts::Timeouts;
 use super::timers::LostTimers;
 
-/// Removed regions that are remembered: a lane that is missing after that is one that is not
-/// there yet.
+/// Maximum number of remembered removed regions. A missing lane to any other region is taken for
+/// one that does not exist yet.
 const REMOVED_MAX: usize = 1_024;
 
-/// What a shard sends to a lane that has room again before other shards have their turn, bytes; one
-/// message may be longer.
+/// Maximum bytes that a shard sends to a lane that has room again, before other shards have their
+/// turn. One message may be longer.
 const TURN_BYTES: usize = 64 << 10;
 
-/// See [`ShardRegion::new`](super::shard_region::ShardRegion::new).
+/// The executor of a type's entities on this node, see
+/// [`ShardRegion::new`](super::shard_region::ShardRegion::new).
 ///
-/// Begins a cache line of its own: the counts of its `Arc`, which asks and bursts on all
-/// threads change, stand in the one before.
+/// Aligned to its own cache line, because the counts of its `Arc`, which asks and activations on
+/// all threads change, lie in the line before.
 #[repr(align(128))]
 pub(super) struct Runtime<E: Entity> {
     pub(super) me: RegionId,
@@ -64,7 +65,8 @@ pub(super) struct Runtime<E: Entity> {
     pub(super) doors: Doors,
     pub(super) timeouts: Arc<Timeouts>,
     pub(super) canary: Canary,
-    /// Whether the type has a stop message: asked once, for it is the user's code.
+    /// Whether the type has a stop message. It is asked once, because the answer is the user's
+    /// code.
     pub(super) last_word: bool,
     pub(super) world: Arc<dyn World>,
     pub(super) polls: Entities,
@@ -74,12 +76,13 @@ pub(super) struct Runtime<E: Entity> {
     dead: DeadLetters,
     pub(super) lost_states: LostStates,
     pub(super) lost_timers: LostTimers,
-    turns: Mutex<BTreeMap<RegionId, Turns>>, // ≤ regions that a lane was full to
+    turns: Mutex<BTreeMap<RegionId, Turns>>, // ≤ regions whose lane was full
     removed: Mutex<VecDeque<RegionId>>,      // ≤ REMOVED_MAX
     callers: Callers,
     over: AtomicBool,
-    cluster_generation: AtomicU64, // it only rises; read with each batch of messages
-    coordinated: Mutex<Option<Instant>>, // since when a coordinator knows this region
+    cluster_generation: AtomicU64, // only rises; read with each batch of messages
+    // since when a coordinator has known this region
+    coordinated: Mutex<Option<Instant>>,
     pub(super) sent_back: AtomicU64, // bounces and echoes
     pub(super) books: Books,
     pub(super) sweeps: AtomicBool,
@@ -88,33 +91,35 @@ pub(super) struct Runtime<E: Entity> {
     pub(super) failures: AtomicU64,
 }
 
-/// A message on its way to its entity.
+/// A message on its way to its entity, as a value or encoded.
 pub(super) enum Parcel<M> {
     Typed(M),
     Letter(Letter),
 }
 
-/// Where a message waits whose shard has a lane that has no room.
+/// Where a message waits if the lane of its shard has no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitingPlace {
-    /// In the shard's buffer, in order with others.
+    /// In the shard's buffer, in order with the others.
     Buffer,
-    /// With its caller, if it has more than [`LONG_BYTES`] or more than [`CALLERS_BUFFER_BYTES`] are in
-    /// the buffer: it is refused, and holds up no message to another entity of the shard.
+    /// With its caller, if the message has more than [`LONG_BYTES`] or the buffer more than
+    /// [`CALLERS_BUFFER_BYTES`]. The message is then refused and delays no message to another
+    /// entity of the shard.
     Caller,
 }
 
-/// A longer message may wait with its caller, bytes.
+/// Length in bytes above which a message may wait with its caller.
 pub(super) const LONG_BYTES: usize = 16 << 10;
 
-/// What callers that can wait put into a shard's buffer while its lane is full, bytes and one message.
+/// Maximum bytes, plus one message, that callers which can wait put into a shard's buffer while its
+/// lane is full.
 const CALLERS_BUFFER_BYTES: usize = 64 << 10;
 
 /// Shards that wait for room in one lane.
 #[derive(Default)]
 struct Turns {
     waiting: BTreeSet<ShardId>, // ≤ shards
-    last: Option<ShardId>,      // had the first turn when there was room last
+    last: Option<ShardId>,      // got the first turn when the lane had room last
 }
 
 impl Turns {
@@ -122,7 +127,8 @@ impl Turns {
         self.waiting.insert(shard);
     }
 
-    /// All of them, in another order each time: the lane may have room for one only.
+    /// Takes all waiting shards. The first one changes each time, because the lane may have room
+    /// for one only.
     fn take(&mut self) -> VecDeque<ShardId> {
         let mut before = std::mem::take(&mut self.waiting);
         let after = match self.last {
@@ -135,7 +141,7 @@ impl Turns {
     }
 }
 
-/// Why it was not taken.
+/// Reason of a refusal, with the refused message.
 pub(super) type NotTaken<M> = (TellError, Parcel<M>);
 
 pub(super) type Address<'a> = (&'a EntityId, u64, ShardId);
@@ -144,7 +150,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A message as a letter.
+/// Encodes a message as a letter.
 pub(super) fn encode<M: Serialize>(
     to: &EntityId,
     message: &M,
@@ -198,31 +204,32 @@ impl<E: Entity> Runtime<E> {
         })
     }
 
-    /// References that come in messages find it from now on.
+    /// Makes the type known to the decoder, so that entity references in messages find it.
     pub(super) fn publish(self: &Arc<Self>) {
         self.asks.types().add(self.entity_type.clone(), self);
     }
 
-    /// For messages of one entity that come directly.
+    /// Limits of a mailbox for messages that arrive directly.
     pub(super) const fn room_of_mailbox(&self) -> Room {
         Room { messages: self.settings.mailbox_size, bytes: self.settings.mailbox_bytes_max }
     }
 
-    /// What the gates buffer.
+    /// The budget of messages that wait at the gates.
     pub(super) fn budget(&self) -> MutexGuard<'_, Budget> {
         lock(&self.budget)
     }
 
-    /// What they hold for shards that are to start here.
+    /// The budget of messages held for shards that will start here.
     pub(super) fn held(&self) -> MutexGuard<'_, HeldBudget> {
         lock(&self.held)
     }
 
-    /// What those who have moved messages here, this sender among them, may have of one entity.
+    /// Limits, per entity, of the messages that all regions together have moved here. `from` is one
+    /// of these regions.
     pub(super) fn moved_by(&self, from: RegionId) -> Limits {
         let limits = self.held().moved_by(from);
         if self.is_removed(from) {
-            self.held().ended(from); // nobody says so again
+            self.held().ended(from); // the removal is not reported again
         }
         limits
     }
@@ -231,17 +238,17 @@ impl<E: Entity> Runtime<E> {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Since when a coordinator has known this region; `None`: none does.
+    /// Since when a coordinator has known this region; `None`: none knows it.
     pub(super) fn coordinated_since(&self) -> Option<Instant> {
         *lock(&self.coordinated)
     }
 
-    /// Set before the shards that start in it do.
+    /// The generation of the cluster. It is set before the shards that start under it.
     pub(super) fn cluster_generation(&self) -> u64 {
         self.cluster_generation.load(Ordering::Acquire)
     }
 
-    /// Why a handler of a shard at this stage is dropped at an await.
+    /// Why a handler is dropped at an await, given the stage of its shard.
     pub(super) fn why_aborted(&self, stage: Stage) -> Lost {
         match stage {
             _ if self.is_over() => Lost::HandlerStopped,
@@ -250,7 +257,7 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
-    /// The lease has lapsed for long.
+    /// The lease has lapsed for long: ends the instances of all open shards.
     pub(super) fn let_go(self: &Arc<Self>) {
         for shard in self.known().filter(|shard| shard.phase.get() == Stage::Open) {
             shard.pass(self, Fit::Exempt, |_, desk| desk.let_go());
@@ -268,12 +275,12 @@ impl<E: Entity> Runtime<E> {
         self.extractor.shard(id)
     }
 
-    /// Those that anybody ever heard of.
+    /// Shards for which anything was ever sent or received.
     pub(super) fn known(&self) -> impl Iterator<Item = &Arc<Shard<E>>> {
         self.shards.iter().filter_map(OnceLock::get)
     }
 
-    /// Messages that wait at gates, and those that are held there.
+    /// Number of messages that wait at the gates, and number of messages held there.
     pub(super) fn at_gates(&self) -> (usize, usize) {
         self.known().fold((0, 0), |(waiting, held), shard| {
             let gate = &shard.lock().gate;
@@ -291,19 +298,19 @@ impl<E: Entity> Runtime<E> {
         (!self.is_over()).then_some(Unrest { sent_back, waiting })
     }
 
-    /// Shards in which entities live, and how many.
+    /// Shards with entities, each with their number.
     pub(super) fn entities(&self) -> impl Iterator<Item = (ShardId, usize)> {
         let entities = self.known().map(|shard| (shard.id, shard.lock().floor.tenants.len()));
         entities.filter(|(_, entities)| *entities > 0)
     }
 
-    /// Where a shard lives, as far as is known here.
+    /// The home of a shard, as far as this node knows.
     pub(super) fn home(&self, shard: ShardId) -> Option<RegionId> {
         let shard = self.shards.get(shard.get() as usize)?.get()?;
         shard.lock().gate.newest().home
     }
 
-    /// Whether an entity lives here; `None`: its shard does not.
+    /// Whether an entity runs here; `None`: its shard is not hosted here.
     pub(super) fn lives(&self, entity: &EntityId) -> Option<bool> {
         let shard = self.shards.get(self.extractor.shard(entity).get() as usize)?.get()?;
         let inside = shard.lock();
@@ -313,7 +320,7 @@ impl<E: Entity> Runtime<E> {
         })
     }
 
-    /// Which entity has a place in a shard.
+    /// The id of the entity in a row of a shard.
     pub(super) fn entity_at(&self, shard: ShardId, row: u32) -> Option<EntityId> {
         let shard = self.shards.get(shard.get() as usize)?.get()?;
         Some(shard.lock().floor.tenants.try_get(row)?.id.clone())
@@ -321,7 +328,8 @@ impl<E: Entity> Runtime<E> {
 
     // ── From this node ──
 
-    /// A message for an entity, from this node. `place`: where it waits if its lane has no room.
+    /// Accepts a message of this node for an entity. `place` says where the message waits if its
+    /// lane has no room.
     pub(super) fn offer(
         self: &Arc<Self>,
         (to, hash, shard): Address<'_>,
@@ -333,7 +341,7 @@ impl<E: Entity> Runtime<E> {
             Parcel::Typed(message) if shard.here.load(Ordering::Acquire) => {
                 match self.tell_here(shard, (hash, to.as_str()), message) {
                     Ok(None) => return Ok(()),
-                    Ok(Some(message)) => message, // the hint was wrong
+                    Ok(Some(message)) => message, // the hint was out of date
                     Err((why, message)) => return Err((why, Parcel::Typed(message))),
                 }
             }
@@ -348,12 +356,12 @@ impl<E: Entity> Runtime<E> {
             return Ok(());
         }
         let letter = draft.letter();
-        drop(draft); // its room is the thread's again
+        drop(draft); // returns the thread's buffer
         self.tell_letter(shard, hash, (letter, place))
     }
 
-    /// Straight into the mailbox, if the gate leads here: what [`Gate::tell`](gate::Gate::tell)
-    /// does then. Else gives the message back.
+    /// Puts the message directly into the mailbox if the shard is hosted here, with the effect of
+    /// [`Gate::tell`](gate::Gate::tell). Otherwise returns the message.
     fn tell_here(
         self: &Arc<Self>,
         shard: &Arc<Shard<E>>,
@@ -378,8 +386,9 @@ impl<E: Entity> Runtime<E> {
         Ok(None)
     }
 
-    /// Straight down the lane, if the gate leads there, the lane has room, and nobody there is known
-    /// to be busy: what [`Gate::tell`](gate::Gate::tell) does then. Else does nothing.
+    /// Sends the message directly down the lane, with the effect of
+    /// [`Gate::tell`](gate::Gate::tell), if the shard is hosted elsewhere, the lane has room, and
+    /// no entity there is known to be busy. Otherwise does nothing.
     fn tell_there(&self, shard: &Shard<E>, draft: &mut Draft) -> bool {
         if draft.bytes().len() > self.letter_bytes_max() {
             return false;
@@ -394,7 +403,7 @@ impl<E: Entity> Runtime<E> {
         self.world.send(home, draft.framed(&floor.scratch)).is_ok()
     }
 
-    /// Of letters that this node sends.
+    /// Maximum length of a letter that this node sends.
     const fn letter_bytes_max(&self) -> usize {
         self.message_bytes_max.saturating_sub(frame::HEAD_BYTES_MAX)
     }
@@ -481,13 +490,13 @@ impl<E: Entity> Runtime<E> {
         Ok(())
     }
 
-    /// A lane has no room for a message of this shard.
+    /// The lane to `to` has no room for a message of this shard.
     pub(super) fn wait_for_room(&self, to: RegionId, shard: ShardId) {
         lock(&self.turns).entry(to).or_default().add(shard);
     }
 
-    /// Shards send what waits for the lane in turns, [`TURN_BYTES`] at a time; then callers that wait
-    /// with long messages of their own may try.
+    /// The lane to `to` has room. Shards send their waiting messages in turns of [`TURN_BYTES`];
+    /// then callers that wait with long messages may try again.
     pub(super) fn room(self: &Arc<Self>, to: RegionId) {
         let mut turns = lock(&self.turns).get_mut(&to).map(Turns::take).unwrap_or_default();
         while let Some(id) = turns.pop_front() {
@@ -522,7 +531,7 @@ impl<E: Entity> Runtime<E> {
         for shard in self.known() {
             if shard.pass(self, Fit::Exempt, |gate, desk| gate.give_up(region, desk)) {
                 let (entity_type, shard) = (&self.entity_type, shard.id);
-                // What is lost with it is counted as dead letters, which are warned of.
+                // The losses are counted as dead letters, which are reported as warnings.
                 tracing::info!(
                     %entity_type, %shard, %region,
                     "sharding.lane_broken: given up for a shard that has moved; what it had not \
@@ -532,7 +541,7 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
-    /// What is waited for may be lost with its lane.
+    /// Repeats what is waited for, because it may be lost with its lane.
     pub(super) fn remind(self: &Arc<Self>) {
         let waits = |shard: &Shard<E>| {
             let inside = shard.lock();
@@ -581,8 +590,8 @@ impl<E: Entity> Runtime<E> {
                 *lock(&self.coordinated) = known.then(|| self.world.now());
             }
             RegionOutput::StopAll => self.stop_all(),
-            // A standing follows an adoption and a drain, and says all of it; the rest is the
-            // node's.
+            // A standing follows an adoption and a drain and contains all of it. The node handles
+            // the other outputs.
             RegionOutput::Adopt { .. }
             | RegionOutput::Drain { .. }
             | RegionOutput::Send { .. }
@@ -619,7 +628,7 @@ impl<E: Entity> Runtime<E> {
 
     // ── What follows ──
 
-    /// Does what had to wait until a shard's lock was released.
+    /// Does the work that had to wait until the shard's lock was released.
     pub(super) fn carry_out(self: &Arc<Self>, shard: &Arc<Shard<E>>, after: After<E>) {
         if after.is_nothing() {
             return;
@@ -634,8 +643,8 @@ impl<E: Entity> Runtime<E> {
         if after.freed {
             self.room_here();
         }
-        // Values of the user are dropped in a task: this may be the thread of the node's machines,
-        // or of a lane. Dropped with its executor, the task does it as well.
+        // Values of the user are dropped in a task, because this may be the thread of the node's
+        // machines or of a lane. If the executor is shut down, dropping the task drops them too.
         let After { lost, values, typed, leaving, drained, .. } = after;
         let ends = drained.is_some() || leaving.is_some();
         if ends || !(lost.is_empty() && values.is_empty() && typed.is_empty()) {
@@ -650,7 +659,7 @@ impl<E: Entity> Runtime<E> {
         self.passivate(after.leavers);
     }
 
-    /// Drops something of the user's.
+    /// Drops a value of the user. A panic of its `Drop` is counted.
     pub(super) fn discard<T>(&self, what: T) {
         if catch_unwind(AssertUnwindSafe(|| drop(what))).is_err() {
             self.failures.fetch_add(1, Ordering::Relaxed);
@@ -659,7 +668,7 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
-    /// A message is not handled: counted, and whoever asks in it learns why.
+    /// Counts a message that will not be handled, and tells its asker the reason.
     pub(super) fn lose(&self, why: Lost, entry: Entry<E::Message>, shard: ShardId) {
         self.dead(why, 1, shard);
         match entry {
@@ -682,14 +691,14 @@ impl<E: Entity> Runtime<E> {
         &self.dead
     }
 
-    // ── Who waits for room ──
+    // ── Callers that wait for room ──
 
-    /// For somebody who may have to wait for room.
+    /// The place of a caller that may have to wait for room.
     pub(super) const fn seat(&self) -> Seat<'_> {
         self.callers.seat()
     }
 
-    /// Callers that wait for room.
+    /// Number of callers that wait for room.
     pub(super) fn callers(&self) -> usize {
         self.callers.len()
     }
@@ -699,13 +708,13 @@ impl<E: Entity> Runtime<E> {
         self.callers.wake();
     }
 
-    /// Whether a message may begin, or go on, now.
+    /// Whether a message may begin or continue now.
     pub(super) fn serves(&self) -> bool {
         self.world.serves() || self.canary.has(Bug::LeaseNotAsked)
     }
 }
 
-/// Answers that leave.
+/// Replies to askers.
 impl<E: Entity> Runtime<E> {
     fn send_there(&self, to: Asker, bytes: &[u8]) {
         let sent = if bytes.len() <= self.message_bytes_max {
@@ -718,15 +727,17 @@ impl<E: Entity> Runtime<E> {
             Err(NoRoom::TooLong) => {
                 let mut refused = Vec::with_capacity(16);
                 frame::refused(&mut refused, to.correlation, Lost::AnswerTooLong);
-                let _sent = self.world.answer(to.node, &refused); // else the timeout tells it
+                // otherwise the asker's timeout expires
+                let _sent = self.world.answer(to.node, &refused);
             }
-            // Whoever is out of the configuration waits for no answer.
+            // A region outside the configuration no longer waits for replies.
             Err(NoRoom::NoLane) if self.is_removed(to.node) => {}
             Err(NoRoom::NoLane | NoRoom::Full) => self.lose_answer(bytes),
         }
     }
 
-    /// Whoever asked hears nothing. If that is a refusal, the message it is about was counted.
+    /// Counts a lost reply; its asker gets none. A lost refusal is not counted, because its message
+    /// was.
     fn lose_answer(&self, bytes: &[u8]) {
         if let Ok(Frame::Answer { .. }) = Frame::read(bytes) {
             let of = (&self.entity_type, None);
@@ -736,7 +747,7 @@ impl<E: Entity> Runtime<E> {
 }
 
 impl<E: Entity> Runtime<E> {
-    /// An answer, to wherever it was asked for.
+    /// Sends a reply to the asking node.
     pub(super) fn send(&self, to: Asker, bytes: &[u8]) {
         if to.node != self.me {
             return self.send_there(to, bytes);

@@ -1,8 +1,8 @@
-//! One shard on one node: its gate and its entities under one lock, and what passing the gate
-//! does to them.
+//! One shard on one node: its gate and its entities under one lock, and the effects of the gate's
+//! verdicts on the entities.
 //!
-//! Nothing of a user runs under the lock but `Serialize` when mailboxes are sealed; values and
-//! messages that are given up are dropped after it.
+//! Under the lock no code of the user runs, except `Serialize` when mailboxes are sealed. Values
+//! and messages to drop are collected in [`After`] and dropped once the lock is released.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,76 +41,78 @@ use super::tenants::Tenants;
 use super::tracked::Unfinished;
 use crate::threads::Apart;
 
-/// Why states are lost at the end.
+/// Why states are lost when the node is out.
 const OVER: &str = "their node is out of the configuration";
 
-/// A shard.
+/// A shard on this node.
 pub(super) struct Shard<E: Entity> {
     pub(super) id: ShardId,
-    /// Read by handlers without the lock.
+    /// The stage of the shard. Handlers read it without the lock.
     pub(super) phase: Arc<Phase>,
-    /// A hint: messages that are told here need not be encoded.
+    /// Hint that the shard is hosted here, so that messages of this node need no encoding.
     pub(super) here: AtomicBool,
-    lapses: AtomicU64, // the floor's, read by handlers without the lock
-    /// Every message that comes changes it: in one line with what is above each would cost the thread
-    /// that handles the last one a miss, and who tells another.
+    lapses: AtomicU64, // copy of `Floor::lapses` that handlers read without the lock
+    /// Every message changes it. On its own cache line it causes no cache misses for handlers and
+    /// senders that read the fields above.
     inside: Apart<Mutex<Inside<E>>>,
 }
 
+/// The state behind a shard's lock.
 pub(super) struct Inside<E: Entity> {
     pub(super) gate: Gate<Letter>,
     pub(super) floor: Floor<E>,
 }
 
-/// What lives behind the gate.
+/// The entities behind the gate, and their state.
 pub(super) struct Floor<E: Entity> {
     pub(super) tenants: Tenants<E>,
-    /// Entities that have a task.
+    /// Number of entities with a task.
     pub(super) running: usize,
-    /// By which decision it lives here.
+    /// The decision by which the shard is hosted here.
     pub(super) generation: Generation,
-    /// What the next start takes along.
+    /// The payload for the next start.
     pub(super) carried: Option<Bytes>,
     pub(super) books: ShardBooks,
-    /// Lapses of the lease that lasted while entities lived here: no instance outlives one.
+    /// Number of long lapses of the lease while entities ran here. No instance outlives one.
     pub(super) lapses: u64,
-    /// Tasks that drop idle instances: no other begins before they have.
+    /// Number of tasks that are dropping idle instances. No activation begins before they have
+    /// ended.
     leaving: u32,
     pub(super) linger: Linger,
     canary: Canary,
-    wanted: bool, // the region was asked for a home
-    /// Entities that are busy where the shard lives.
+    wanted: bool, // the region was asked for the home
+    /// Entities that are busy at the shard's home.
     pub(super) crowded: Option<Box<Crowded>>,
-    /// The lane that had no room when a caller was refused last, or none if messages waited for it:
-    /// once that changes callers may try again.
+    /// The lane that had no room when a caller was refused last; inner `None`: messages waited for
+    /// it. Callers may try again once this changes.
     callers_saw: Option<Option<(RegionId, Generation)>>,
     pub(super) orphaned: Option<Box<Orphaned>>,
-    pub(super) scratch: Vec<u8>, // a frame
+    pub(super) scratch: Vec<u8>, // buffer for one frame
 }
 
-/// A task that is to begin.
+/// A task to begin.
 pub(super) struct Start {
     pub(super) row: u32,
     pub(super) id: EntityId,
     pub(super) waker: Option<Arc<Handling>>,
-    /// Of the floor, when the row was given the task.
+    /// The lapses of the floor when the entity got the task.
     pub(super) lapses: u64,
 }
 
-/// What is to be done once the lock is released.
+/// Effects to carry out once the lock is released.
 pub(super) struct After<E: Entity> {
     pub(super) starts: SmallVec<[Start; 1]>,
     pub(super) wanted: bool,
     /// Callers that wait for an entity elsewhere may try again.
     pub(super) freed: bool,
     pub(super) drained: Option<Option<Bytes>>,
-    /// Who has to stop, in whichever shard.
+    /// Entities to passivate, in any shard.
     pub(super) leavers: Vec<Leaver>,
-    /// To be dropped.
+    /// Values to drop.
     pub(super) values: Vec<Box<Instance<E>>>,
     pub(super) typed: Vec<E::Message>,
     pub(super) lost: Vec<(Lost, Entry<E::Message>)>,
-    /// Idle instances that are to end: together they count as one that runs.
+    /// Idle instances to end. Together they count as one running task.
     pub(super) leaving: Option<Leaving<E>>,
 }
 
@@ -130,14 +132,14 @@ impl<E: Entity> Default for After<E> {
     }
 }
 
-/// Where a message comes in.
+/// Entry point of a message: its shard and the type's runtime.
 pub(super) struct Visit<'a, E: Entity> {
     pub(super) shard: &'a Shard<E>,
     pub(super) runtime: &'a Runtime<E>,
 }
 
 impl<E: Entity> After<E> {
-    /// As after nearly every message.
+    /// The usual result of a message.
     pub(super) fn is_nothing(&self) -> bool {
         let Self { starts, wanted, freed, drained, leavers, values, typed, lost, leaving } = self;
         starts.is_empty()
@@ -178,13 +180,14 @@ impl<E: Entity> Shard<E> {
         }
     }
 
-    /// See [`Floor::lapses`].
+    /// Number of long lapses, see [`Floor::lapses`].
     pub(super) fn lapses(&self) -> u64 {
         self.lapses.load(Ordering::Acquire)
     }
 
-    /// Whether what comes now comes from a handler that drains, as this shard does: it is handled
-    /// before the shard leaves.
+    /// Whether the current message comes from a draining handler while this shard drains too. Such
+    /// a message is handled before the payload is sealed, because the handler may wait for it
+    /// (docs/protocol/sharding.md#draining-handlers-reach-draining-shards).
     fn is_waited_for(&self) -> bool {
         self.phase.is_draining() && scope::is_draining()
     }
@@ -193,7 +196,7 @@ impl<E: Entity> Shard<E> {
         self.inside.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something at the gate, and what follows from it.
+    /// Runs `act` at the gate under the lock, then carries out the effects.
     pub(super) fn pass<T>(
         self: &Arc<Self>,
         runtime: &Arc<Runtime<E>>,
@@ -214,7 +217,8 @@ impl<E: Entity> Shard<E> {
         result
     }
 
-    /// What anybody outside has to know of the gate now.
+    /// Updates what is derived from the gate: the hint, the request for a home, and whether callers
+    /// may retry.
     pub(super) fn look(&self, gate: &Gate<Letter>, floor: &mut Floor<E>, after: &mut After<E>) {
         self.here.store(gate.leads_here(), Ordering::Release);
         let wants = gate.wants_home();
@@ -230,12 +234,12 @@ impl<E: Entity> Shard<E> {
 }
 
 impl<E: Entity> Floor<E> {
-    /// The region no longer asks: it will be asked again.
+    /// The route has changed, so a missing home is requested again.
     pub(super) const fn ask_again(&mut self) {
         self.wanted = false;
     }
 
-    /// Whether there is room for a message of `bytes` bytes in an entity's mailbox.
+    /// Whether an entity's mailbox has room for a message of `bytes` bytes.
     pub(super) fn check_room(
         &mut self,
         (hash, id): (u64, &[u8]),
@@ -254,11 +258,12 @@ impl<E: Entity> Floor<E> {
     ) -> Result<(), MailboxFull> {
         let Some(busy) = &mut self.tenants.get_mut(row).busy else { return Ok(()) };
         let checked = busy.mailbox.check(runtime.room_of_mailbox(), bytes);
-        // Nothing makes room in a shard that drains: who waited for that would hold up the drain.
+        // A full mailbox of a draining shard gets no room, so a message that a draining handler
+        // waits for is accepted anyway; otherwise it would delay the drain.
         if checked.is_err() && shard.is_waited_for() { Ok(()) } else { checked }
     }
 
-    /// A message of this node into its mailbox, or back if that is full.
+    /// Puts a message of this node into the mailbox, or returns it if the mailbox is full.
     pub(super) fn push_within(
         &mut self,
         visit: Visit<'_, E>,
@@ -282,7 +287,8 @@ impl<E: Entity> Floor<E> {
         self.tenants.add(hash, id)
     }
 
-    /// Into its mailbox. Starts its entity, if it has none that runs and the stage allows.
+    /// Puts a message into the mailbox, and starts the entity if it is not running and the stage
+    /// allows it.
     fn push(
         &mut self,
         row: u32,
@@ -308,7 +314,8 @@ impl<E: Entity> Floor<E> {
         }
     }
 
-    /// An entity has nothing to do: a row without a task, or none if it has no value.
+    /// The entity has nothing to do: parks its row, or removes the row if it has neither instance
+    /// nor state.
     pub(super) fn park(&mut self, row: u32, runtime: &Runtime<E>, after: &mut After<E>) {
         self.running -= 1;
         self.tenants.idle(row);
@@ -322,8 +329,8 @@ impl<E: Entity> Floor<E> {
         }
     }
 
-    /// A move has brought what an instance handed over elsewhere. False: that is lost, for its
-    /// entity had one already.
+    /// Stores a state that an instance exported before a move. Returns false if the entity has one
+    /// already; the new one is then lost.
     fn arrive(
         &mut self,
         id: EntityId,
@@ -344,7 +351,7 @@ impl<E: Entity> Floor<E> {
         is_first
     }
 
-    /// Gives an entity a task.
+    /// Starts a task for an entity.
     pub(super) fn start(&mut self, row: u32, after: &mut After<E>) {
         let busy = self.tenants.busy(row);
         busy.runs = true;
@@ -354,7 +361,7 @@ impl<E: Entity> Floor<E> {
         after.starts.push(Start { row, id, waker, lapses });
     }
 
-    /// Starts it for messages that a draining handler waits for, if nobody handles them yet.
+    /// Starts a task for messages that a draining handler waits for, unless one runs already.
     pub(super) fn go_on(&mut self, row: u32, after: &mut After<E>) {
         let busy = self.tenants.get(row).busy.as_ref();
         if busy.is_some_and(|busy| busy.marked > 0 && !busy.runs) {
@@ -369,19 +376,19 @@ impl<E: Entity> Floor<E> {
     }
 }
 
-/// The gate's way to the node, its lanes and its mailboxes.
+/// Effects of the gate: access to the node, its lanes and its mailboxes.
 pub(super) struct Desk<'a, E: Entity> {
     pub(super) runtime: &'a Arc<Runtime<E>>,
     pub(super) shard: &'a Arc<Shard<E>>,
     pub(super) floor: &'a mut Floor<E>,
     pub(super) after: &'a mut After<E>,
     pub(super) fit: Fit,
-    /// It comes from a lane, and its sender says that it had waited for a home or came back.
+    /// The message comes from a lane and had been bounced or had waited for a home.
     pub(super) moved: bool,
 }
 
 impl<E: Entity> Desk<'_, E> {
-    /// The shard starts here, lives on here, or is to end here.
+    /// Applies the region's verdict: the shard starts, continues or drains here.
     pub(super) fn stand(&mut self, gate: &mut Gate<Letter>, standing: Standing) {
         let stage = self.shard.phase.get();
         let carried = match standing.run {
@@ -395,7 +402,7 @@ impl<E: Entity> Desk<'_, E> {
             Run::Draining(_) | Run::Idle => VecDeque::new(),
         };
         if stage == Stage::Open && matches!(standing.run, Run::Draining(_)) {
-            // Before the gate knows: what is accepted on the way is not begun.
+            // Set before the gate's standing, so that messages accepted meanwhile do not begin.
             self.shard.phase.set(Stage::Draining);
             gate.stand(standing, carried, self);
             self.drain(gate);
@@ -424,7 +431,8 @@ impl<E: Entity> Desk<'_, E> {
             .collect()
     }
 
-    /// Before any message: an instance that these begin finds its state.
+    /// Stores the states before any message, so that instances which these messages start find
+    /// them.
     fn arrive(&mut self, states: Vec<(EntityId, State)>) {
         let (shard, runtime, mut lost) = (self.shard, self.runtime, 0);
         if runtime.is_over() {
@@ -452,12 +460,14 @@ impl<E: Entity> Desk<'_, E> {
             }
         }
         self.end(instances, HandOver::Asked);
-        self.floor.wake(); // who waits for a restart, or for the lease, waits no longer
-        self.after.freed = true; // nor does a handler of another shard that drains, for room here
+        // tasks that wait for a restart or for the lease stop waiting
+        self.floor.wake();
+        // and draining handlers of other shards stop waiting for room here
+        self.after.freed = true;
         self.seal_if_done(gate);
     }
 
-    /// `handoff-timeout` is over.
+    /// `handoff-timeout` has expired: aborts the running handlers.
     pub(super) fn abort(&mut self) {
         if self.shard.phase.is_draining() {
             self.shard.phase.set(Stage::Aborted);
@@ -465,8 +475,8 @@ impl<E: Entity> Desk<'_, E> {
         }
     }
 
-    /// The lease has lapsed for long: nothing is told to anybody, for no handler may run. A shard
-    /// that drains has its own time.
+    /// The lease has lapsed for long: ends all instances of an open shard without a stop message,
+    /// because no handler may run. A draining shard ends by its own timeout.
     pub(super) fn let_go(&mut self) {
         if self.shard.phase.get() != Stage::Open {
             return;
@@ -479,13 +489,13 @@ impl<E: Entity> Desk<'_, E> {
             let tenant = tenants.get_mut(row);
             let runs = tenant.busy.as_ref().is_some_and(|busy| busy.runs);
             if runs && !self.floor.canary.has(Bug::LetGoTakesStarted) {
-                continue; // its task drops it: nobody else begins another one meanwhile
+                continue; // its task drops it and begins no other meanwhile
             }
             let id = &tenant.id;
             instances.extend(tenant.state.take().map(|instance| (row, id.clone(), instance)));
         }
         self.end(instances, HandOver::No);
-        self.floor.wake(); // who handles a message drops it
+        self.floor.wake(); // running handlers are dropped
     }
 
     fn end(&mut self, instances: Vec<(u32, EntityId, Box<Instance<E>>)>, hand_over: HandOver) {
@@ -494,8 +504,8 @@ impl<E: Entity> Desk<'_, E> {
         }
     }
 
-    /// No entity of the shard begins before these tasks have ended: for an activation that was
-    /// dropped, and cannot wait for the tasks of its instance.
+    /// Delays all activations of the shard until `unfinished` has ended. An activation that was
+    /// dropped uses this, because it cannot wait for the tasks of its instance.
     pub(super) fn end_after(&mut self, unfinished: Unfinished) {
         self.leave(Leaving { hand_over: HandOver::No, instances: Vec::new(), unfinished });
     }
@@ -506,7 +516,7 @@ impl<E: Entity> Desk<'_, E> {
         self.after.leaving = Some(leaving);
     }
 
-    /// Idle instances are dropped, and these states are left of them.
+    /// Idle instances were dropped; `states` are their exported states.
     pub(super) fn left(&mut self, gate: &mut Gate<Letter>, states: Vec<(u32, State)>) {
         for (row, state) in states {
             self.keep(row, state);
@@ -526,7 +536,7 @@ impl<E: Entity> Desk<'_, E> {
         self.ended(gate);
     }
 
-    /// A row that has no instance: it starts for what came too early, or is none any more.
+    /// An entry without an instance: starts it if messages wait, otherwise parks or removes it.
     fn begin(&mut self, row: u32) {
         let (shard, runtime) = (self.shard, self.runtime);
         let tenant = self.floor.tenants.get(row);
@@ -539,13 +549,13 @@ impl<E: Entity> Desk<'_, E> {
             }
             None if tenant.state.is_some() || self.floor.tenants.is_dormant(row) => {}
             _ => {
-                self.floor.running += 1; // parks as if it had run
+                self.floor.running += 1; // `park` counts it as ended
                 self.floor.park(row, runtime, self.after);
             }
         }
     }
 
-    /// A state waits for the next instance, here or elsewhere.
+    /// Stores a state for the next instance, here or at the next home.
     pub(super) fn keep(&mut self, row: u32, state: State) {
         if self.runtime.is_over() {
             return self.runtime.lose_states(1, self.shard.id, OVER);
@@ -554,15 +564,16 @@ impl<E: Entity> Desk<'_, E> {
         assert!(before.is_none(), "an entity has one state");
     }
 
-    /// An entity's task has ended.
+    /// The task of an entity has ended.
     pub(super) fn ended(&mut self, gate: &mut Gate<Letter>) {
         assert!(self.floor.running > 0, "a task ends that never began");
         self.floor.running -= 1;
         self.seal_if_done(gate);
     }
 
-    /// The last one has ended: what was accepted and not begun goes to the next home, and this
-    /// node's own gate leaves in the same step (spec/safety.md §5).
+    /// Seals the payload once the last entity has ended, and turns this node's own gate to the next
+    /// home in the same step, so that no message falls in between
+    /// (docs/protocol/sharding.md#release-after-last-stop).
     fn seal_if_done(&mut self, gate: &mut Gate<Letter>) {
         let ends = matches!(self.shard.phase.get(), Stage::Draining | Stage::Aborted);
         if !ends || self.floor.running > 0 || self.runtime.is_over() {
@@ -580,11 +591,12 @@ impl<E: Entity> Desk<'_, E> {
         self.floor.generation = Generation::NEVER;
         gate.stand(Standing { run: Run::Idle, ..gate.standing() }, VecDeque::new(), self);
         self.after.drained = Some(payload);
-        self.after.freed = true; // who waits for room in a mailbox that was here goes another way
+        // callers that wait for room in a mailbox here take the new route
+        self.after.freed = true;
     }
 
-    /// Everything ends now, and nothing is carried along: whatever waits anywhere is lost. What
-    /// comes later finds the runtime over, under this lock.
+    /// Ends everything at once, because the node is out: waiting messages are lost. Later calls see
+    /// `Runtime::is_over` under this lock.
     pub(super) fn stop(&mut self, gate: &mut Gate<Letter>) {
         self.floor.close_books();
         self.shard.phase.set(Stage::Aborted);
@@ -605,7 +617,7 @@ impl<E: Entity> Desk<'_, E> {
         }
     }
 
-    /// Into the mailbox of its entity: a letter that is accepted.
+    /// Puts an accepted letter into the mailbox of its entity.
     pub(super) fn deliver(&mut self, from: RegionId, message: Passing<'_, E::Message>) {
         let letter = message.letter().expect("values are told here, and not delivered");
         let (hash, bytes) = (hash(letter.id_bytes()), letter.bytes().len());
@@ -626,8 +638,8 @@ impl<E: Entity> Desk<'_, E> {
         self.floor.push(row, hash, visit, message, self.after);
     }
 
-    /// Sends a message down the lane, if it has room and nothing waits for it. Else gives the message
-    /// back: its caller waits with it.
+    /// Sends a message down the lane if the lane has room and no message waits for it. Otherwise
+    /// returns it to its caller.
     pub(super) fn send_or_return(
         &mut self,
         gate: &mut Gate<Letter>,
@@ -640,7 +652,7 @@ impl<E: Entity> Desk<'_, E> {
                 Ok(()) => return Ok(Told::Sent),
                 Err(NotSent::Full(item)) => item,
                 Err(NotSent::Gone(item)) => {
-                    let told = gate.tell(item, Origin::Anybody, self); // finds that out
+                    let told = gate.tell(item, Origin::Anybody, self); // detects that itself
                     return told.map_err(|(full, item)| (full.into(), item.message));
                 }
             },
@@ -669,12 +681,12 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
             Ok(()) => return Ok(()),
             Err(NoRoom::NoLane) if self.runtime.is_removed(to) => return Err(NotSent::Gone(item)),
             Err(NoRoom::TooLong) => {
-                self.lose(Lost::TooLong, item.message); // those behind it go on
+                self.lose(Lost::TooLong, item.message); // messages behind it continue
                 return Ok(());
             }
             Err(NoRoom::Full | NoRoom::NoLane) => {}
         }
-        // Before the last try: what room is told of after it finds this shard in the list.
+        // Registered before the second try, so that room reported after it reaches this shard.
         self.runtime.wait_for_room(to, self.shard.id);
         match self.runtime.world.send(to, frame) {
             Ok(()) => Ok(()),
@@ -690,14 +702,14 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
         frame::barrier(&mut self.floor.scratch, self.shard.id, stamp);
         match self.runtime.world.answer(to, &self.floor.scratch) {
             Err(NoRoom::NoLane) => Err(Gone),
-            Ok(()) | Err(NoRoom::Full | NoRoom::TooLong) => Ok(()), // it is said again
+            Ok(()) | Err(NoRoom::Full | NoRoom::TooLong) => Ok(()), // it is repeated
         }
     }
 
     fn bounce(&mut self, to: RegionId, back: Bounce<Letter>) {
         let Bounce { stamp, item, newest } = back;
         if self.runtime.is_removed(to) {
-            return self.lose(Lost::NodeGone, item.message); // a lane may linger that nobody reads
+            return self.lose(Lost::NodeGone, item.message); // a lane may remain without a reader
         }
         self.runtime.sent_back.fetch_add(1, Ordering::Relaxed);
         frame::bounce(&mut self.floor.scratch, self.shard.id, stamp, newest, &item.message);
@@ -707,13 +719,13 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
             Err(NoRoom::Full) => Lost::LaneFull,
             Err(NoRoom::TooLong) => Lost::TooLong,
         };
-        self.lose(why, item.message); // the echo behind it says that nothing is out any more
+        self.lose(why, item.message); // the echo behind it still confirms the barrier
     }
 
     fn echo(&mut self, to: RegionId, stamp: Generation) {
         self.runtime.sent_back.fetch_add(1, Ordering::Relaxed);
         frame::echo(&mut self.floor.scratch, self.shard.id, stamp);
-        // Whoever is out of the configuration waits for no echo, others ask again.
+        // A removed region needs no echo; others repeat their barrier.
         let _sent = self.runtime.world.answer(to, &self.floor.scratch);
     }
 
@@ -738,8 +750,9 @@ impl<E: Entity> Post<Letter> for Desk<'_, E> {
         self.runtime.room_here();
     }
 
-    /// What waited for a home elsewhere is refused nothing here that its sender's buffer, and a lane,
-    /// can have kept: a planned move loses none.
+    /// Messages that waited for a home elsewhere have larger limits, equal to what their senders'
+    /// buffers and a lane can hold, so that a planned move loses none
+    /// (docs/protocol/message-order.md#moved-messages-are-exempt).
     fn reserve_held(&mut self, from: RegionId, bytes: usize, own: Waits) -> Result<(), Full> {
         let mut held = self.runtime.held();
         if self.moved { held.reserve_moved(from, bytes) } else { held.reserve(from, bytes, own) }

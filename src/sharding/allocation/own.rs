@@ -1,4 +1,5 @@
-//! Strategies that a program brings itself, and what is said between them and the machines.
+//! Allocation strategies that a program supplies, and the questions and answers exchanged with
+//! them.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -7,39 +8,43 @@ use std::sync::Arc;
 use super::Allocations;
 use crate::sharding::ids::{RegionId, ShardId};
 
-/// What a strategy of the program's own answers with; dropped if the world has changed by then.
+/// Future of a strategy's answer. The answer is dropped if the cluster has changed so that it no
+/// longer applies.
 pub type Answer<T> = Pin<Box<dyn Future<Output = Result<T, StrategyError>> + Send>>;
 
-/// Why a strategy has no answer. Nothing changes, and it is asked again.
+/// Failure of a strategy. No decision is made, and the strategy is asked again.
 #[derive(Debug, thiserror::Error)]
 #[error("the allocation strategy failed: {0}; nothing was moved, it will be asked again")]
 pub struct StrategyError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
 
 impl StrategyError {
-    /// It failed, since this happened.
+    /// An error with this cause.
     #[must_use]
     pub fn new(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self(cause.into())
     }
 }
 
-/// A strategy of the program's own: where shards go, and which move. Given to an entity type by
-/// [`EntityTypeSetup`](crate::node::sharding::EntityTypeSetup), on every node that may coordinate
-/// it.
+/// An allocation strategy supplied by the program: it chooses homes for shards and proposes moves.
+/// It is given to an entity type by [`EntityTypeSetup`](crate::node::sharding::EntityTypeSetup), on
+/// every node that may run the type's coordinator.
 ///
-/// The coordinator asks one question at a time of each kind: for homes whenever a shard needs one,
-/// for moves when regions or homes have changed (once a second at most) and every
-/// `rebalance-interval`. It asks on the program's runtime, where a strategy may wait for others. An
-/// error, a panic, no answer within 5 s, and a region that is not there (any more) leave things as
-/// they are; after 100 ms, doubling to 5 s while nothing but that comes, it is asked again, about
-/// another shard first if several wait. Shards of a node that leaves or is lost are asked about like
-/// new ones; but those of one that leaves go to the nodes with the fewest after a failure, and once the
-/// strategy has had 3 s for all of them together, since a node would lose what it does not hand over in
-/// time. So a strategy whose answers take 10 ms places about 300 shards of a node that leaves; what it
-/// wants elsewhere it can move later.
+/// The coordinator asks at most one question of each kind at a time: for a home when a shard needs
+/// one, and for moves when regions or homes have changed (at most once a second) and every
+/// `rebalance-interval`. The answers run on the program's runtime and may wait for other systems.
 ///
-/// What it is shown is kept from one question to the next, and copied if the strategy still holds it by
-/// then: let go of it with the answer.
+/// An error, a panic, no answer within 5 s, or a region that is no target changes nothing. The
+/// strategy is asked again after 100 ms, doubled up to 5 s with each failure in a row, about
+/// another shard first if several wait.
+///
+/// The strategy also chooses new homes for the shards of a lost or leaving node. The shards of a
+/// leaving node do not wait for long, because the node would lose what it does not hand over in
+/// time: after a failure, or once the strategy had 3 s for all of them together, they go to the
+/// nodes with the fewest shards. A strategy that answers within 10 ms thus places about 300 shards
+/// of a leaving node; it can move the others later.
+///
+/// The view `seen` is updated in place between questions. If the strategy still holds it by then,
+/// it is copied, so drop it with the answer.
 ///
 /// # Example
 /// ```
@@ -82,13 +87,14 @@ impl StrategyError {
 /// }
 /// ```
 pub trait ShardAllocationStrategy: Send + Sync + 'static {
-    /// What decisions are remembered to be made by.
+    /// Name of the strategy, shown as the reason of its decisions.
     fn name(&self) -> &str {
         "the program's strategy"
     }
 
-    /// The region for a shard without a home, one of `seen.regions`. `asker` has messages for it;
-    /// `None`: its home is lost or leaves, or all shards are allocated at once.
+    /// Chooses a region of `seen.regions` for a shard without a home. `asker` has messages for the
+    /// shard; it is `None` if the home is lost or leaves, or if all shards are allocated in
+    /// advance.
     fn allocate(
         &self,
         shard: ShardId,
@@ -96,43 +102,42 @@ pub trait ShardAllocationStrategy: Send + Sync + 'static {
         seen: Arc<Allocations>,
     ) -> Answer<RegionId>;
 
-    /// Shards to move, and where to. Those in `seen.moving` are not moved again.
+    /// Proposes shards to move, with their new homes. Shards in `seen.moving` are not moved again.
     fn rebalance(&self, seen: Arc<Allocations>) -> Answer<BTreeMap<ShardId, RegionId>>;
 }
 
-/// A question to a strategy of the program's own.
+/// A question to the program's own strategy.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Asked {
-    /// [`allocate`](ShardAllocationStrategy::allocate).
+    /// Asks for a home, see [`allocate`](ShardAllocationStrategy::allocate).
     Home {
-        /// Which shard.
+        /// The shard without a home.
         shard: ShardId,
-        /// Who has messages for it.
+        /// The region that has messages for it.
         asker: Option<RegionId>,
-        /// What it may know.
+        /// The cluster as the coordinator sees it.
         seen: Arc<Allocations>,
     },
-    /// [`rebalance`](ShardAllocationStrategy::rebalance).
+    /// Asks for moves, see [`rebalance`](ShardAllocationStrategy::rebalance).
     Moves {
-        /// What it may know.
+        /// The cluster as the coordinator sees it.
         seen: Arc<Allocations>,
     },
 }
 
-/// What a strategy of the program's own says.
+/// The answer of the program's own strategy.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Advice {
-    /// To [`Asked::Home`].
+    /// The chosen home, in answer to [`Asked::Home`].
     Home(RegionId),
-    /// To [`Asked::Moves`].
+    /// The proposed moves, in answer to [`Asked::Moves`].
     Moves(BTreeMap<ShardId, RegionId>),
 }
 
 impl Asked {
-    /// Asks a strategy.
+    /// Passes the question to `strategy`.
     ///
-    /// # Errors
-    /// As the strategy says.
+    /// # Errors The strategy's own error.
     pub async fn of(self, strategy: &dyn ShardAllocationStrategy) -> Result<Advice, StrategyError> {
         match self {
             Self::Home { shard, asker, seen } => {

@@ -1,8 +1,8 @@
-//! Pins: where somebody wants shards to be, as replicated data of the cluster beside the guarded
-//! homes (spec/sharding.md §11).
+//! Pins: the addresses at which shards should be hosted, as a replicated map of the type next to
+//! its guarded homes (docs/protocol/sharding.md#allocation).
 //!
-//! Written with a majority and read with one by whoever begins to coordinate, so that a pin that
-//! was acknowledged is known to every later coordinator. A pin is a wish: it starts no shard.
+//! Pins are written to a majority. A node that becomes coordinator reads them from a majority once,
+//! so it knows every pin acknowledged before. A pin is a preference: it starts no shard by itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,42 +18,42 @@ use ostraca_ddata::types::{DataType as _, LWWMap};
 use crate::cluster::member::Address;
 use crate::sharding::ids::{EntityType, ShardId};
 
-/// What the replicated map of pins holds. Of two pins of a shard the later one counts, by the
-/// clocks of the nodes that set them.
+/// The replicated map of pins. Of two pins of one shard the later one counts, by the wall clocks of
+/// the nodes that set them.
 pub type Pins = LWWMap<ShardId, Address>;
 
-/// What a coordinator's node asks of the Replicator.
+/// A request of the coordinator's node to the Replicator about pins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AskPins {
-    /// To be told of every change.
+    /// Subscribe to changes.
     Watch,
-    /// Whether this node's copy is as new as a majority's: it is, once that is answered.
+    /// Update the local copy from a majority; the answer means that this is done.
     Catch {
-        /// How long to wait.
+        /// Maximum time to wait.
         within: Duration,
     },
-    /// This node's copy.
+    /// Read the local copy.
     Read,
 }
 
-/// Where the pins of one entity type are kept.
+/// The key of the pins of one entity type.
 #[derive(Clone, Debug)]
 pub struct PinsKey(Key<Pins>);
 
 impl PinsKey {
-    /// Those of a type.
+    /// The key of this type.
     #[must_use]
     pub fn new(entity_type: &EntityType) -> Self {
         Self(Key::new(&format!("sharding/{entity_type}/pins")))
     }
 
-    /// The key.
+    /// The Replicator's key.
     #[must_use]
     pub const fn key(&self) -> &Key<Pins> {
         &self.0
     }
 
-    /// The request that carries out what is asked. `id` names the subscription.
+    /// The request that carries out `ask`. `id` names the subscription.
     #[must_use]
     pub fn request(&self, id: SubscriptionId, ask: AskPins) -> Request {
         let key = self.0.name().clone();
@@ -67,7 +67,7 @@ impl PinsKey {
         Request::Get { key, shape: Some(Pins::shape()), consistency }
     }
 
-    /// The request that changes pins, [`change`] on a majority.
+    /// A request that applies [`change`] to the pins and writes them to a majority.
     #[must_use]
     pub fn changing(&self, wanted: Wanted, within: Duration) -> Request {
         let change = move |pins: &mut Edit<'_, Pins>| change(pins, &wanted);
@@ -75,10 +75,10 @@ impl PinsKey {
     }
 }
 
-/// Pins to be set, and removed where there is none.
+/// Changes of pins: an address pins the shard, `None` removes its pin.
 pub type Wanted = BTreeMap<ShardId, Option<Address>>;
 
-/// Sets some pins and removes others.
+/// Applies changes to the pins.
 ///
 /// # Errors
 /// [`EditError`] of the map.
@@ -94,15 +94,15 @@ pub fn change(pins: &mut Edit<'_, Pins>, wanted: &Wanted) -> Result<(), EditErro
     Ok(())
 }
 
-/// What a map of pins says of the shards that there are. What does not decode is none: nobody but
-/// a program that writes to the key itself makes such a pin.
+/// The pins of all shards below `shards`. Entries that do not decode are left out: only a program
+/// that writes to the key directly can create them.
 #[must_use]
 pub fn of(pins: &Pins, shards: u32) -> BTreeMap<ShardId, Address> {
     let read = pins.iter().flatten();
     read.filter(|(shard, _)| shard.get() < shards).collect()
 }
 
-/// The same of what the Replicator tells; `None` if it holds other data.
+/// The same for a value of the Replicator; `None` if the key holds other data.
 #[must_use]
 pub fn told(value: &Value, shards: u32) -> Option<BTreeMap<ShardId, Address>> {
     value.get::<Pins>().map(|pins| of(&pins, shards))

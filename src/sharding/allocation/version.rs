@@ -1,13 +1,13 @@
-//! The order of program versions, so that new shards go to the newest during a rolling update.
+//! Order of program versions, so that new shards go to the newest version during a rolling update.
 
-/// A part of a version, numbers below words.
+/// One part of a version. Numbers sort below words.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Number(u64),
     Word(String),
 }
 
-/// What comes after the numbers, in the order of age: `1.2-M3`, `1.2`, `1.2+5`.
+/// The part after the numbers, in the order of age: `1.2-M3`, `1.2`, `1.2+5`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rest {
     Before(Vec<Part>),
@@ -15,7 +15,7 @@ enum Rest {
     After(Vec<Part>),
 }
 
-/// A program's version, ordered by age: `1.9 < 1.10-M1 < 1.10 = 1.10.0 < 1.10+3-ab12 < 2`. Any
+/// A program's version, ordered by age: `1.9 < 1.10-M1 < 1.10 = 1.10.0 < 1.10+3-ab12 < 2`. Every
 /// text is a version; the empty one is the oldest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AppVersion {
@@ -24,7 +24,7 @@ pub struct AppVersion {
 }
 
 impl AppVersion {
-    /// Reads a version.
+    /// Parses a version. Every text is valid.
     #[must_use]
     pub fn new(text: &str) -> Self {
         let end = text.find(['-', '+']).unwrap_or(text.len());

@@ -118,8 +118,7 @@ impl Machines {
         hosting.map(RegionId::new)
     }
 
-    /// Messages and starts refused because `ENTITY_TYPES_MAX` was reached, and messages of types unknown
-    /// here.
+    /// Messages and starts refused because of `ENTITY_TYPES_MAX`, and messages of unknown types.
     #[must_use]
     pub const fn refused(&self) -> u64 {
         self.refused
