@@ -288,7 +288,7 @@ impl<E: Entity> Runtime<E> {
         })
     }
 
-    /// See [`Hosting::unrest`](super::hosting::Hosting::unrest).
+    /// Messages sent back or waiting, see [`Hosting::unrest`](super::hosting::Hosting::unrest).
     pub(super) fn unrest(&self) -> Option<Unrest> {
         let sent_back = self.sent_back.load(Ordering::Relaxed);
         let waiting = self.known().fold(0, |waiting, shard| {
@@ -714,7 +714,7 @@ impl<E: Entity> Runtime<E> {
     }
 }
 
-/// Replies to askers.
+/// Sending of replies and refusals to askers.
 impl<E: Entity> Runtime<E> {
     fn send_there(&self, to: Asker, bytes: &[u8]) {
         let sent = if bytes.len() <= self.message_bytes_max {

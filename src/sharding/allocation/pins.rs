@@ -25,7 +25,7 @@ pub type Pins = LWWMap<ShardId, Address>;
 /// A request of the coordinator's node to the Replicator about pins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AskPins {
-    /// Subscribe to changes.
+    /// Subscribe to changes of the pins.
     Watch,
     /// Update the local copy from a majority; the answer means that this is done.
     Catch {
@@ -47,7 +47,7 @@ impl PinsKey {
         Self(Key::new(&format!("sharding/{entity_type}/pins")))
     }
 
-    /// The Replicator's key.
+    /// The Replicator's key of these pins.
     #[must_use]
     pub const fn key(&self) -> &Key<Pins> {
         &self.0

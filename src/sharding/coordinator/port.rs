@@ -29,14 +29,14 @@ pub enum CoordinatorInput {
     Message {
         /// Sending incarnation, as authenticated by the transport.
         from: ReplicaId,
-        /// Its content.
+        /// Content of the message.
         message: ToCoordinator,
     },
     /// The result of a request to the Replicator.
     Answered {
         /// The request's number, see [`CoordinatorOutput::Ask`].
         id: u64,
-        /// Its result.
+        /// Result of the request.
         answer: Answer,
     },
     /// A configuration is installed on this node.
@@ -68,16 +68,16 @@ pub struct Chosen {
     pub shard: ShardId,
     /// The region that becomes its home.
     pub to: RegionId,
-    /// The strategy's reason.
+    /// Reason given by the strategy.
     pub why: Arc<str>,
 }
 
 /// Output of the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoordinatorOutput {
-    /// Send a message to a node, possibly this one.
+    /// Send a message to a node.
     Send {
-        /// The receiving node.
+        /// Receiver, possibly this node.
         to: ReplicaId,
         /// The message to send.
         message: ShardingMessage,
@@ -86,7 +86,7 @@ pub enum CoordinatorOutput {
     Ask {
         /// Number of the request, repeated by its answer.
         id: u64,
-        /// The request.
+        /// Request to carry out.
         ask: Ask,
     },
     /// Ask the strategy for homes. It sees [`Coordinator::allocation`](super::Coordinator), which
@@ -112,7 +112,7 @@ pub enum CoordinatorOutput {
     SteppedDown {
         /// The highest term that it has heard of.
         highest: Term,
-        /// The reason.
+        /// Reason, for the log and for operators.
         why: Arc<str>,
     },
 }

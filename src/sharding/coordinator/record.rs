@@ -21,7 +21,7 @@ impl Record {
         Self { home, hosted, settled: false, drained: BTreeSet::new() }
     }
 
-    /// The decision.
+    /// The decision that a quorum holds.
     #[must_use]
     pub const fn home(&self) -> &ShardHome {
         &self.home

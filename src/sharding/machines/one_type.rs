@@ -1,7 +1,7 @@
 //! The machines of one entity type on one node, and the flow of messages between them.
 //!
-//! The singleton says whether the coordinator must run here, the singleton's proxy finds where it
-//! runs, the region registers there, and the coordinator that runs here asks the allocation
+//! The singleton decides whether the coordinator must run here, the singleton's proxy finds where
+//! it runs, the region registers there, and the coordinator that runs here asks the allocation
 //! strategy. Messages between these machines go through one queue, so that the consequences of a
 //! message come after everything that was said before. Only a starting coordinator gets its first
 //! inputs at once, through a queue of its own.

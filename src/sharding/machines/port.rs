@@ -38,9 +38,9 @@ pub enum Word {
 /// Whether a type hosts shards on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hosts {
-    /// It hosts shards.
+    /// The region hosts shards.
     Shards,
-    /// It only routes.
+    /// A proxy: the region only routes.
     Nothing,
 }
 
@@ -81,14 +81,14 @@ pub enum Input {
         from: ReplicaId,
         /// The type that it concerns.
         entity_type: EntityType,
-        /// Its content.
+        /// Content of the message.
         word: Word,
     },
     /// The Replicator's answer to an [`Output::Ask`] or [`Output::AskPins`].
     Answered {
         /// Number of the request.
         id: u64,
-        /// Its answer.
+        /// The Replicator's answer, or its error.
         reply: Result<Reply, RequestError>,
     },
     /// A key watched by [`AskPins::Watch`] has changed.
@@ -120,7 +120,7 @@ pub enum Input {
         id: u64,
         /// The type in question.
         entity_type: EntityType,
-        /// The question.
+        /// Question about the type.
         question: Question,
         /// Maximum time to wait for answers.
         within: Duration,
@@ -155,7 +155,7 @@ pub enum Output {
         entity_type: EntityType,
         /// Consistency level of the write.
         level: MajorityPlus,
-        /// The request.
+        /// Request to carry out.
         ask: Ask,
     },
     /// Ask the Replicator about pins; see [`PinsKey`](crate::sharding::allocation::pins::PinsKey).
@@ -165,7 +165,7 @@ pub enum Output {
         id: u64,
         /// The type whose pins are concerned.
         entity_type: EntityType,
-        /// The request.
+        /// Request to carry out.
         ask: AskPins,
     },
     /// Ask the program's own allocation strategy. [`Input::Advised`] brings the answer; without one
@@ -175,7 +175,7 @@ pub enum Output {
         entity_type: EntityType,
         /// Number of the question, repeated by its answer.
         number: u64,
-        /// The question.
+        /// Question for the strategy.
         asked: Asked,
     },
     /// The program's own allocation strategy gives no usable answer. Reported at most once a
@@ -183,7 +183,7 @@ pub enum Output {
     StrategyFailed {
         /// The type of the strategy.
         entity_type: EntityType,
-        /// The reason.
+        /// Reason, for the log.
         why: Arc<str>,
     },
     /// Shards are pinned to addresses without a region; meanwhile they are hosted elsewhere.
@@ -198,13 +198,13 @@ pub enum Output {
     Order {
         /// The type of the region.
         entity_type: EntityType,
-        /// The region's output.
+        /// Output of the region.
         order: RegionOutput,
     },
     /// Count the entities of these shards, which are hosted here. Send one [`SurveyMessage::Told`]
     /// per element of `messages` to the asking node, possibly this one.
     Count {
-        /// The asking node.
+        /// Node that began the survey.
         to: ReplicaId,
         /// The type of the shards.
         entity_type: EntityType,
@@ -216,7 +216,7 @@ pub enum Output {
     /// Check whether an entity runs here. Send the result as [`SurveyMessage::Lives`] to the asking
     /// node, possibly this one.
     Exists {
-        /// The asking node.
+        /// Node that began the survey.
         to: ReplicaId,
         /// The type of the entity.
         entity_type: EntityType,
@@ -229,7 +229,7 @@ pub enum Output {
     Surveyed {
         /// Number of the survey.
         id: u64,
-        /// The collected answers.
+        /// Answers collected until the end.
         found: Found,
     },
     /// Stop requests of the program for this type have ended: the shards stopped, or the time is
@@ -246,7 +246,7 @@ pub enum Output {
     Slow {
         /// The type of the shards.
         entity_type: EntityType,
-        /// The slow shards.
+        /// The slow shards and the awaited regions.
         slow: Slow,
     },
     /// No coordinator has known the region of this type for long, and messages wait for homes.
@@ -287,7 +287,7 @@ pub enum Output {
     Acting {
         /// The type that it coordinates.
         entity_type: EntityType,
-        /// The coordinator's term.
+        /// Term of the coordinator.
         term: Term,
     },
     /// The coordinator of a type was refused. Another one replaces it if the singleton still runs
@@ -295,7 +295,7 @@ pub enum Output {
     SteppedDown {
         /// The type that it coordinated.
         entity_type: EntityType,
-        /// The reason.
+        /// Reason, for the log.
         why: Arc<str>,
     },
 }

@@ -30,8 +30,8 @@ pub enum SurveyMessage {
         #[serde(rename = "n")]
         number: u64,
     },
-    /// Answer to `Ask`: entities per shard that the region hosts or drains. A long answer is
-    /// divided into several messages.
+    /// Answer to [`Ask`](Self::Ask): entities per shard that the region hosts or drains. A long
+    /// answer is divided into several messages.
     #[serde(rename = "t")]
     Told {
         /// Number of the survey.
@@ -51,11 +51,11 @@ pub enum SurveyMessage {
         /// Number of the survey.
         #[serde(rename = "n")]
         number: u64,
-        /// The topic.
+        /// Selects the decisions to report.
         #[serde(rename = "t")]
         topic: Topic,
     },
-    /// Answer to `Why`.
+    /// Answer to [`Why`](Self::Why) with the remembered decisions.
     #[serde(rename = "b")]
     Because {
         /// Number of the survey.
@@ -75,7 +75,7 @@ pub enum SurveyMessage {
         #[serde(rename = "i")]
         entity: EntityId,
     },
-    /// Answer to `Exists`.
+    /// Answer to [`Exists`](Self::Exists) by the region.
     #[serde(rename = "l")]
     Lives {
         /// Number of the survey.
@@ -147,9 +147,9 @@ impl Question {
 /// Result of a survey.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Found {
-    /// Result of [`Question::Count`].
+    /// Numbers of entities, for [`Question::Count`].
     Counted(ClusterShardingStats),
-    /// Result of [`Question::Why`].
+    /// Remembered decisions, for [`Question::Why`].
     Recalled(Recalled),
     /// Result of [`Question::Exists`]. `None`: no answer came in time, or the shard is not hosted
     /// there.

@@ -106,7 +106,7 @@ impl Region {
                 out.push(RegionOutput::Left);
             }
         }
-        // A region that has left says so too, so that its coordinator places nothing here.
+        // A region that has left also sends this, so that its coordinator places nothing here.
         if ask_at <= now.mono {
             self.ask_to_leave(now.mono + self.config.retry);
             if let Some(to) = self.registration.coordinator() {

@@ -13,7 +13,7 @@ use crate::sharding::wire::{
     HOSTED_BYTES, ROUTE_BYTES, RouteTable, ShardRoute, ToCoordinator, ToRegion,
 };
 
-/// What this region knows of the shards from a given number on.
+/// Knowledge of this region about the shards from a given number on.
 #[derive(Default)]
 struct Known {
     hosted: Vec<(ShardId, Generation)>, // ≤ shards

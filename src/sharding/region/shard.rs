@@ -320,8 +320,8 @@ impl Shard {
         steps
     }
 
-    /// Says that this region hosts nothing below `max_gen`: to the home of the decision or, without
-    /// a home, to the coordinator that asked.
+    /// Reports that this region hosts nothing below `max_gen`: to the home of the decision or,
+    /// without a home, to the coordinator that asked.
     pub(super) fn say_released(&mut self, judge: Judge<'_>) -> Vec<Step> {
         let reached = self.max_gen;
         if judge.canary.has(Bug::ReleaseDoesNotRaise) {

@@ -3,11 +3,11 @@
 /// Counters of a region since its start. They only rise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegionStats {
-    /// Shards started here.
+    /// Shards started at this region.
     pub started: u64,
     /// Decisions adopted by a shard that ran on.
     pub adopted: u64,
-    /// Drains begun.
+    /// Drains begun by a `Release`.
     pub drained: u64,
     /// Drains aborted at `handoff-timeout`.
     pub aborted: u64,

@@ -192,7 +192,7 @@ fn shard_without_home_is_released_until_drained() {
 }
 
 #[test]
-fn a_second_move_does_not_wait_for_the_first_and_lists_both_homes() {
+fn second_move_does_not_wait_and_lists_both_homes() {
     let mut bench = Bench::hosted();
     bench.moves(Some(2));
     bench.answer(Answer::Written);
