@@ -43,9 +43,9 @@ enum Next {
     /// Handle the messages of the batch.
     Batch,
     /// Handle the stop message, then end the instance.
-    LastWord,
+    StopMessage,
     /// Drop the instance, because the lease lapsed for too long.
-    LetGo,
+    DropInstance,
     /// Wait until the tasks of the former instance have ended, then check again.
     Again,
     /// Return: the entity is parked or ended, or the task yields first.
@@ -62,9 +62,9 @@ enum Opened<M> {
 
 /// Whether the lease was checked immediately before a handler's first poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lease {
-    JustAsked,
-    Unasked,
+enum LeaseCheck {
+    Done,
+    Due,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ enum Outcome {
 
 /// Why an activation ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum ActivationEnd {
     ByItself,
     /// Its code panicked, or its executor was shut down and accepts no task.
     Dropped,
@@ -87,7 +87,7 @@ struct Task<E: Entity> {
     shard: Arc<Shard<E>>,
     row: u32,
     id: EntityId,
-    bell: Bell,
+    waker_slot: WakerSlot,
     value: Option<Box<Instance<E>>>,
     state: Option<State>,   // for the next instance
     unfinished: Unfinished, // tasks of former instances
@@ -105,9 +105,9 @@ struct Task<E: Entity> {
 
 /// The waker of an activation that waits, woken when its shard drains. It is created on first use,
 /// because most activations never wait.
-struct Bell(Option<Arc<Handling>>);
+struct WakerSlot(Option<Arc<Handling>>);
 
-impl Bell {
+impl WakerSlot {
     /// Registers the waker before the activation checks its condition again, so that no later wake
     /// is missed.
     fn register<E: Entity>(&mut self, shard: &Shard<E>, row: u32, cx: &TaskContext<'_>) {
@@ -135,9 +135,9 @@ impl Bell {
 }
 
 /// The reply path of the letters of one activation.
-struct WayBack<E: Entity>(Arc<Runtime<E>>);
+struct ReplyPath<E: Entity>(Arc<Runtime<E>>);
 
-impl<E: Entity> Way for WayBack<E> {
+impl<E: Entity> Way for ReplyPath<E> {
     fn send(&self, to: Asker, frame: &[u8]) {
         self.0.send(to, frame);
     }
@@ -175,7 +175,7 @@ impl<E: Entity> Runtime<E> {
             shard,
             row,
             id,
-            bell: Bell(waker),
+            waker_slot: WakerSlot(waker),
             value: None,
             state: None,
             unfinished: Unfinished::default(),
@@ -198,8 +198,8 @@ async fn run<E: Entity>(task: &mut Task<E>, shard: &Shard<E>) {
     loop {
         match task.next(shard).await {
             Next::Batch => task.handle_batch().await,
-            Next::LastWord => task.last_word().await,
-            Next::LetGo => task.drop_value(),
+            Next::StopMessage => task.handle_stop_message().await,
+            Next::DropInstance => task.drop_value(),
             Next::Again => {}
             Next::Nothing => return,
         }
@@ -238,7 +238,7 @@ impl<E: Entity> Task<E> {
         self.take_value(floor); // first: the instance may be from before a lapse
         let lapsed = std::mem::replace(&mut self.lapses, floor.lapses) != floor.lapses;
         if lapsed && stage == Stage::Open && self.value.is_some() {
-            return Next::LetGo;
+            return Next::DropInstance;
         }
         let (made_room, leaves) = self.take_batch(floor, stage);
         self.stage = stage;
@@ -253,8 +253,10 @@ impl<E: Entity> Task<E> {
             return Next::Batch;
         }
         match stage {
-            Stage::Draining if self.value.is_some() && self.runtime.last_word => Next::LastWord,
-            Stage::Open if leaves && self.value.is_some() => Next::LastWord,
+            Stage::Draining if self.value.is_some() && self.runtime.has_stop_message => {
+                Next::StopMessage
+            }
+            Stage::Open if leaves && self.value.is_some() => Next::StopMessage,
             Stage::Open if self.since_yield > 0 && floor.linger.waits() => Next::Nothing,
             Stage::Open => {
                 let after = self.park(floor);
@@ -265,14 +267,14 @@ impl<E: Entity> Task<E> {
             Stage::Draining | Stage::Aborted | Stage::Empty => {
                 drop(inside);
                 // Aborted before the stop message, the state is not consistent: no export.
-                if stage == Stage::Draining || !self.runtime.last_word {
-                    self.hand_over();
+                if stage == Stage::Draining || !self.runtime.has_stop_message {
+                    self.export_state();
                 }
                 self.drop_value();
                 if !self.unfinished.is_empty() {
                     return Next::Again;
                 }
-                self.end(End::ByItself);
+                self.end(ActivationEnd::ByItself);
                 Next::Nothing
             }
         }
@@ -349,7 +351,7 @@ impl<E: Entity> Task<E> {
     }
 
     /// Exports the state of an intact instance whose shard moves, then drops the instance.
-    fn hand_over(&mut self) {
+    fn export_state(&mut self) {
         if let Some(instance) = self.value.as_mut().filter(|_| !self.runtime.is_over()) {
             self.state = self.runtime.hand_over(self.shard.id, &self.id, &mut instance.value);
         }
@@ -358,11 +360,11 @@ impl<E: Entity> Task<E> {
 
     /// Ends the activation. Messages that have not begun stay in the mailbox, for the payload or
     /// the next activation.
-    fn end(&mut self, how: End) {
+    fn end(&mut self, how: ActivationEnd) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        self.bell.has_ended(); // the task may be dropped with its executor
+        self.waker_slot.has_ended(); // the task may be dropped with its executor
         self.drop_value();
         let (shard, runtime) = (Arc::clone(&self.shard), Arc::clone(&self.runtime));
         shard.pass(&runtime, Fit::Exempt, |gate, desk| {
@@ -377,7 +379,7 @@ impl<E: Entity> Task<E> {
             if let Some(state) = self.state.take() {
                 desk.keep(self.row, state);
             }
-            if how == End::ByItself && shard.phase.is_draining() && !runtime.is_over() {
+            if how == ActivationEnd::ByItself && shard.phase.is_draining() && !runtime.is_over() {
                 desk.floor.go_on(self.row, desk.after); // a message came during the drop
             }
             if shard.phase.get() == Stage::Open && !self.unfinished.is_empty() {
@@ -459,10 +461,10 @@ impl<E: Entity> Task<E> {
         if self.begins_now() {
             return true;
         }
-        let Self { runtime, shard, row, bell, stage, lapses, .. } = self;
+        let Self { runtime, shard, row, waker_slot, stage, lapses, .. } = self;
         let mut pause: Option<BoxFuture<'static, ()>> = None;
         poll_fn(|cx| {
-            bell.register(shard, *row, cx);
+            waker_slot.register(shard, *row, cx);
             loop {
                 if shard.phase.get() != *stage || shard.lapses() != *lapses {
                     return Poll::Ready(false);
@@ -487,7 +489,7 @@ impl<E: Entity> Task<E> {
         let (factory, id) = (&self.runtime.factory, &self.id);
         if let Ok(value) = catch_unwind(AssertUnwindSafe(|| Box::new(Instance::new(factory(id))))) {
             self.value = Some(value);
-            return self.take_over().await;
+            return self.import_state().await;
         }
         self.failed();
         if self.stage == Stage::Open {
@@ -501,7 +503,7 @@ impl<E: Entity> Task<E> {
 
     /// Imports the state that a former instance exported. A failed import is supervised like a
     /// failed message.
-    async fn take_over(&mut self) {
+    async fn import_state(&mut self) {
         let (Some(state), Some(instance)) = (self.state.take(), &mut self.value) else { return };
         let taken = self.runtime.take_over(self.shard.id, &self.id, &mut instance.value, &state);
         if self.runtime.canary.has(Bug::StateTakenAgain) {
@@ -521,7 +523,7 @@ impl<E: Entity> Task<E> {
             return Opened::Nothing;
         }
         if self.way.is_none() {
-            self.way = Some(Arc::new(WayBack(Arc::clone(&self.runtime))));
+            self.way = Some(Arc::new(ReplyPath(Arc::clone(&self.runtime))));
         }
         match scope::decoding(&mut self.way, || decode(letter.body())) {
             Ok(message) => Opened::Message(message),
@@ -539,14 +541,14 @@ impl<E: Entity> Task<E> {
     async fn handle(&mut self, message: E::Message) {
         let mut passivates = false;
         let outcome = {
-            let Self { runtime, shard, row, id, value, bell, token, lapses, .. } = self;
+            let Self { runtime, shard, row, id, value, waker_slot, token, lapses, .. } = self;
             let stays = Stays { runtime, shard, row: *row, lapses: *lapses };
             let instance = value.as_deref_mut().expect("an instance was created");
             let Instance { value, extras } = instance;
             let mut cx = Context::new(runtime, shard, id, *token, &mut passivates, extras);
             // The wrapper defers the handler's part before its first await into a guarded poll.
             let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
-            guarded(handling, Lease::JustAsked, stays, bell).await
+            guarded(handling, LeaseCheck::Done, stays, waker_slot).await
         };
         match outcome {
             Outcome::Handled => self.failures = 0,
@@ -561,7 +563,7 @@ impl<E: Entity> Task<E> {
             }
         }
         if passivates && self.value.is_some() {
-            self.say_last_word().await;
+            self.run_stop_message().await;
             self.drop_value();
             if self.runtime.canary.has(Bug::PassivatedWithMessages) {
                 self.batch.clear();
@@ -616,9 +618,9 @@ impl<E: Entity> Task<E> {
         let doubled = 1_u32.checked_shl(self.failures.saturating_sub(1)).unwrap_or(u32::MAX);
         let pause = settings.restart_backoff_min.saturating_mul(doubled);
         let mut sleep = self.runtime.world.sleep(pause.min(settings.restart_backoff_max));
-        let Self { shard, row, bell, stage, .. } = self;
+        let Self { shard, row, waker_slot, stage, .. } = self;
         poll_fn(|cx| {
-            bell.register(shard, *row, cx);
+            waker_slot.register(shard, *row, cx);
             if shard.phase.get() != *stage {
                 return Poll::Ready(());
             }
@@ -628,11 +630,11 @@ impl<E: Entity> Task<E> {
     }
 
     /// Handles the stop message of an instance that passivates or moves, then ends the instance.
-    async fn last_word(&mut self) {
+    async fn handle_stop_message(&mut self) {
         if !self.may_begin().await {
             return; // the stage has changed
         }
-        let outcome = self.say_last_word().await;
+        let outcome = self.run_stop_message().await;
         if self.stage == Stage::Open
             && let Some(instance) = &self.value
         {
@@ -641,17 +643,17 @@ impl<E: Entity> Task<E> {
         let resumes = self.runtime.supervision == Supervision::Resume;
         let is_whole = outcome == Outcome::Handled || outcome == Outcome::Panicked && resumes;
         if self.stage == Stage::Draining && is_whole {
-            self.hand_over();
+            self.export_state();
         } else {
             self.drop_value();
         }
     }
 
-    async fn say_last_word(&mut self) -> Outcome {
+    async fn run_stop_message(&mut self) -> Outcome {
         let Some(message) = E::stop_message() else { return Outcome::Handled };
         let mut passivates = false;
         let outcome = {
-            let Self { runtime, shard, row, id, value, bell, token, lapses, .. } = self;
+            let Self { runtime, shard, row, id, value, waker_slot, token, lapses, .. } = self;
             let stays = Stays { runtime, shard, row: *row, lapses: *lapses };
             let Some(Instance { value, extras }) = value.as_deref_mut() else {
                 return Outcome::Handled;
@@ -659,7 +661,7 @@ impl<E: Entity> Task<E> {
             let mut cx = Context::new(runtime, shard, id, *token, &mut passivates, extras);
             // The wrapper defers the handler's part before its first await into a guarded poll.
             let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
-            guarded(handling, Lease::Unasked, stays, bell).await
+            guarded(handling, LeaseCheck::Due, stays, waker_slot).await
         };
         if let Outcome::Panicked = outcome {
             self.failed();
@@ -683,7 +685,7 @@ impl<E: Entity> Runtime<E> {
 /// shard would wait forever.
 impl<E: Entity> Drop for Task<E> {
     fn drop(&mut self) {
-        self.end(End::Dropped);
+        self.end(ActivationEnd::Dropped);
     }
 }
 
@@ -716,9 +718,9 @@ impl<E: Entity> Stays<'_, E> {
 /// Polls a handler only while the lease is valid and no abort came, and catches its panics.
 async fn guarded<E: Entity>(
     mut handling: Pin<&mut Option<impl Future<Output = ()> + Send>>,
-    mut lease: Lease,
+    mut lease: LeaseCheck,
     stays: Stays<'_, E>,
-    bell: &mut Bell,
+    waker_slot: &mut WakerSlot,
 ) -> Outcome {
     let runtime = stays.runtime;
     let mut pause: Option<BoxFuture<'static, ()>> = None;
@@ -727,11 +729,12 @@ async fn guarded<E: Entity>(
             if let Some(why) = stays.aborted() {
                 return Poll::Ready(Outcome::Aborted(why));
             }
-            if std::mem::replace(&mut lease, Lease::Unasked) == Lease::JustAsked || runtime.serves()
+            if std::mem::replace(&mut lease, LeaseCheck::Due) == LeaseCheck::Done
+                || runtime.serves()
             {
                 break;
             }
-            bell.register(stays.shard, stays.row, cx);
+            waker_slot.register(stays.shard, stays.row, cx);
             if wait(&mut pause, runtime, cx).is_pending() {
                 return stays.poll();
             }
@@ -740,8 +743,8 @@ async fn guarded<E: Entity>(
         let poll = || catch_unwind(AssertUnwindSafe(|| running.poll(cx)));
         match runtime.polls.poll(stays.shard.id, stays.row, poll) {
             Ok(Poll::Pending) => {
-                bell.register(stays.shard, stays.row, cx);
-                bell.awaits(runtime);
+                waker_slot.register(stays.shard, stays.row, cx);
+                waker_slot.awaits(runtime);
                 stays.poll()
             }
             Ok(Poll::Ready(())) => Poll::Ready(Outcome::Handled),
@@ -749,7 +752,7 @@ async fn guarded<E: Entity>(
         }
     })
     .await;
-    bell.has_ended();
+    waker_slot.has_ended();
     // A reply that the dropped handler still owes will not come; the asker gets this reason.
     let mut drop = || handling.set(None);
     let dropped = catch_unwind(AssertUnwindSafe(|| match outcome {

@@ -67,7 +67,7 @@ pub(super) struct Runtime<E: Entity> {
     pub(super) canary: Canary,
     /// Whether the type has a stop message. It is asked once, because the answer is the user's
     /// code.
-    pub(super) last_word: bool,
+    pub(super) has_stop_message: bool,
     pub(super) world: Arc<dyn World>,
     pub(super) polls: Entities,
     shards: Box<[OnceLock<Arc<Shard<E>>>]>,
@@ -180,7 +180,7 @@ impl<E: Entity> Runtime<E> {
             asks,
             timeouts: Timeouts::new(),
             canary,
-            last_word: E::stop_message().is_some(),
+            has_stop_message: E::stop_message().is_some(),
             world,
             polls: Entities::unnamed(),
             shards,

@@ -447,13 +447,13 @@ impl<E: Entity> Desk<'_, E> {
 
     fn drain(&mut self, gate: &mut Gate<Letter>) {
         self.floor.close_books();
-        let (last_word, mut instances) = (self.runtime.last_word, Vec::new());
+        let (has_stop_message, mut instances) = (self.runtime.has_stop_message, Vec::new());
         for row in self.floor.tenants.rows().collect::<Vec<_>>() {
             let tenant = self.floor.tenants.get_mut(row);
             if tenant.busy.as_ref().is_some_and(|busy| busy.runs) {
                 continue;
             }
-            if last_word && tenant.state.is_some() {
+            if has_stop_message && tenant.state.is_some() {
                 self.floor.start(row, self.after);
             } else if let Some(instance) = tenant.state.take() {
                 instances.push((row, tenant.id.clone(), instance));
