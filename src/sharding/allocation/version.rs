@@ -2,25 +2,25 @@
 
 /// One part of a version. Numbers sort below words.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
+enum VersionPart {
     Number(u64),
     Word(String),
 }
 
 /// The part after the numbers, in the order of age: `1.2-M3`, `1.2`, `1.2+5`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Rest {
-    Before(Vec<Part>),
+enum VersionSuffix {
+    Before(Vec<VersionPart>),
     Itself,
-    After(Vec<Part>),
+    After(Vec<VersionPart>),
 }
 
 /// A program's version, ordered by age: `1.9 < 1.10-M1 < 1.10 = 1.10.0 < 1.10+3-ab12 < 2`. Every
 /// text is a version; the empty one is the oldest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AppVersion {
-    numbers: Vec<Part>, // no trailing zeros
-    rest: Rest,
+    numbers: Vec<VersionPart>, // no trailing zeros
+    rest: VersionSuffix,
 }
 
 impl AppVersion {
@@ -30,21 +30,25 @@ impl AppVersion {
         let end = text.find(['-', '+']).unwrap_or(text.len());
         let (numbers, rest) = text.split_at(end);
         let mut numbers = parts(numbers);
-        while numbers.last() == Some(&Part::Number(0)) {
+        while numbers.last() == Some(&VersionPart::Number(0)) {
             numbers.pop();
         }
         let rest = match rest.split_at_checked(1) {
-            Some(("-", rest)) => Rest::Before(parts(rest)),
-            Some((_, rest)) => Rest::After(parts(rest)),
-            None => Rest::Itself,
+            Some(("-", rest)) => VersionSuffix::Before(parts(rest)),
+            Some((_, rest)) => VersionSuffix::After(parts(rest)),
+            None => VersionSuffix::Itself,
         };
         Self { numbers, rest }
     }
 }
 
-fn parts(text: &str) -> Vec<Part> {
+fn parts(text: &str) -> Vec<VersionPart> {
     let words = text.split(['.', '-', '+']).filter(|word| !word.is_empty());
-    words.map(|word| word.parse().map_or_else(|_| Part::Word(word.into()), Part::Number)).collect()
+    words
+        .map(|word| {
+            word.parse().map_or_else(|_| VersionPart::Word(word.into()), VersionPart::Number)
+        })
+        .collect()
 }
 
 #[cfg(test)]

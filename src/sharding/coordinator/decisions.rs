@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ostraca_ddata::clock::Now;
 
-use super::desk::{Question, Writing};
+use super::desk::{StrategyQuestion, Writing};
 use super::port::{Chosen, CoordinatorOutput};
 use super::record::Record;
 use super::takeover::words;
@@ -97,7 +97,7 @@ impl Coordinator {
     /// Asks the strategy for homes of the unplaced shards.
     pub(super) fn place(&mut self, now: Now, out: &mut Out) {
         let targets = self.targets().count();
-        let waits = |question: &Question| question.ask_again > now.mono && targets > 0;
+        let waits = |question: &StrategyQuestion| question.ask_again > now.mono && targets > 0;
         if self.desk.question.as_ref().is_some_and(waits) {
             return;
         }
@@ -123,7 +123,7 @@ impl Coordinator {
         self.last_id += 1;
         let question = self.last_id;
         let ask_again = now.mono + self.config.allocating;
-        self.desk.question = Some(Question { number: question, ask_again, vain: false });
+        self.desk.question = Some(StrategyQuestion { number: question, ask_again, vain: false });
         out.push(CoordinatorOutput::Allocate { question, shards });
     }
 

@@ -11,7 +11,7 @@ use crate::sharding::ids::{RegionId, ShardId};
 
 /// A decision that waits for its write.
 #[derive(Clone, Debug)]
-pub(super) struct Wish {
+pub(super) struct PlannedHome {
     pub(super) to: Option<RegionId>,
     pub(super) why: Arc<str>,
     pub(super) since: Now,
@@ -27,7 +27,7 @@ pub(super) struct Writing {
 
 /// A request to the strategy for homes.
 #[derive(Clone, Debug)]
-pub(super) struct Question {
+pub(super) struct StrategyQuestion {
     pub(super) number: u64,
     pub(super) ask_again: Instant,
     /// The answer contained no usable choice. The strategy is asked again when the regions change,
@@ -40,9 +40,9 @@ pub(super) struct Question {
 pub(super) struct Desk {
     // with the region that asked first; ≤ shards
     pub(super) unplaced: BTreeMap<ShardId, Option<RegionId>>,
-    pub(super) question: Option<Question>,
-    pub(super) wishes: BTreeMap<ShardId, Wish>, // ≤ shards
-    pub(super) unread: BTreeMap<ShardId, ShardHome>, // read, not yet rewritten; ≤ shards
+    pub(super) question: Option<StrategyQuestion>,
+    pub(super) wishes: BTreeMap<ShardId, PlannedHome>, // ≤ shards
+    pub(super) unread: BTreeMap<ShardId, ShardHome>,   // read, not yet rewritten; ≤ shards
     pub(super) writing: Option<Writing>,
     /// With `preallocate`: every shard has been put into `unplaced` once.
     pub(super) preallocated: bool,
@@ -73,7 +73,7 @@ impl Desk {
     ) {
         self.unplaced.remove(&shard);
         self.touch(shard);
-        self.wishes.insert(shard, Wish { to, why: why.clone(), since });
+        self.wishes.insert(shard, PlannedHome { to, why: why.clone(), since });
     }
 
     /// The home of a shard by a decision that is not written yet; `None`: there is no such

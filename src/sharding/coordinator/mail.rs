@@ -18,7 +18,7 @@ const LISTED_BYTES: usize = 48;
 const RELEASE_BYTES: usize = 128;
 
 #[derive(Clone, Debug, Default)]
-struct Letter {
+struct RegionBatch {
     release: Vec<ReleaseShard>,
     host: Vec<HostShard>,
     announce: Vec<ShardRoute>,
@@ -29,8 +29,8 @@ struct Letter {
 /// Messages that the coordinator sends at the end of the batch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mail {
-    letters: BTreeMap<RegionId, Letter>, // ≤ regions
-    registered: BTreeSet<RegionId>,      // answered with `RegisterAck` in this batch; ≤ regions
+    batches: BTreeMap<RegionId, RegionBatch>, // ≤ regions
+    registered: BTreeSet<RegionId>, // answered with `RegisterAck` in this batch; ≤ regions
 }
 
 impl Mail {
@@ -41,23 +41,23 @@ impl Mail {
     }
 
     pub(super) fn host(&mut self, to: RegionId, word: HostShard) {
-        self.letters.entry(to).or_default().host.push(word);
+        self.batches.entry(to).or_default().host.push(word);
     }
 
     pub(super) fn release(&mut self, to: RegionId, word: ReleaseShard) {
-        self.letters.entry(to).or_default().release.push(word);
+        self.batches.entry(to).or_default().release.push(word);
     }
 
     pub(super) fn announce(&mut self, to: RegionId, route: ShardRoute) {
-        self.letters.entry(to).or_default().announce.push(route);
+        self.batches.entry(to).or_default().announce.push(route);
     }
 
     pub(super) fn stopped(&mut self, to: RegionId, shard: ShardId, wish: u64) {
-        self.letters.entry(to).or_default().stopped.push((shard, wish));
+        self.batches.entry(to).or_default().stopped.push((shard, wish));
     }
 
     pub(super) fn hosted(&mut self, to: RegionId, shard: ShardId, at: Generation) {
-        self.letters.entry(to).or_default().hosted.push((shard, at));
+        self.batches.entry(to).or_default().hosted.push((shard, at));
     }
 
     /// Sends everything: releases first, because they begin the longest work. Messages of one kind
@@ -65,8 +65,8 @@ impl Mail {
     pub(super) fn flush(&mut self, bytes_max: usize, out: &mut Out) {
         let host_bytes = |word: &HostShard| HOST_BYTES + LISTED_BYTES * word.after.len();
         self.registered.clear();
-        for (to, letter) in std::mem::take(&mut self.letters) {
-            let Letter { release, host, announce, stopped, hosted } = letter;
+        for (to, batch) in std::mem::take(&mut self.batches) {
+            let RegionBatch { release, host, announce, stopped, hosted } = batch;
             let mut say = |word| send(to.replica(), word, out);
             for words in in_messages(release, bytes_max, |_| RELEASE_BYTES) {
                 say(ToRegion::Release(words));

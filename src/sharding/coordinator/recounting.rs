@@ -24,7 +24,7 @@ use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::replicator::epoch::EpochId;
 use ostraca_ddata::types::Term;
 
-use super::desk::Wish;
+use super::desk::PlannedHome;
 use super::mail::send;
 use super::port::CoordinatorOutput;
 use super::takeover::words;
@@ -358,7 +358,7 @@ impl Coordinator {
         let why = words("counted after a recovery by force");
         for (shard, merged) in all {
             let (from, home) = (merged.home, self.decide_again(merged));
-            let wish = Wish { to: home.region, why: why.clone(), since: now };
+            let wish = PlannedHome { to: home.region, why: why.clone(), since: now };
             self.remember(now, shard, &home, from, wish);
             homes.insert(shard, home);
         }
@@ -396,7 +396,7 @@ impl Coordinator {
             home.generation = self.next_generation();
             home.epoch = home.epoch.max(self.installed.epoch); // never lower than in the old cell
             let (from, home) = (home.region, home.clone());
-            let wish = Wish { to: from, why: why.clone(), since: now };
+            let wish = PlannedHome { to: from, why: why.clone(), since: now };
             self.remember(now, shard, &home, from, wish);
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ostraca_ddata::clock::Now;
 
-use super::desk::Wish;
+use super::desk::PlannedHome;
 use super::port::CoordinatorOutput;
 use super::takeover::words;
 use super::{Coordinator, Out};
@@ -22,9 +22,9 @@ impl Coordinator {
         shard: ShardId,
         home: &ShardHome,
         from: Option<RegionId>,
-        wish: Wish,
+        wish: PlannedHome,
     ) {
-        let Wish { to, why, since } = wish;
+        let PlannedHome { to, why, since } = wish;
         let entry = Remembered {
             from,
             to,

@@ -25,7 +25,7 @@ use ostraca_ddata::replicator::request::{Notice, Reply, RequestError};
 use ostraca_ddata::types::Term;
 
 pub use self::one_type::TypeMachines;
-use self::one_type::{Spec, Surroundings};
+use self::one_type::{SharedContext, TypeSpec};
 pub use self::port::{Hosts, Input, Output, Word};
 use self::survey::Survey;
 pub use self::survey::{ClusterShardingStats, Counting, Found, Question, SurveyMessage};
@@ -49,7 +49,7 @@ pub const SURVEYS_MAX: usize = 1_024;
 #[derive(Clone, Debug)]
 pub struct Machines {
     types: BTreeMap<EntityType, TypeMachines>, // ≤ ENTITY_TYPES_MAX started, and as many asked for
-    with: Surroundings,
+    with: SharedContext,
     // the newest installed one; nodes that it removed may not be over yet
     newest: Option<Arc<Epoch>>,
     departures: Departures,
@@ -67,7 +67,7 @@ impl Machines {
     /// as running for `removal_margin` longer.
     #[must_use]
     pub fn new(me: ReplicaId, removal_margin: Duration) -> Self {
-        let with = Surroundings {
+        let with = SharedContext {
             me,
             cut: Cut::default(),
             state: Arc::default(),
@@ -150,7 +150,7 @@ impl Machines {
         now: Now,
         entity_type: &EntityType,
         settings: Settings,
-        spec: Spec,
+        spec: TypeSpec,
         out: &mut Out,
     ) {
         if !self.entry(now, entity_type, true, out) {
@@ -337,7 +337,7 @@ impl Machines {
     fn each(
         &mut self,
         out: &mut Out,
-        mut tell: impl FnMut(&mut TypeMachines, &mut Surroundings, &mut Out),
+        mut tell: impl FnMut(&mut TypeMachines, &mut SharedContext, &mut Out),
     ) {
         for of_type in self.types.values_mut() {
             tell(of_type, &mut self.with, out);
@@ -454,7 +454,7 @@ impl Machine for Machines {
         match input {
             Input::Tick => self.tick(now, out),
             Input::Start { entity_type, settings, extractor, strategy, hosts } => {
-                let spec = Spec { extractor, strategy, hosts };
+                let spec = TypeSpec { extractor, strategy, hosts };
                 self.start(now, &entity_type, *settings, spec, out);
             }
             Input::State(state) => self.state(now, state, out),

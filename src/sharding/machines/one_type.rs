@@ -52,7 +52,7 @@ const COMPLAIN: Duration = Duration::from_secs(60);
 
 /// State shared by all types of a node.
 #[derive(Clone, Debug)]
-pub(super) struct Surroundings {
+pub(super) struct SharedContext {
     pub(super) me: ReplicaId,
     pub(super) cut: Cut,
     pub(super) state: Arc<ClusterState>,
@@ -70,7 +70,7 @@ pub(super) struct Surroundings {
 
 /// Input of one machine that another one on this node caused.
 #[derive(Debug)]
-enum Local {
+enum LocalInput {
     Region(RegionInput),
     Coordinator(CoordinatorInput),
     Singleton(SingletonInput),
@@ -82,12 +82,12 @@ enum Local {
 pub struct TypeMachines {
     entity_type: EntityType,
     singleton: Singleton,
-    started: Option<Box<Started>>,
+    started: Option<Box<StartedType>>,
 }
 
 /// The program's specification of a type besides its settings.
 #[derive(Clone, Debug)]
-pub(super) struct Spec {
+pub(super) struct TypeSpec {
     pub(super) extractor: Arc<str>,
     /// Name of the program's own allocation strategy.
     pub(super) strategy: Option<Arc<str>>,
@@ -96,7 +96,7 @@ pub(super) struct Spec {
 
 /// The machines and state of a type that the program has started here.
 #[derive(Clone, Debug)]
-struct Started {
+struct StartedType {
     settings: Settings,
     agreed: Agreed,
     hosts: Hosts,
@@ -181,8 +181,8 @@ impl TypeMachines {
         &mut self,
         now: Now,
         settings: Settings,
-        Spec { extractor, strategy, hosts }: Spec,
-        with: &mut Surroundings,
+        TypeSpec { extractor, strategy, hosts }: TypeSpec,
+        with: &mut SharedContext,
         out: &mut Outbox<Output>,
     ) {
         if self.started.is_some() {
@@ -190,27 +190,28 @@ impl TypeMachines {
         }
         let agreed = Agreed::new(&settings, &extractor);
         let allocating = Allocating::new(&settings, strategy);
-        let started = Started::new(&self.entity_type, (settings, agreed), hosts, allocating, with);
+        let started =
+            StartedType::new(&self.entity_type, (settings, agreed), hosts, allocating, with);
         self.started = Some(Box::new(started));
         self.watch(with, out);
         if with.out {
-            return self.feed(now, Local::Region(RegionInput::Over), with, out);
+            return self.feed(now, LocalInput::Region(RegionInput::Over), with, out);
         }
         self.installed(now, with, out);
         self.members(now, with, out);
     }
 
     /// Membership or the configuration in effect has changed.
-    pub(super) fn members(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
+    pub(super) fn members(&mut self, now: Now, with: &mut SharedContext, out: &mut Outbox<Output>) {
         let Some(epoch) = with.epoch.as_deref() else { return };
         let settings = self.started.as_ref().map(|started| &started.settings);
         let peers = standing::peers(&with.state, epoch, &self.entity_type, settings);
         if with.state.preparing_for_shutdown {
-            self.feed(now, Local::Singleton(SingletonInput::Prepare), with, out);
-            self.feed(now, Local::Coordinator(CoordinatorInput::Prepare), with, out);
+            self.feed(now, LocalInput::Singleton(SingletonInput::Prepare), with, out);
+            self.feed(now, LocalInput::Coordinator(CoordinatorInput::Prepare), with, out);
         }
-        self.feed(now, Local::Singleton(SingletonInput::Members(peers.clone())), with, out);
-        self.feed(now, Local::Proxy(ProxyInput::Members(peers)), with, out);
+        self.feed(now, LocalInput::Singleton(SingletonInput::Members(peers.clone())), with, out);
+        self.feed(now, LocalInput::Proxy(ProxyInput::Members(peers)), with, out);
         self.tell_of_heirs(now, with, out);
         if let Some(started) = &mut self.started {
             started.allocating.upset(now.mono);
@@ -227,14 +228,14 @@ impl TypeMachines {
         self.allocate(now, with, out);
     }
 
-    fn tell_of_heirs(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
+    fn tell_of_heirs(&mut self, now: Now, with: &mut SharedContext, out: &mut Outbox<Output>) {
         let (Some(started), Some(epoch)) = (self.started.as_deref(), with.epoch.as_deref()) else {
             return;
         };
         let settings = &started.settings;
         let any = standing::has_heirs(with.me, &with.state, epoch, &self.entity_type, settings);
         if any != started.region.has_heirs() {
-            self.feed(now, Local::Region(RegionInput::Heirs { any }), with, out);
+            self.feed(now, LocalInput::Region(RegionInput::Heirs { any }), with, out);
         }
     }
 
@@ -242,48 +243,48 @@ impl TypeMachines {
     pub(super) fn installed(
         &mut self,
         now: Now,
-        with: &mut Surroundings,
+        with: &mut SharedContext,
         out: &mut Outbox<Output>,
     ) {
         let Some(installed) = with.epoch.as_deref().map(Installed::from) else { return };
         let told = CoordinatorInput::Installed(installed.clone());
-        self.feed(now, Local::Coordinator(told), with, out);
-        self.feed(now, Local::Region(RegionInput::Installed(installed)), with, out);
+        self.feed(now, LocalInput::Coordinator(told), with, out);
+        self.feed(now, LocalInput::Region(RegionInput::Installed(installed)), with, out);
     }
 
     /// A configuration was forced. The coordinator stops, because an earlier coordinator and a
     /// later one could both decide. The next one begins when the given-up members are over, and
     /// recounts first.
-    pub(super) fn forced(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
-        self.feed(now, Local::Coordinator(CoordinatorInput::Stop), with, out);
+    pub(super) fn forced(&mut self, now: Now, with: &mut SharedContext, out: &mut Outbox<Output>) {
+        self.feed(now, LocalInput::Coordinator(CoordinatorInput::Stop), with, out);
         if let Some(started) = &mut self.started {
             (started.asked, started.again_at) = (None, Some(now.mono + RETRY));
         }
     }
 
-    pub(super) fn leased(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
+    pub(super) fn leased(&mut self, now: Now, with: &mut SharedContext, out: &mut Outbox<Output>) {
         let held = with.leased;
         let input = if held { SingletonInput::LeaseHeld } else { SingletonInput::LeaseOver };
-        self.feed(now, Local::Singleton(input), with, out);
+        self.feed(now, LocalInput::Singleton(input), with, out);
     }
 
     /// The node is out for good. A region that has handed over everything starts nothing either
     /// way. It continues to return messages until its node ends, because some senders may not have
     /// heard of the moves.
-    pub(super) fn over(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
+    pub(super) fn over(&mut self, now: Now, with: &mut SharedContext, out: &mut Outbox<Output>) {
         self.leased(now, with, out);
         let how = if self.has_left() { RegionInput::Forsaken } else { RegionInput::Over };
-        self.feed(now, Local::Region(how), with, out);
+        self.feed(now, LocalInput::Region(how), with, out);
     }
 
     pub(super) fn fact(
         &mut self,
         now: Now,
         fact: RegionInput,
-        with: &mut Surroundings,
+        with: &mut SharedContext,
         out: &mut Outbox<Output>,
     ) {
-        self.feed(now, Local::Region(fact), with, out);
+        self.feed(now, LocalInput::Region(fact), with, out);
     }
 
     /// Handles a message of the same type's machines on another node.
@@ -292,19 +293,21 @@ impl TypeMachines {
         now: Now,
         from: ReplicaId,
         word: Word,
-        with: &mut Surroundings,
+        with: &mut SharedContext,
         out: &mut Outbox<Output>,
     ) {
         let local = match word {
             Word::Sharding(ShardingMessage::Region(ToRegion::NotYet(NotYet::Elsewhere))) => {
-                self.feed(now, Local::Proxy(ProxyInput::Denied { from }), with, out);
+                self.feed(now, LocalInput::Proxy(ProxyInput::Denied { from }), with, out);
                 heard(from, ShardingMessage::Region(ToRegion::NotYet(NotYet::Elsewhere)))
             }
             Word::Sharding(message) => heard(from, message),
             Word::Singleton(message @ (SingletonMessage::Here | SingletonMessage::Gone)) => {
-                Local::Proxy(ProxyInput::Message { from, message })
+                LocalInput::Proxy(ProxyInput::Message { from, message })
             }
-            Word::Singleton(message) => Local::Singleton(SingletonInput::Message { from, message }),
+            Word::Singleton(message) => {
+                LocalInput::Singleton(SingletonInput::Message { from, message })
+            }
             Word::Survey(question) => {
                 if let Some(answer) = self.asked(with.me, from, question, out) {
                     self.send(from, Word::Survey(answer), out);
@@ -347,7 +350,7 @@ impl TypeMachines {
 
     /// Remembered decisions about a topic, of the coordinator and of the region.
     fn recall(&self, me: ReplicaId, topic: Topic) -> Vec<explain::Account> {
-        let Some(Started { coordinator, region, .. }) = self.started.as_deref() else {
+        let Some(StartedType { coordinator, region, .. }) = self.started.as_deref() else {
             return Vec::new();
         };
         let mut all = explain::accounts(me, Witness::Coordinator, coordinator.remembered(), topic);
@@ -367,20 +370,20 @@ impl TypeMachines {
         now: Now,
         id: u64,
         answer: impl FnOnce(&HomesKey) -> Answer,
-        with: &mut Surroundings,
+        with: &mut SharedContext,
         out: &mut Outbox<Output>,
     ) {
         let Some(started) = &mut self.started else { return };
         let Some((_, own)) = started.asked.take_if(|(asked, _)| *asked == id) else { return };
         let answer = answer(&started.key);
         let input = CoordinatorInput::Answered { id: own, answer };
-        self.feed(now, Local::Coordinator(input), with, out);
+        self.feed(now, LocalInput::Coordinator(input), with, out);
     }
 
-    pub(super) fn tick(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
+    pub(super) fn tick(&mut self, now: Now, with: &mut SharedContext, out: &mut Outbox<Output>) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now.mono);
         if is_due(self.singleton.next_deadline()) {
-            self.feed(now, Local::Singleton(SingletonInput::Tick), with, out);
+            self.feed(now, LocalInput::Singleton(SingletonInput::Tick), with, out);
         }
         let Some(started) = &mut self.started else { return };
         let proxy = is_due(started.proxy.next_deadline());
@@ -390,11 +393,11 @@ impl TypeMachines {
             self.coordinate(now, with, out);
         }
         if proxy {
-            self.feed(now, Local::Proxy(ProxyInput::Tick), with, out);
+            self.feed(now, LocalInput::Proxy(ProxyInput::Tick), with, out);
         }
         let Some(started) = &mut self.started else { return };
         if is_due(started.allocating.next_deadline()) {
-            let Started { coordinator, allocating, .. } = started.as_mut();
+            let StartedType { coordinator, allocating, .. } = started.as_mut();
             let mut next = allocating.work(now.mono, coordinator, &with.state);
             next.extend(allocating.look(now.mono, coordinator, &with.state));
             self.carry_out(now, next, with, out);
@@ -402,10 +405,10 @@ impl TypeMachines {
         // These ticks come last, because the inputs above make the machines dirty. Their messages
         // are then sent together.
         if is_due(self.coordinator().and_then(Machine::next_deadline)) {
-            self.feed(now, Local::Coordinator(CoordinatorInput::Tick), with, out);
+            self.feed(now, LocalInput::Coordinator(CoordinatorInput::Tick), with, out);
         }
         if is_due(self.region().and_then(Machine::next_deadline)) {
-            self.feed(now, Local::Region(RegionInput::Tick), with, out);
+            self.feed(now, LocalInput::Region(RegionInput::Tick), with, out);
         }
     }
 
@@ -434,14 +437,20 @@ impl TypeMachines {
     // ── Flow of messages between the machines ──
 
     /// Passes an input to a machine, then all inputs that follow from it.
-    fn feed(&mut self, now: Now, first: Local, with: &mut Surroundings, out: &mut Outbox<Output>) {
+    fn feed(
+        &mut self,
+        now: Now,
+        first: LocalInput,
+        with: &mut SharedContext,
+        out: &mut Outbox<Output>,
+    ) {
         let mut queue = VecDeque::from([first]);
         while let Some(local) = queue.pop_front() {
             match local {
-                Local::Singleton(input) => self.sing(now, input, with, &mut queue, out),
-                Local::Proxy(input) => self.seek(now, input, with, &mut queue, out),
-                Local::Region(input) => self.host(now, input, with, &mut queue, out),
-                Local::Coordinator(input) => self.decide(now, input, with, &mut queue, out),
+                LocalInput::Singleton(input) => self.sing(now, input, with, &mut queue, out),
+                LocalInput::Proxy(input) => self.seek(now, input, with, &mut queue, out),
+                LocalInput::Region(input) => self.host(now, input, with, &mut queue, out),
+                LocalInput::Coordinator(input) => self.decide(now, input, with, &mut queue, out),
             }
         }
     }
@@ -454,14 +463,14 @@ impl TypeMachines {
         &mut self,
         now: Now,
         input: SingletonInput,
-        with: &mut Surroundings,
-        queue: &mut VecDeque<Local>,
+        with: &mut SharedContext,
+        queue: &mut VecDeque<LocalInput>,
         out: &mut Outbox<Output>,
     ) {
         let mut orders = Outbox::new();
         self.singleton.handle(now, input, &mut orders);
         let me = with.me;
-        let own = |message| Local::Proxy(ProxyInput::Message { from: me, message });
+        let own = |message| LocalInput::Proxy(ProxyInput::Message { from: me, message });
         for order in orders.drain() {
             match order {
                 SingletonOutput::Send { to, message } => {
@@ -473,19 +482,19 @@ impl TypeMachines {
                 }
                 // Only a host of the type is a candidate, but a peer may claim otherwise.
                 SingletonOutput::Start => {
-                    queue.push_back(Local::Singleton(SingletonInput::Stopped));
+                    queue.push_back(LocalInput::Singleton(SingletonInput::Stopped));
                 }
                 SingletonOutput::Stop => {
                     queue.push_back(own(SingletonMessage::Gone));
-                    queue.push_back(Local::Coordinator(CoordinatorInput::Stop));
-                    queue.push_back(Local::Singleton(SingletonInput::Stopped));
+                    queue.push_back(LocalInput::Coordinator(CoordinatorInput::Stop));
+                    queue.push_back(LocalInput::Singleton(SingletonInput::Stopped));
                 }
             }
         }
     }
 
     /// Starts a coordinator here, with a term above every known one.
-    fn coordinate(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
+    fn coordinate(&mut self, now: Now, with: &mut SharedContext, out: &mut Outbox<Output>) {
         let Some(started) = &mut self.started else { return };
         if with.forced {
             started.again_at = Some(now.mono + RETRY);
@@ -502,20 +511,20 @@ impl TypeMachines {
         let above = started.above;
         if let Some(installed) = with.epoch.as_deref().map(Installed::from) {
             let told = CoordinatorInput::Installed(installed);
-            self.feed(now, Local::Coordinator(told), with, out);
+            self.feed(now, LocalInput::Coordinator(told), with, out);
         }
         if with.state.preparing_for_shutdown {
-            self.feed(now, Local::Coordinator(CoordinatorInput::Prepare), with, out);
+            self.feed(now, LocalInput::Coordinator(CoordinatorInput::Prepare), with, out);
         }
-        self.feed(now, Local::Coordinator(CoordinatorInput::Start { above }), with, out);
+        self.feed(now, LocalInput::Coordinator(CoordinatorInput::Start { above }), with, out);
     }
 
     fn seek(
         &mut self,
         now: Now,
         input: ProxyInput,
-        with: &Surroundings,
-        queue: &mut VecDeque<Local>,
+        with: &SharedContext,
+        queue: &mut VecDeque<LocalInput>,
         out: &mut Outbox<Output>,
     ) {
         let Some(started) = &mut self.started else { return };
@@ -524,14 +533,17 @@ impl TypeMachines {
         let at = started.proxy.target();
         if started.coordinator_at != at {
             started.coordinator_at = at;
-            queue.push_back(Local::Region(RegionInput::CoordinatorAt(at)));
+            queue.push_back(LocalInput::Region(RegionInput::CoordinatorAt(at)));
         }
         for order in orders.drain() {
             match order {
                 ProxyOutput::Identify { to } if to == with.me => {
                     if self.singleton.running() == Running::Yes {
                         let message = SingletonMessage::Here;
-                        queue.push_back(Local::Proxy(ProxyInput::Message { from: to, message }));
+                        queue.push_back(LocalInput::Proxy(ProxyInput::Message {
+                            from: to,
+                            message,
+                        }));
                     }
                 }
                 ProxyOutput::Identify { to } => {
@@ -547,8 +559,8 @@ impl TypeMachines {
         &mut self,
         now: Now,
         input: RegionInput,
-        with: &mut Surroundings,
-        queue: &mut VecDeque<Local>,
+        with: &mut SharedContext,
+        queue: &mut VecDeque<LocalInput>,
         out: &mut Outbox<Output>,
     ) {
         let Some(started) = &mut self.started else { return };
@@ -582,8 +594,8 @@ impl TypeMachines {
         &mut self,
         now: Now,
         input: CoordinatorInput,
-        with: &mut Surroundings,
-        queue: &mut VecDeque<Local>,
+        with: &mut SharedContext,
+        queue: &mut VecDeque<LocalInput>,
         out: &mut Outbox<Output>,
     ) {
         let Some(started) = &mut self.started else { return };
@@ -604,8 +616,8 @@ impl TypeMachines {
         &mut self,
         now: Now,
         order: CoordinatorOutput,
-        with: &mut Surroundings,
-        queue: &mut VecDeque<Local>,
+        with: &mut SharedContext,
+        queue: &mut VecDeque<LocalInput>,
         out: &mut Outbox<Output>,
     ) {
         let entity_type = self.entity_type.clone();
@@ -623,7 +635,7 @@ impl TypeMachines {
             }
             CoordinatorOutput::Allocate { question, shards } => {
                 started.allocating.ask(question, shards);
-                let Started { coordinator, allocating, .. } = started.as_mut();
+                let StartedType { coordinator, allocating, .. } = started.as_mut();
                 for next in allocating.work(now.mono, coordinator, &with.state) {
                     self.follow(next, with, queue, out);
                 }
@@ -666,13 +678,13 @@ impl TypeMachines {
     }
 }
 
-impl Started {
+impl StartedType {
     fn new(
         entity_type: &EntityType,
         (settings, agreed): (Settings, Agreed),
         hosts: Hosts,
         allocating: Allocating,
-        with: &Surroundings,
+        with: &SharedContext,
     ) -> Self {
         let (me, cut) = (with.me, with.cut);
         let config = RegionConfig {
@@ -712,7 +724,7 @@ impl Started {
         &mut self,
         now: Instant,
         entity_type: &EntityType,
-        with: &mut Surroundings,
+        with: &mut SharedContext,
         out: &mut Outbox<Output>,
     ) {
         let by_data = self.bound.as_ref().map(|there| (None, there));
@@ -733,7 +745,7 @@ impl Started {
 }
 
 fn coordinator(
-    with: &Surroundings,
+    with: &SharedContext,
     settings: &Settings,
     agreed: &Agreed,
     allocating: &Allocating,
@@ -758,11 +770,13 @@ const fn pauses(settings: &Settings) -> Pauses {
 }
 
 /// The input for the receiver of a message.
-fn heard(from: ReplicaId, message: ShardingMessage) -> Local {
+fn heard(from: ReplicaId, message: ShardingMessage) -> LocalInput {
     match message {
         ShardingMessage::Coordinator(message) => {
-            Local::Coordinator(CoordinatorInput::Message { from, message })
+            LocalInput::Coordinator(CoordinatorInput::Message { from, message })
         }
-        ShardingMessage::Region(message) => Local::Region(RegionInput::Message { from, message }),
+        ShardingMessage::Region(message) => {
+            LocalInput::Region(RegionInput::Message { from, message })
+        }
     }
 }

@@ -14,16 +14,16 @@ use crate::sharding::ids::{Generation, RegionId};
 
 /// An ended tenure of the shard and its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Carried {
+pub(super) struct PayloadCandidate {
     pub(super) from: RegionId,
     key: Generation,
     pub(super) payload: Option<Bytes>,
-    end: End,
+    end: TenureEnd,
 }
 
 /// Why a tenure counts as ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum TenureEnd {
     /// Its region released the shard. With a `sealed` generation the region also vouches that
     /// nobody hosted between its last tenure and that decision.
     Told(Option<Generation>),
@@ -31,7 +31,7 @@ enum End {
     Removed,
 }
 
-impl Carried {
+impl PayloadCandidate {
     /// A tenure at generation `key` whose region released the shard. `sealed` is the highest
     /// generation that the region knew when it sealed the payload; `None` if it cannot vouch for
     /// others.
@@ -41,17 +41,17 @@ impl Carried {
         payload: Option<Bytes>,
         sealed: Option<Generation>,
     ) -> Self {
-        Self { from, key, payload, end: End::Told(sealed) }
+        Self { from, key, payload, end: TenureEnd::Told(sealed) }
     }
 
     /// A possible tenure up to generation `key` of a removed region. It left no payload.
     pub(super) const fn removed(from: RegionId, key: Generation) -> Self {
-        Self { from, key, payload: None, end: End::Removed }
+        Self { from, key, payload: None, end: TenureEnd::Removed }
     }
 
     /// Proves that a region which was last named at `listed` has not hosted since this tenure.
     fn vouches(&self, listed: Generation) -> bool {
-        matches!(self.end, End::Told(Some(sealed)) if self.key < listed && listed < sealed)
+        matches!(self.end, TenureEnd::Told(Some(sealed)) if self.key < listed && listed < sealed)
     }
 }
 
@@ -59,8 +59,11 @@ impl Carried {
 /// candidates: their payloads must be counted as lost, because the removed region may have handled
 /// them. If the latest host released the shard itself, it had taken or counted the payloads that
 /// others still keep.
-pub(super) fn choose(candidates: Vec<Carried>, canary: Canary) -> (Option<Bytes>, Vec<Carried>) {
-    let is_removed = |carried: &Carried| carried.end == End::Removed;
+pub(super) fn choose(
+    candidates: Vec<PayloadCandidate>,
+    canary: Canary,
+) -> (Option<Bytes>, Vec<PayloadCandidate>) {
+    let is_removed = |carried: &PayloadCandidate| carried.end == TenureEnd::Removed;
     let (mut removed, mut candidates): (Vec<_>, Vec<_>) =
         candidates.into_iter().partition(is_removed);
     if !canary.has(Bug::NamedCountsAsHosted) {
@@ -75,6 +78,6 @@ pub(super) fn choose(candidates: Vec<Carried>, canary: Canary) -> (Option<Bytes>
         candidates.reverse();
     }
     let Some(latest) = candidates.pop() else { return (None, Vec::new()) };
-    let lost = if latest.end == End::Removed { candidates } else { Vec::new() };
+    let lost = if latest.end == TenureEnd::Removed { candidates } else { Vec::new() };
     (latest.payload, lost)
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use ostraca_ddata::id::ReplicaId;
 
-use super::payload::{self, Carried};
+use super::payload::{self, PayloadCandidate};
 use super::port::Reach;
 use crate::sharding::bug::{Bug, Canary};
 pub use crate::sharding::gate::Run;
@@ -241,9 +241,9 @@ impl Shard {
         heard: &BTreeMap<RegionId, Heard>,
         judge: Judge<'_>,
     ) -> Vec<Step> {
-        let mut candidates: Vec<Carried> = Vec::new();
+        let mut candidates: Vec<PayloadCandidate> = Vec::new();
         let sealed = judge.vouched(judge.me, self.sealed);
-        let own = Carried::told(judge.me, self.last, self.kept.take(), sealed);
+        let own = PayloadCandidate::told(judge.me, self.last, self.kept.take(), sealed);
         let own_counts = self.last > Generation::NEVER && !judge.canary.has(Bug::OwnPayloadLeftOut);
         candidates.extend(own_counts.then_some(own));
         for (id, listed) in &pend.after {
@@ -254,15 +254,15 @@ impl Shard {
                     let by_listed = judge.canary.has(Bug::PayloadByListed);
                     let key = if by_listed { *listed } else { heard.last };
                     let sealed = judge.vouched(*id, heard.sealed);
-                    Some(Carried::told(*id, key, heard.payload.clone(), sealed))
+                    Some(PayloadCandidate::told(*id, key, heard.payload.clone(), sealed))
                 }
                 None if judge.canary.has(Bug::RemovedDoesNotCount) => None,
-                None => Some(Carried::removed(*id, *listed)),
+                None => Some(PayloadCandidate::removed(*id, *listed)),
             });
         }
         let (payload, discarded) = payload::choose(candidates, judge.canary);
         let mut steps = vec![Step::Start { payload }];
-        let discard = |carried: Carried| {
+        let discard = |carried: PayloadCandidate| {
             carried.payload.map(|payload| Step::Discard { from: carried.from, payload })
         };
         steps.extend(discarded.into_iter().filter_map(discard));

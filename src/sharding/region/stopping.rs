@@ -16,14 +16,14 @@ use crate::sharding::wire::{ToCoordinator, WISH_BYTES, in_messages};
 /// Pending stop requests of the program.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stopping {
-    wishes: BTreeMap<ShardId, Wish>, // ≤ shards
-    last: u64,                       // number of the last request
+    requests: BTreeMap<ShardId, StopRequest>, // ≤ shards
+    last: u64,                                // number of the last request
     ask_at: Instant,
 }
 
 /// Stop request for one shard. A newer request replaces it.
 #[derive(Clone, Copy, Debug)]
-struct Wish {
+struct StopRequest {
     number: u64,
     until: Instant,
 }
@@ -36,25 +36,25 @@ impl Stopping {
 
     /// The next time to repeat or to drop a request.
     pub(super) fn next(&self, registered: bool) -> Option<Instant> {
-        let asks = registered.then_some(self.ask_at).filter(|_| !self.wishes.is_empty());
-        self.wishes.values().map(|wish| wish.until).chain(asks).min()
+        let asks = registered.then_some(self.ask_at).filter(|_| !self.requests.is_empty());
+        self.requests.values().map(|request| request.until).chain(asks).min()
     }
 }
 
 impl Region {
     /// Shards with a pending stop request.
     pub fn stopping(&self) -> impl Iterator<Item = ShardId> + '_ {
-        self.stopping.wishes.keys().copied()
+        self.stopping.requests.keys().copied()
     }
 
     pub(super) fn wish_stop(&mut self, now: Now, shards: Vec<ShardId>, within: Duration) {
         let until = now.mono + within;
         self.stopping.last += 1;
-        let new = Wish { number: self.stopping.last, until };
+        let new = StopRequest { number: self.stopping.last, until };
         for shard in shards {
             if self.is_shard(shard) {
-                let known = self.stopping.wishes.entry(shard).or_insert(new);
-                *known = Wish { until: until.max(known.until), ..new };
+                let known = self.stopping.requests.entry(shard).or_insert(new);
+                *known = StopRequest { until: until.max(known.until), ..new };
             }
         }
         self.stopping.ask_at = now.mono;
@@ -65,31 +65,32 @@ impl Region {
         if self.registration.coordinator() != Some(from) {
             return;
         }
-        let wishes = &mut self.stopping.wishes;
-        let before = wishes.len();
+        let requests = &mut self.stopping.requests;
+        let before = requests.len();
         for (shard, number) in told {
-            if wishes.get(shard).is_some_and(|wish| wish.number == *number) {
-                wishes.remove(shard);
+            if requests.get(shard).is_some_and(|request| request.number == *number) {
+                requests.remove(shard);
             }
         }
-        if wishes.len() < before {
+        if requests.len() < before {
             out.push(RegionOutput::Stopped);
         }
     }
 
     pub(super) fn stop_others(&mut self, now: Now, out: &mut Out) {
-        let before = self.stopping.wishes.len();
-        self.stopping.wishes.retain(|_, wish| wish.until > now.mono);
-        if self.stopping.wishes.len() < before {
+        let before = self.stopping.requests.len();
+        self.stopping.requests.retain(|_, request| request.until > now.mono);
+        if self.stopping.requests.len() < before {
             out.push(RegionOutput::Stopped);
         }
-        let due = !self.stopping.wishes.is_empty() && self.stopping.ask_at <= now.mono;
+        let due = !self.stopping.requests.is_empty() && self.stopping.ask_at <= now.mono;
         let to = self.registration.coordinator().filter(|_| self.registration.is_registered());
         if let (true, Some(to)) = (due, to) {
             self.stopping.ask_at = now.mono + self.config.retry;
-            let wishes = self.stopping.wishes.iter().map(|(shard, wish)| (*shard, wish.number));
-            for wishes in in_messages(wishes.collect(), self.config.cut.words, |_| WISH_BYTES) {
-                self.mail.say(to, ToCoordinator::Stop(wishes));
+            let requests =
+                self.stopping.requests.iter().map(|(shard, request)| (*shard, request.number));
+            for requests in in_messages(requests.collect(), self.config.cut.words, |_| WISH_BYTES) {
+                self.mail.say(to, ToCoordinator::Stop(requests));
             }
         }
     }

@@ -37,21 +37,21 @@ const COMPLAIN: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub(super) struct Program {
     pub(super) name: Arc<str>,
-    pub(super) homes: Line<ShardId>,
-    pub(super) moves: Line<()>,
+    pub(super) homes: OpenQuestion<ShardId>,
+    pub(super) moves: OpenQuestion<()>,
     /// The next question about unplaced shards begins at this one, so that a shard for which the
     /// strategy fails does not block the others.
     pub(super) next: ShardId,
     picture: Option<Picture>,
-    drawn: u64,                          // views built from scratch
-    leavers: BTreeMap<RegionId, Leaver>, // ≤ members
-    last: u64,                           // number of the last question
+    drawn: u64,                                 // views built from scratch
+    leavers: BTreeMap<RegionId, LeavingRegion>, // ≤ members
+    last: u64,                                  // number of the last question
     complained: Option<Instant>,
 }
 
 /// A leaving region, and whether its shards still wait for the strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Leaver {
+enum LeavingRegion {
     /// The strategy is asked about its shards until this time.
     Asked { until: Instant },
     /// The time is over: its shards are placed without the strategy.
@@ -60,7 +60,7 @@ enum Leaver {
 
 /// The open question of one kind, or the pause after a failure.
 #[derive(Clone, Debug)]
-pub(super) struct Line<T> {
+pub(super) struct OpenQuestion<T> {
     asked: Option<(u64, Instant, T)>, // number, deadline, subject
     again_at: Option<Instant>,
     pause: Duration,
@@ -68,7 +68,7 @@ pub(super) struct Line<T> {
 
 impl Program {
     pub(super) const fn new(name: Arc<str>) -> Self {
-        let (homes, moves) = (Line::new(), Line::new());
+        let (homes, moves) = (OpenQuestion::new(), OpenQuestion::new());
         Self {
             name,
             homes,
@@ -99,9 +99,9 @@ impl Program {
     pub(super) fn leaving(&mut self, now: Instant, regions: impl Iterator<Item = RegionId>) {
         let known = std::mem::take(&mut self.leavers);
         for region in regions {
-            let new = Leaver::Asked { until: now + LEAVER_WITHIN };
+            let new = LeavingRegion::Asked { until: now + LEAVER_WITHIN };
             let leaver = match *known.get(&region).unwrap_or(&new) {
-                Leaver::Asked { until } if until <= now => Leaver::Late,
+                LeavingRegion::Asked { until } if until <= now => LeavingRegion::Late,
                 leaver => leaver,
             };
             self.leavers.insert(region, leaver);
@@ -133,18 +133,18 @@ impl Program {
 
     /// Whether the time of any leaving region is over.
     pub(super) fn has_late(&self) -> bool {
-        self.leavers.values().any(|leaver| *leaver == Leaver::Late)
+        self.leavers.values().any(|leaver| *leaver == LeavingRegion::Late)
     }
 
     /// Whether the shards of a leaving region no longer wait for the strategy.
     pub(super) fn is_late(&self, region: RegionId) -> bool {
-        self.leavers.get(&region) == Some(&Leaver::Late)
+        self.leavers.get(&region) == Some(&LeavingRegion::Late)
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let leavers = self.leavers.values().filter_map(|leaver| match leaver {
-            Leaver::Asked { until } => Some(*until),
-            Leaver::Late => None,
+            LeavingRegion::Asked { until } => Some(*until),
+            LeavingRegion::Late => None,
         });
         let lines = [self.homes.next_deadline(), self.moves.next_deadline()];
         lines.into_iter().flatten().chain(leavers).min()
@@ -160,7 +160,7 @@ impl Program {
     }
 }
 
-impl<T> Line<T> {
+impl<T> OpenQuestion<T> {
     const fn new() -> Self {
         Self { asked: None, again_at: None, pause: PAUSE_MIN }
     }

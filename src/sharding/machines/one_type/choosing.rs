@@ -8,14 +8,14 @@ use ostraca_ddata::clock::Now;
 use ostraca_ddata::machine::Outbox;
 use ostraca_ddata::replicator::request::{Notice, Reply, RequestError};
 
-use super::{Local, Surroundings, TypeMachines};
+use super::{LocalInput, SharedContext, TypeMachines};
 use crate::sharding::allocation::Advice;
 use crate::sharding::machines::allocating::Next;
 use crate::sharding::machines::port::Output;
 
 impl TypeMachines {
     /// Begins to watch the pins when the type is started, if its strategy needs them.
-    pub(super) fn watch(&mut self, with: &mut Surroundings, out: &mut Outbox<Output>) {
+    pub(super) fn watch(&mut self, with: &mut SharedContext, out: &mut Outbox<Output>) {
         let Some(started) = &mut self.started else { return };
         if let Some(ask) = started.allocating.watches() {
             with.last_id += 1;
@@ -26,7 +26,12 @@ impl TypeMachines {
     }
 
     /// Looks for new work of the strategy after a change.
-    pub(super) fn allocate(&mut self, now: Now, with: &mut Surroundings, out: &mut Outbox<Output>) {
+    pub(super) fn allocate(
+        &mut self,
+        now: Now,
+        with: &mut SharedContext,
+        out: &mut Outbox<Output>,
+    ) {
         let Some(started) = &mut self.started else { return };
         let next = started.allocating.work(now.mono, &mut started.coordinator, &with.state);
         self.carry_out(now, next, with, out);
@@ -38,7 +43,7 @@ impl TypeMachines {
         now: Now,
         number: u64,
         advice: Result<Advice, Arc<str>>,
-        with: &mut Surroundings,
+        with: &mut SharedContext,
         out: &mut Outbox<Output>,
     ) {
         let Some(started) = &mut self.started else { return };
@@ -59,7 +64,7 @@ impl TypeMachines {
         &mut self,
         now: Now,
         reply: Result<Reply, RequestError>,
-        with: &mut Surroundings,
+        with: &mut SharedContext,
         out: &mut Outbox<Output>,
     ) {
         let Some(started) = &mut self.started else { return };
@@ -85,7 +90,7 @@ impl TypeMachines {
         &mut self,
         now: Now,
         all: impl IntoIterator<Item = Next>,
-        with: &mut Surroundings,
+        with: &mut SharedContext,
         out: &mut Outbox<Output>,
     ) {
         let mut queue = VecDeque::new();
@@ -98,15 +103,15 @@ impl TypeMachines {
     pub(super) fn follow(
         &mut self,
         next: Next,
-        with: &mut Surroundings,
-        queue: &mut VecDeque<Local>,
+        with: &mut SharedContext,
+        queue: &mut VecDeque<LocalInput>,
         out: &mut Outbox<Output>,
     ) {
         let (Some(started), entity_type) = (&mut self.started, self.entity_type.clone()) else {
             return;
         };
         match next {
-            Next::Decide(input) => queue.push_back(Local::Coordinator(input)),
+            Next::Decide(input) => queue.push_back(LocalInput::Coordinator(input)),
             Next::Ask(ask) => {
                 with.last_id += 1;
                 started.asked_pins = Some((with.last_id, ask));
