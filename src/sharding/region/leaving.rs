@@ -22,49 +22,49 @@ use crate::sharding::wire::{
 /// How long a ready region waits for `MayLeave` from a coordinator that knows it. The coordinator
 /// answers within a round trip, or as soon as it has replaced and settled the decisions that name
 /// the region. A coordinator of a release without `MayLeave` never answers.
-const UNHEARD_MAX: Duration = Duration::from_secs(5);
+const PERMISSION_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// The same limit while no coordinator knows the region. A crashed coordinator has a successor in
 /// little more than its lease of 5 s. Coordinated shutdown gives the whole leave 20 s.
-const UNKNOWN_MAX: Duration = Duration::from_secs(10);
+const UNREGISTERED_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// State of a region whose node is stopping.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaving {
     ask_at: Instant,
-    let_go: bool, // `MayLeave` arrived, and no decision named the region since
+    permitted: bool, // `MayLeave` arrived, and no decision named the region since
     // since when only the permission has been missing
-    unheard: Option<Instant>,
+    ready_since: Option<Instant>,
 }
 
 impl Region {
     /// Whether the region is leaving or has left, and its coordinator has permitted that.
     #[must_use]
     pub fn is_let_go(&self) -> bool {
-        self.leaving.is_some_and(|leaving| leaving.let_go)
+        self.leaving.is_some_and(|leaving| leaving.permitted)
     }
 
     pub(super) fn begin_to_leave(&mut self, now: Instant) {
-        let new = Leaving { ask_at: now, let_go: false, unheard: None };
+        let new = Leaving { ask_at: now, permitted: false, ready_since: None };
         self.leaving.get_or_insert(new);
     }
 
     /// The next time at which a leaving region must act.
     pub(super) fn leaves_at(&self) -> Option<Instant> {
-        let Leaving { ask_at, unheard, .. } = self.leaving.filter(|_| !self.left)?;
-        let goes_at = unheard.map(|since| since + self.unheard_max());
+        let Leaving { ask_at, ready_since, .. } = self.leaving.filter(|_| !self.left)?;
+        let goes_at = ready_since.map(|since| since + self.permission_wait_max());
         Some(goes_at.map_or(ask_at, |at| at.min(ask_at)))
     }
 
-    const fn unheard_max(&self) -> Duration {
-        if self.registration.is_registered() { UNHEARD_MAX } else { UNKNOWN_MAX }
+    const fn permission_wait_max(&self) -> Duration {
+        if self.registration.is_registered() { PERMISSION_WAIT_MAX } else { UNREGISTERED_WAIT_MAX }
     }
 
     /// A coordinator has registered this region: say `Leaving` to it at once, and count its answer
     /// time from now.
     pub(super) fn tell_that_it_leaves(&mut self, now: Instant) {
         if let Some(leaving) = &mut self.leaving {
-            (leaving.ask_at, leaving.unheard) = (now, None);
+            (leaving.ask_at, leaving.ready_since) = (now, None);
         }
     }
 
@@ -79,8 +79,8 @@ impl Region {
     /// A decision named this region again. A permission to leave is withdrawn, because the
     /// coordinator gave it without knowing that the region still acts on a decision.
     pub(super) fn is_named_again(&mut self, now: Instant) {
-        if let Some(leaving) = self.leaving.as_mut().filter(|leaving| leaving.let_go) {
-            (leaving.let_go, leaving.ask_at) = (false, now);
+        if let Some(leaving) = self.leaving.as_mut().filter(|leaving| leaving.permitted) {
+            (leaving.permitted, leaving.ask_at) = (false, now);
         }
     }
 
@@ -88,7 +88,7 @@ impl Region {
         if let Some(leaving) = &mut self.leaving
             && self.registration.is_with(from, term)
         {
-            leaving.let_go = true;
+            leaving.permitted = true;
         }
     }
 
@@ -126,14 +126,14 @@ impl Region {
         };
         let is_busy = self.shards.values().any(busy);
         let named = self.heirs && !self.config.proxy && self.registration.may_be_known();
-        let max = self.unheard_max();
+        let max = self.permission_wait_max();
         let waits = named && !self.canary.has(Bug::LeavesUnheard);
         let Some(leaving) = self.leaving.as_mut().filter(|_| !is_busy) else {
-            self.leaving.iter_mut().for_each(|leaving| leaving.unheard = None);
+            self.leaving.iter_mut().for_each(|leaving| leaving.ready_since = None);
             return false;
         };
-        let since = *leaving.unheard.get_or_insert(now);
-        leaving.let_go || !waits || since + max <= now
+        let since = *leaving.ready_since.get_or_insert(now);
+        leaving.permitted || !waits || since + max <= now
     }
 
     /// Shards whose next home must hear that this region was named in vain. If the region exited
