@@ -117,7 +117,7 @@ pub struct Sharding {
     pub ask_timeout: Duration,
     /// A handler that has awaited for this long is counted and logged with its entity and the type
     /// of its message (`sharding.slow_handler`), and again each time that it has run twice as long.
-    /// 0: never.
+    /// Until it ends, rebalancing leaves its shard where it is. 0: none of this.
     #[serde(with = "humantime_serde")]
     pub slow_handler_after: Duration,
     /// Decisions that the coordinator and each region remember for `explain`; about 100 bytes each.

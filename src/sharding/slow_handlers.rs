@@ -1,22 +1,26 @@
-//! Handlers that do not end: named in the log and counted.
+//! Handlers that do not end: named in the log and counted, and their shards reported to the region,
+//! so that rebalancing leaves these where they are.
 //!
 //! A handler is noted when it first awaits; one that ends at its first poll costs nothing here. While
 //! any handler awaits, a task looks at all busy entities now and then. A handler that blocks its
 //! thread never awaits, and is not found here.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::task::AtomicWaker;
 use ostraca_ddata::clock::Instant;
 
 use super::entity::Entity;
-use super::ids::EntityId;
+use super::ids::{EntityId, ShardId};
+use super::region::RegionInput;
 use super::run::yield_now;
 use super::runtime::Runtime;
 use super::shard::Shard;
+use super::tenancy::Stage;
 
 /// The handlers are looked at four times within `slow-handler-after`, within these bounds.
 const LOOK_MIN: Duration = Duration::from_millis(10);
@@ -24,6 +28,9 @@ const LOOK_MAX: Duration = Duration::from_secs(10);
 
 /// Rows that are looked at under one hold of their shard's lock.
 const ROWS_AT_A_TIME: usize = 1_000;
+
+/// Between two logs of shards that rebalancing leaves out.
+const LEFT_OUT_PAUSE: Duration = Duration::from_secs(60);
 
 /// An entity's activation, as its shard sees it: its waker, and since when its handler has awaited.
 #[derive(Default)]
@@ -63,12 +70,24 @@ impl Handling {
     }
 }
 
-/// The counter of one entity type, and whether a task looks for slow handlers.
+/// The slow handlers of one entity type: how many there were, whether a task looks for them, and
+/// what the region was told.
 #[derive(Debug, Default)]
 pub(super) struct SlowHandlers {
     count: AtomicU64,
     watches: AtomicBool,
+    reported: Mutex<Reported>,
 }
+
+/// What the region knows, and the log.
+#[derive(Debug, Default)]
+struct Reported {
+    shards: BTreeSet<ShardId>, // ≤ number-of-shards
+    logged: Option<Instant>,
+}
+
+/// A handler that has run for `slow-handler-after`, with its age.
+type SlowHandler = (EntityId, Duration);
 
 impl SlowHandlers {
     pub(super) fn count(&self) -> u64 {
@@ -79,7 +98,8 @@ impl SlowHandlers {
 /// Handlers in some rows.
 struct Found {
     awaiting: usize,
-    due: Vec<(EntityId, Duration)>, // to be logged, with their age
+    due: Vec<SlowHandler>,       // to be logged
+    oldest: Option<SlowHandler>, // of a shard that is not about to leave
 }
 
 impl<E: Entity> Runtime<E> {
@@ -112,31 +132,62 @@ impl<E: Entity> Runtime<E> {
         }));
     }
 
-    /// Logs and counts those that are due: how many handlers await.
+    /// Logs and counts those that are due, and reports shards with slow handlers to the region.
+    /// Returns the number of handlers that await.
     async fn find_slow_handlers(self: &Arc<Self>) -> usize {
-        let mut await_now = 0;
+        let (mut await_now, mut slow) = (0, BTreeMap::new());
         for shard in self.known() {
+            let mut oldest: Option<SlowHandler> = None;
             for first in (0..).step_by(ROWS_AT_A_TIME) {
                 let Some(found) = self.slow_in(shard, first..first + ROWS_AT_A_TIME) else { break };
                 await_now += found.awaiting;
                 for (entity, age) in found.due {
                     self.name_slow(shard, &entity, age);
                 }
+                oldest = oldest.into_iter().chain(found.oldest).max_by_key(|(_, age)| *age);
                 yield_now().await;
             }
+            slow.extend(oldest.map(|oldest| (shard.id, oldest)));
         }
+        self.report_slow(&slow);
         await_now
+    }
+
+    /// Tells the region which shards have slow handlers, if others do than it was told last.
+    fn report_slow(&self, slow: &BTreeMap<ShardId, SlowHandler>) {
+        let now = self.world.now();
+        let reported = &self.slow_handlers.reported;
+        let mut reported = reported.lock().unwrap_or_else(PoisonError::into_inner);
+        if slow.keys().eq(&reported.shards) {
+            return;
+        }
+        let new = slow.iter().filter(|(shard, _)| !reported.shards.contains(*shard));
+        let oldest = new.max_by_key(|(_, (_, age))| *age);
+        let is_due = reported.logged.is_none_or(|logged| now >= logged + LEFT_OUT_PAUSE);
+        if let Some((shard, (entity, age))) = oldest.filter(|_| is_due) {
+            reported.logged = Some(now);
+            let (entity_type, shards) = (&self.entity_type, slow.len());
+            let message_type = std::any::type_name::<E::Message>();
+            tracing::info!(
+                %entity_type, %shard, %entity, message_type, running_for = ?age, shards,
+                "sharding.left_out: rebalancing leaves this shard on this node until the handler \
+                 has ended; `shards` shards of the type are left out so"
+            );
+        }
+        reported.shards = slow.keys().copied().collect();
+        self.world.tell(RegionInput::SlowHandlers(reported.shards.clone()));
     }
 
     /// What is found in some rows of a shard. `None`: no handler runs in the shard, or there are no
     /// rows behind these.
     fn slow_in(&self, shard: &Shard<E>, rows: Range<usize>) -> Option<Found> {
         let (now, after) = (self.world.now(), self.settings.slow_handler_after);
-        let (mut awaiting, mut due) = (0, Vec::new());
+        let (mut awaiting, mut due, mut oldest) = (0, Vec::new(), None::<SlowHandler>);
         let inside = shard.lock();
         if inside.floor.running == 0 {
             return None;
         }
+        let stays = shard.phase.get() == Stage::Open;
         let tenants = &inside.floor.tenants;
         for row in tenants.those(rows, |tenant| tenant.busy.is_some())? {
             let tenant = tenants.get(row);
@@ -150,8 +201,12 @@ impl<E: Entity> Runtime<E> {
                 self.slow_handlers.count.fetch_add(u64::from(is_first), Ordering::Relaxed);
                 due.push((tenant.id.clone(), age));
             }
+            let is_older = oldest.as_ref().is_none_or(|(_, oldest)| age > *oldest);
+            if stays && age >= after && is_older {
+                oldest = Some((tenant.id.clone(), age));
+            }
         }
-        Some(Found { awaiting, due })
+        Some(Found { awaiting, due, oldest })
     }
 
     fn name_slow(&self, shard: &Shard<E>, entity: &EntityId, age: Duration) {

@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::agreed::Agreed;
 use super::ids::{Generation, RegionId, ShardId};
 
+/// Shards with slow handlers that a registration names. Planned moves do not leave out further ones.
+pub const SLOW_SHARDS_MAX: usize = 1_024;
+
 /// To one of the two parts that a node may run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ShardingMessage {
@@ -43,6 +46,16 @@ pub enum ToCoordinator {
         /// What its node says of the type.
         #[serde(rename = "s", default)]
         agreed: Agreed,
+        /// Shards that it hosts and in which a handler has run for `slow-handler-after`, at most
+        /// [`SLOW_SHARDS_MAX`] of them: planned moves leave these out. A registration that comes in
+        /// parts has all of them in each part. Regions of earlier releases name none.
+        #[serde(
+            rename = "b",
+            default,
+            skip_serializing_if = "Vec::is_empty",
+            deserialize_with = "list"
+        )]
+        slow: Vec<ShardId>,
     },
     /// Where do these live?
     #[serde(rename = "g", deserialize_with = "list")]
@@ -590,6 +603,7 @@ mod tests {
                 hosted: hosted.clone(),
                 highest: g(2, 2),
                 agreed: agreed.clone(),
+                slow: vec![shard],
             },
             ToCoordinator::GetShardHome(vec![shard]),
             ToCoordinator::Hosted(hosted.clone()),
@@ -600,6 +614,46 @@ mod tests {
         for message in all.chain(to_coordinator.map(ShardingMessage::Coordinator)) {
             assert_eq!(again(&message), message);
         }
+    }
+
+    #[test]
+    fn registration_without_slow_handlers_decodes_as_before() {
+        /// As it was before it had the field.
+        #[derive(Serialize, Deserialize)]
+        struct Former {
+            #[serde(rename = "p")]
+            proxy: bool,
+            #[serde(rename = "h")]
+            hosted: Vec<(ShardId, Generation)>,
+            #[serde(rename = "m")]
+            highest: Generation,
+            #[serde(rename = "s")]
+            agreed: Agreed,
+        }
+        #[derive(Serialize, Deserialize)]
+        enum FormerMessage {
+            #[serde(rename = "r")]
+            Register(Former),
+        }
+        let hosted = vec![(ShardId::new(7), g(1, 1))];
+        let (highest, agreed) = (g(2, 2), Agreed::default());
+        let former =
+            Former { proxy: false, hosted: hosted.clone(), highest, agreed: agreed.clone() };
+        let former = rmp_serde::to_vec_named(&FormerMessage::Register(former)).unwrap();
+        let slow = vec![ShardId::new(7)];
+        let now = |slow| ToCoordinator::Register {
+            proxy: false,
+            hosted: hosted.clone(),
+            highest,
+            agreed: agreed.clone(),
+            slow,
+        };
+        assert_eq!(rmp_serde::from_slice::<ToCoordinator>(&former).unwrap(), now(Vec::new()));
+        assert_eq!(rmp_serde::to_vec_named(&now(Vec::new())).unwrap(), former);
+        // A node of the earlier release takes no notice of the field.
+        let bytes = rmp_serde::to_vec_named(&now(slow)).unwrap();
+        let FormerMessage::Register(read) = rmp_serde::from_slice(&bytes).unwrap();
+        assert_eq!(read.hosted, hosted);
     }
 
     #[test]

@@ -396,11 +396,26 @@ mod tests {
                     hosted: at.clone(),
                     highest: g(1),
                     agreed: agreed(),
+                    slow: Vec::new(),
                 },
                 concat!(
                     "81a16381a17284a170c3a16891920382a17482a16e",
                     "02a16f07a17301a16d82a17482a16e02a16f07a17301",
                     "a17384a16e64a178a478786833a165c2a163c0"
+                ),
+            ),
+            (
+                ToCoordinator::Register {
+                    proxy: true,
+                    hosted: at.clone(),
+                    highest: g(1),
+                    agreed: agreed(),
+                    slow: vec![SHARD],
+                },
+                concat!(
+                    "81a16381a17285a170c3a16891920382a17482a16e",
+                    "02a16f07a17301a16d82a17482a16e02a16f07a17301",
+                    "a17384a16e64a178a478786833a165c2a163c0a1629103"
                 ),
             ),
             (ToCoordinator::GetShardHome(vec![SHARD]), "81a16381a1679103"),

@@ -42,8 +42,8 @@ impl ConsistentHashing {
         if !seen.is_calm() {
             return Vec::new();
         }
-        let at_rest = seen.homes().filter(|(shard, _)| !seen.moving.contains_key(shard));
-        let misplaced = at_rest.filter_map(|(shard, from)| {
+        let movable = seen.homes().filter(|(shard, _)| seen.may_move(*shard));
+        let misplaced = movable.filter_map(|(shard, from)| {
             let (to, why) = Self::allocate(shard, seen)?;
             (to != from).then_some(Move { shard, from, to, why })
         });

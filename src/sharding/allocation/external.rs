@@ -48,10 +48,9 @@ impl External {
         let (mut given, mut taken) = in_flight(seen);
         let limit =
             if self.max_moves_in_flight == 0 { usize::MAX } else { self.max_moves_in_flight };
-        let at_rest = seen
-            .homes()
-            .filter(|(shard, from)| !seen.moving.contains_key(shard) && seen.may_give(*from));
-        let misplaced = at_rest.filter_map(|(shard, from)| {
+        let movable =
+            seen.homes().filter(|(shard, from)| seen.may_move(*shard) && seen.may_give(*from));
+        let misplaced = movable.filter_map(|(shard, from)| {
             let to = *by_address.get(self.pin(shard)?)?;
             (to != from).then_some(Move { shard, from, to, why: Why::Pinned })
         });

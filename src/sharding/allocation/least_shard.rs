@@ -134,7 +134,7 @@ impl<'a> Plan<'a> {
 
     /// Everything goes, to where most are missing.
     fn empty(&mut self, from: RegionId) {
-        for shard in self.at_rest(from) {
+        for shard in self.movable(from) {
             let to = self.most_missing(usize::MAX).or_else(|| {
                 self.targets.iter().copied().min_by_key(|region| (self.sizes[region], *region))
             });
@@ -146,7 +146,7 @@ impl<'a> Plan<'a> {
     /// What is over the quota goes, the oldest first.
     fn level(&mut self, from: RegionId, window: usize) {
         let Some(&quota) = self.quotas.get(&from) else { return };
-        for shard in self.at_rest(from) {
+        for shard in self.movable(from) {
             let in_flight = self.given.get(&from).copied().unwrap_or(0);
             if self.sizes[&from] <= quota || in_flight >= window {
                 return;
@@ -157,9 +157,9 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn at_rest(&self, region: RegionId) -> Vec<ShardId> {
+    fn movable(&self, region: RegionId) -> Vec<ShardId> {
         let shards = self.seen.regions[&region].shards.iter().copied();
-        shards.filter(|shard| !self.seen.moving.contains_key(shard)).collect()
+        shards.filter(|shard| self.seen.may_move(*shard)).collect()
     }
 
     fn most_missing(&self, window: usize) -> Option<RegionId> {

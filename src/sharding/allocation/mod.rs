@@ -81,6 +81,10 @@ pub struct Allocations {
     pub regions: BTreeMap<RegionId, Candidate>, // ≤ members
     /// Shards on their way, from and to where. They count at their destination.
     pub moving: BTreeMap<ShardId, Moving>, // ≤ number-of-shards
+    /// Shards in which a handler has run for `slow-handler-after`, without those of nodes that leave.
+    /// They stay where they are until the handler has ended: a move would keep the other entities
+    /// of the shard waiting for it.
+    pub with_slow_handlers: BTreeSet<ShardId>, // ≤ number-of-shards
     /// Whether a member without a region here is unreachable or joining: rounds wait for that.
     pub others_unsettled: bool,
     /// What shards cost, as far as it was reported.
@@ -214,15 +218,21 @@ impl Allocations {
         self.regions.get(&region).is_some_and(|it| it.is_leaving() || is_there(it))
     }
 
-    /// The moves of a strategy's answer that make sense: of shards that are at rest where they can
-    /// be taken from, to regions that may host and are others than where they are.
+    /// Whether a strategy may move a shard: it is not on its way, and no handler of it is slow.
+    #[must_use]
+    pub fn may_move(&self, shard: ShardId) -> bool {
+        !self.moving.contains_key(&shard) && !self.with_slow_handlers.contains(&shard)
+    }
+
+    /// The moves of a strategy's answer that make sense: of shards that may move and can be taken
+    /// from where they are, to regions that may host and are others than where they are.
     #[must_use]
     pub fn sensible(&self, answer: &BTreeMap<ShardId, RegionId>, why: &Arc<str>) -> Vec<Move> {
         let moves = self.homes().filter_map(|(shard, from)| {
             let to = *answer.get(&shard)?;
             let takes = self.regions.get(&to).is_some_and(Candidate::may_host);
-            let at_rest = !self.moving.contains_key(&shard) && self.may_give(from);
-            (to != from && takes && at_rest).then(|| Move {
+            let may_leave = self.may_move(shard) && self.may_give(from);
+            (to != from && takes && may_leave).then(|| Move {
                 shard,
                 from,
                 to,

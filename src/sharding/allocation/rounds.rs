@@ -69,6 +69,7 @@ impl LeastShardRounds {
         let mut most = most.unwrap_or_default();
         let difference = most.len().saturating_sub(least);
         let over = difference.saturating_sub(self.rebalance_threshold);
+        most.retain(|shard| seen.may_move(*shard));
         most.sort_unstable();
         most.truncate(over.min(self.rebalance_threshold).min(room));
         most
@@ -82,7 +83,10 @@ impl LeastShardRounds {
         let optimal = total.div_ceil(before.len());
         let limit = ((self.rebalance_relative_limit * total as f64) as usize).min(absolute).max(1);
         let order = order(seen, before);
-        let oldest = |region: &RegionId, count: usize| before[region].iter().copied().take(count);
+        let movable = |region: &RegionId| {
+            before[region].iter().copied().filter(|shard| seen.may_move(*shard))
+        };
+        let oldest = |region: &RegionId, count: usize| movable(region).take(count);
         let over = |region: &RegionId| before[region].len().saturating_sub(optimal);
         let surplus: Vec<ShardId> =
             order.iter().flat_map(|region| oldest(region, over(region))).take(limit).collect();

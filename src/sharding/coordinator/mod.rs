@@ -16,6 +16,7 @@ mod record;
 mod recounting;
 mod registry;
 mod remembering;
+mod slow_handlers;
 mod speaking;
 mod stats;
 mod stopping;
@@ -23,7 +24,7 @@ mod takeover;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -133,9 +134,10 @@ pub struct Coordinator {
     term: Term,
     seq: u64, // of the last write under this term
     installed: Installed,
-    regions: BTreeMap<RegionId, Registered>, // ≤ members
-    leavers: BTreeMap<RegionId, ShardId>,    // that wait for a word, and what to look at; ≤ regions
-    records: BTreeMap<ShardId, Record>,      // ≤ config.shards
+    regions: BTreeMap<RegionId, Registered>,     // ≤ members
+    slow: BTreeMap<RegionId, BTreeSet<ShardId>>, // ≤ members × SLOW_SHARDS_MAX
+    leavers: BTreeMap<RegionId, ShardId>, // that wait for a word, and what to look at; ≤ regions
+    records: BTreeMap<ShardId, Record>,   // ≤ config.shards
     desk: Desk,
     asked: Option<u64>, // the question under way to the Replicator
     last_id: u64,
@@ -174,6 +176,7 @@ impl Coordinator {
             seq: 0,
             installed: Installed::default(),
             regions: BTreeMap::new(),
+            slow: BTreeMap::new(),
             leavers: BTreeMap::new(),
             records: BTreeMap::new(),
             desk: Desk::default(),
@@ -253,13 +256,16 @@ impl Coordinator {
 
     fn message(&mut self, now: Now, from: RegionId, message: ToCoordinator, out: &mut Out) {
         match message {
-            ToCoordinator::Register { proxy, hosted, highest, agreed } => {
+            ToCoordinator::Register { proxy, hosted, highest, agreed, slow } => {
                 if self.is_superseded(highest, out) {
                     return;
                 }
                 match self.refusal(from, &agreed) {
                     Some(why) => send(from.replica(), ToRegion::NotYet(why), out),
-                    None => self.register(now, from, proxy, &hosted, highest, out),
+                    None => {
+                        self.note_slow_handlers(from, slow);
+                        self.register(now, from, proxy, &hosted, highest, out);
+                    }
                 }
             }
             ToCoordinator::Counted { term, hosted, told, highest } => {

@@ -185,6 +185,7 @@ impl Coordinator {
             return;
         }
         self.regions.retain(|id, _| self.installed.members.contains(id));
+        self.slow.retain(|id, _| self.installed.members.contains(id));
         self.leavers.retain(|id, _| self.installed.members.contains(id));
         for wanted in self.stops.values_mut() {
             wanted.retain(|id, _| self.installed.members.contains(id));

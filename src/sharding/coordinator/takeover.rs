@@ -57,6 +57,7 @@ impl Coordinator {
         self.hindrance = None;
         self.records.clear();
         self.regions.clear();
+        self.slow.clear();
         self.leavers.clear();
         self.repeats.clear();
         self.pace.forget_all();

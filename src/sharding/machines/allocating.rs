@@ -493,6 +493,26 @@ fn seen(coordinator: &Coordinator, state: &ClusterState) -> Allocations {
         let joins = matches!(member.status, Status::Joining | Status::WeaklyUp);
         !here && (joins || state.unreachable.contains(id))
     });
+    let stays = |shard: &ShardId| stays(coordinator, &regions, *shard);
+    let with_slow_handlers = coordinator.with_slow_handlers().filter(stays).collect();
     let (load, stall_p99) = (BTreeMap::new(), None);
-    Allocations { moving: moving.collect(), others_unsettled, regions, load, stall_p99 }
+    Allocations {
+        moving: moving.collect(),
+        with_slow_handlers,
+        others_unsettled,
+        regions,
+        load,
+        stall_p99,
+    }
+}
+
+/// Whether planned moves leave a shard where it is, because a handler of it does not end. A node
+/// that leaves gives all its shards.
+fn stays(
+    coordinator: &Coordinator,
+    regions: &BTreeMap<RegionId, Candidate>,
+    shard: ShardId,
+) -> bool {
+    let home = coordinator.planned(shard).and_then(|home| regions.get(&home));
+    coordinator.has_slow_handler(shard) && home.is_some_and(|home| !home.is_leaving())
 }

@@ -145,6 +145,7 @@ fn a_coordinator_that_was_refused_is_replaced_by_one_with_a_higher_term() {
         hosted: Vec::new(),
         highest,
         agreed: agreed(1_000),
+        slow: Vec::new(),
     };
     let word = Word::Sharding(ShardingMessage::Coordinator(message));
     let refused = bench.tell(Input::Message { from: OTHER, entity_type: counter(), word });
@@ -419,7 +420,13 @@ fn known_failure_14_a_coordinator_registers_nobody_who_says_otherwise_of_the_typ
     bench.act(id, term);
     let highest = crate::sharding::ids::Generation::NEVER;
     let mut register = |agreed| {
-        let message = ToCoordinator::Register { proxy: false, hosted: vec![], highest, agreed };
+        let message = ToCoordinator::Register {
+            proxy: false,
+            hosted: vec![],
+            highest,
+            agreed,
+            slow: Vec::new(),
+        };
         let word = Word::Sharding(ShardingMessage::Coordinator(message));
         bench.tell(Input::Message { from: OTHER, entity_type: counter(), word })
     };

@@ -47,7 +47,7 @@ use super::remembered::{REMEMBERED_MAX, Ring, Step as Happened, What};
 use super::repeat::{Pauses, Repeats};
 use super::wire::{
     Carries, Fetch, HOSTED_BYTES, HostShard, NotYet, Part, ReleaseShard, Released, RouteTable,
-    SHARD_BYTES, ShardRoute, ToCoordinator, ToRegion, in_messages,
+    SHARD_BYTES, SLOW_SHARDS_MAX, ShardRoute, ToCoordinator, ToRegion, in_messages,
 };
 
 type Out = Outbox<RegionOutput>;
@@ -101,6 +101,7 @@ pub struct Region {
     highest: Generation,              // heard of, routes included
     floor: Term,                      // decisions below count no more: they may be lost
     registration: Registration,
+    slow: BTreeSet<ShardId>,   // with slow handlers; ≤ SLOW_SHARDS_MAX
     wanted: BTreeSet<ShardId>, // ≤ config.shards
     ask_at: Option<Instant>,
     mail: Mail,
@@ -139,6 +140,7 @@ impl Region {
             highest: Generation::NEVER,
             floor: Term::default(),
             registration: Registration::default(),
+            slow: BTreeSet::new(),
             wanted: BTreeSet::new(),
             ask_at: None,
             mail: Mail::default(),
@@ -197,6 +199,11 @@ impl Region {
     pub fn hosted(&self) -> impl Iterator<Item = (ShardId, Run)> + '_ {
         let running = self.shards.iter().filter(|(_, shard)| shard.run() != Run::Idle);
         running.map(|(id, shard)| (*id, shard.run()))
+    }
+
+    /// Shards with slow handlers, as the coordinator is told of them.
+    pub fn with_slow_handlers(&self) -> impl Iterator<Item = ShardId> + '_ {
+        self.slow.iter().copied()
     }
 
     /// Payloads that are kept for a next home that has not confirmed yet.
@@ -616,9 +623,21 @@ impl Region {
                 parts.push(Vec::new());
             }
             for hosted in parts {
-                let agreed = self.agreed.clone();
-                self.mail.say(to, ToCoordinator::Register { proxy, hosted, highest, agreed });
+                let (agreed, slow) = (self.agreed.clone(), self.slow.iter().copied().collect());
+                let word = ToCoordinator::Register { proxy, hosted, highest, agreed, slow };
+                self.mail.say(to, word);
             }
+        }
+    }
+
+    /// What rebalancing leaves out has changed: the coordinator is to hear of it soon.
+    fn note_slow_handlers(&mut self, now: Instant, mut shards: BTreeSet<ShardId>) {
+        while shards.len() > SLOW_SHARDS_MAX {
+            shards.pop_last();
+        }
+        if self.slow != shards {
+            self.slow = shards;
+            self.registration.changed(now);
         }
     }
 
@@ -671,6 +690,7 @@ impl Machine for Region {
             }
             RegionInput::Drained { shard, payload } => self.on_drained(now, shard, payload, out),
             RegionInput::Stop { shards, within } => self.wish_stop(now, shards, within),
+            RegionInput::SlowHandlers(shards) => self.note_slow_handlers(now.mono, shards),
             RegionInput::Leave => self.begin_to_leave(now.mono),
             RegionInput::Heirs { any } => {
                 self.heirs = any;

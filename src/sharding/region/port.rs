@@ -1,5 +1,6 @@
 //! The region's surroundings: what it is told and what it orders.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -45,6 +46,11 @@ pub enum RegionInput {
         /// For how long it is asked for.
         within: Duration,
     },
+    /// All shards that live here and in which a handler has run for `slow-handler-after`. The region
+    /// tells the coordinator, up to
+    /// [`SLOW_SHARDS_MAX`](crate::sharding::wire::SLOW_SHARDS_MAX), so that planned moves leave them
+    /// out.
+    SlowHandlers(BTreeSet<ShardId>),
     /// This node is to stop: hand over everything.
     Leave,
     /// Whether other nodes host the type and stay: who leaves can hand over what is kept here of

@@ -15,6 +15,9 @@ const COMPLAIN_AFTER: Duration = Duration::from_secs(10);
 /// Between two complaints.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
+/// Between two registrations, the later of which tells a change.
+const CHANGE_PAUSE: Duration = Duration::from_secs(1);
+
 /// A region that no coordinator knows while messages wait for homes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unregistered {
@@ -33,6 +36,7 @@ pub(super) struct Registration {
     was_known: bool,            // ever
     asked: BTreeSet<ReplicaId>, // who may know it, before any has said so; ≤ members that coordinated
     due: Instant,
+    said: Instant,                // when it registered last
     complaint: Option<Complaint>, // while it is not registered, and missed
 }
 
@@ -107,10 +111,15 @@ impl Registration {
         }
     }
 
+    /// What a registration tells has changed: the next one is due soon.
+    pub(super) fn changed(&mut self, now: Instant) {
+        self.due = self.due.min(now.max(self.said + CHANGE_PAUSE));
+    }
+
     /// Whom to register with now, if it is time.
     pub(super) fn take_due(&mut self, now: Instant, retry: Duration) -> Option<ReplicaId> {
         let to = self.coordinator.filter(|_| self.due <= now)?;
-        self.due = now + retry;
+        (self.said, self.due) = (now, now + retry);
         if !self.was_known {
             self.asked.insert(to);
         }

@@ -44,6 +44,8 @@ pub(crate) enum Order {
     /// Sends this number of messages from this node to random entities; only with a real entity
     /// runtime.
     TellAny(usize),
+    /// Moves all shards of this node to other nodes; the node remains a member.
+    Drain,
     /// Queries all nodes. Each queued message counts as an entity of its shard.
     Survey(EntityType, Question, Duration),
 }
@@ -352,6 +354,7 @@ impl WholeNode {
                 self.house.iter_mut().for_each(|house| house.tell(messages));
                 None
             }
+            Order::Drain => Some(Fact::Drain),
             Order::Survey(entity_type, question, within) => {
                 Some(Fact::Survey { id: 1, entity_type, question, within })
             }

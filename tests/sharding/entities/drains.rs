@@ -236,6 +236,26 @@ fn endless_handler_is_aborted_without_losing_later_messages() {
 }
 
 #[test]
+fn mates_of_a_stuck_handler_stop_at_once() {
+    let mut house = House::new(Canary::none());
+    for id in ["b", "c"] {
+        house.tell(0, id, Say::Word("lives".to_owned()));
+    }
+    house.tell(0, "stuck", Say::Wait("never".to_owned()));
+    house.nodes.settle();
+    house.moves(1);
+    let mut log = house.log();
+    log.sort_unstable();
+    let stopped = ["b@1 last", "b@1 lives", "c@1 last", "c@1 lives"];
+    assert_eq!(log, stopped, "no time has passed, and they got their stop message");
+    assert_eq!(house.nodes.nodes[0].region.entities(), 3, "the shard waits for the stuck one");
+    house.nodes.advance(Duration::from_secs(16));
+    house.nodes.settle();
+    assert_eq!(house.nodes.nodes[0].region.entities(), 0, "after `handoff-timeout`");
+    assert_eq!((house.nodes.lost(Lost::Aborted), house.nodes.all_lost()), (1, 1));
+}
+
+#[test]
 fn panic_in_factory_during_a_drain_loses_only_its_message() {
     let mut house = House::new(Canary::none());
     house.tell(0, "a", Say::WaitAndAsk("unborn".to_owned()));

@@ -492,6 +492,11 @@ impl<E: Entity> Nodes<E> {
         all.filter(|(of, _)| *of == why).map(|(_, count)| count).sum()
     }
 
+    /// Shards with slow handlers, as the region of a node tells its coordinator.
+    pub(crate) fn slow_shards(&self, index: usize) -> Vec<ShardId> {
+        self.nodes[index].machine.with_slow_handlers().collect()
+    }
+
     /// Payloads that were discarded although a later home may have taken them.
     pub(crate) fn discarded(&self) -> u64 {
         self.nodes.iter().map(|node| node.machine.stats().discarded).sum()

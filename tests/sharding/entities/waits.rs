@@ -159,6 +159,45 @@ fn slow_handler_is_counted_once_and_logged_at_doubling_ages() {
 }
 
 #[test]
+fn shard_is_reported_while_a_handler_of_it_is_slow() {
+    let mut waits = Waits::new(Duration::from_secs(8));
+    let lines = logged(|| {
+        waits.tell("wedged", Say::Wait);
+        waits.pass(7);
+        assert_eq!(waits.nodes.slow_shards(0), []);
+        waits.pass(5);
+    });
+    let wedged = waits.nodes.slow_shards(0);
+    assert_eq!((wedged.len(), waits.nodes.slow_shards(1)), (1, vec![]));
+    let left_out: Vec<_> = lines.iter().filter(|line| line.contains("left_out")).collect();
+    let named = ["INFO", "sharding.left_out", "entity_type=journal", "entity=wedged", "shards=1"];
+    let is_named = left_out.len() == 1 && named.iter().all(|part| left_out[0].contains(part));
+    assert!(is_named, "{lines:#?}");
+    waits.door.open();
+    waits.pass(10);
+    assert_eq!(waits.nodes.slow_shards(0), [], "it has ended");
+    assert_eq!(waits.nodes.executor.tasks(), 0, "none looks any more");
+}
+
+#[test]
+fn log_of_shards_left_out_is_throttled() {
+    let mut waits = Waits::new(Duration::from_secs(1));
+    let lines = logged(|| {
+        for _ in 0..5 {
+            waits.tell("wedged", Say::Wait);
+            waits.pass(5);
+            assert_eq!(waits.nodes.slow_shards(0).len(), 1);
+            waits.door.open();
+            waits.pass(5);
+            assert_eq!(waits.nodes.slow_shards(0), []);
+            waits.door.close();
+        }
+    });
+    let left_out = lines.iter().filter(|line| line.contains("sharding.left_out")).count();
+    assert_eq!(left_out, 1, "once a minute: {lines:#?}");
+}
+
+#[test]
 fn zero_turns_the_slow_handler_watch_off() {
     let mut waits = Waits::new(Duration::ZERO);
     waits.tell("wedged", Say::Wait);

@@ -563,7 +563,8 @@ impl World {
                 let (proxy, from) = (self.places[place].leaves, region(place).replica());
                 let (hosted, highest) = (Vec::new(), Generation::NEVER);
                 let agreed = Agreed::default();
-                let message = ToCoordinator::Register { proxy, hosted, highest, agreed };
+                let message =
+                    ToCoordinator::Register { proxy, hosted, highest, agreed, slow: Vec::new() };
                 self.hear(coordinator, place, word)?;
                 self.tell(coordinator, CoordinatorInput::Message { from, message })?;
             }

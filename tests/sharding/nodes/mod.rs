@@ -7,6 +7,7 @@ mod going;
 mod known_failures;
 mod queries;
 mod recovering;
+mod slow_handlers;
 mod strategies;
 mod watch;
 

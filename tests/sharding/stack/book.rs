@@ -109,6 +109,11 @@ impl Book {
         self.pages().regions.insert(me, region);
     }
 
+    /// What hosts the entities of a life.
+    pub(crate) fn region(&self, of: ReplicaId) -> ShardRegion<Player> {
+        self.pages().regions[&of].clone()
+    }
+
     /// The mark of a message that is about to be told.
     pub(crate) fn told(&self, message: Message) -> u64 {
         let mut pages = self.pages();

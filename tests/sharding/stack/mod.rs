@@ -10,7 +10,7 @@
 //! `OSTRACA_SIM_SECONDS=600 cargo test -p ostraca --test sharding whole_stack -- --nocapture`
 
 pub(crate) mod book;
-mod player;
+pub(crate) mod player;
 pub(crate) mod quarters;
 
 use std::sync::Arc;

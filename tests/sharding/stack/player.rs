@@ -38,6 +38,8 @@ pub(crate) enum Word {
     Note(From),
     Slow(From, u64),
     Passivate(From),
+    /// Sleeps for this number of milliseconds; not recorded in the book.
+    Sleep(u64),
     /// Ask an entity of a lower number, so that no two entities ask each other.
     AskPeer(From, String),
     Answer(Reply<u64>),
@@ -61,6 +63,7 @@ impl Entity for Player {
                 note(from);
                 cx.passivate();
             }
+            Word::Sleep(millis) => self.world.sleep(Duration::from_millis(millis)).await,
             Word::AskPeer(from, peer) => {
                 note(from);
                 let answer = cx.entity(&peer).ask_within(PATIENCE, Word::Answer).await;

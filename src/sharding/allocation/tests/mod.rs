@@ -3,6 +3,7 @@
 mod laws;
 mod pinned_and_hashed;
 mod rounds;
+mod slow_handlers;
 mod targets;
 
 use std::collections::BTreeMap;

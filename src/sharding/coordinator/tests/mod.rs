@@ -116,7 +116,13 @@ impl Bench {
         let (hosted, highest) = (hosted.to_vec(), Generation::NEVER);
         self.hear(
             from,
-            ToCoordinator::Register { proxy: false, hosted, highest, agreed: Agreed::default() },
+            ToCoordinator::Register {
+                proxy: false,
+                hosted,
+                highest,
+                agreed: Agreed::default(),
+                slow: Vec::new(),
+            },
         )
     }
 

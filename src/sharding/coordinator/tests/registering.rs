@@ -1,13 +1,19 @@
 //! Registrations and audits, leaving, and how many words it all takes.
 
 use super::*;
-use crate::sharding::wire::NotYet;
+use crate::sharding::wire::{NotYet, SLOW_SHARDS_MAX};
 
 #[test]
 fn known_failure_27_a_region_gets_the_whole_table_and_a_proxy_no_shard() {
     let mut bench = Bench::hosted();
     let (hosted, highest) = (Vec::new(), Generation::NEVER);
-    let word = ToCoordinator::Register { proxy: true, hosted, highest, agreed: Agreed::default() };
+    let word = ToCoordinator::Register {
+        proxy: true,
+        hosted,
+        highest,
+        agreed: Agreed::default(),
+        slow: Vec::new(),
+    };
     let route = ShardRoute { shard: SHARD, generation: g(1), home: Some(region(1)) };
     let homes: RouteTable = [route].into_iter().collect();
     assert_eq!(sent(&bench.hear(4, word)), [(4, ToRegion::RegisterAck { term: term(1), homes })]);
@@ -28,6 +34,7 @@ fn an_audit_is_answered_with_the_table_only_if_something_was_missed() {
                 hosted: vec![],
                 highest,
                 agreed: Agreed::default(),
+                slow: Vec::new(),
             },
         );
         let [(2, ToRegion::RegisterAck { homes, .. })] = &sent(&out)[..] else {
@@ -74,7 +81,13 @@ fn a_region_that_hosts_without_authority_is_told_to_release_and_counted() {
         let hosted = vec![(SHARD, g(1))];
         let out = bench.hear(
             1,
-            ToCoordinator::Register { proxy: false, hosted, highest, agreed: Agreed::default() },
+            ToCoordinator::Register {
+                proxy: false,
+                hosted,
+                highest,
+                agreed: Agreed::default(),
+                slow: Vec::new(),
+            },
         );
         assert!(sent(&out).contains(&(1, release(3, Some(3), 0))), "{out:?}");
         let stats = bench.machine.stats();
@@ -90,7 +103,13 @@ fn a_region_that_is_still_to_release_is_no_duplicate() {
     let (hosted, highest) = (vec![(SHARD, g(1))], g(2));
     bench.hear(
         1,
-        ToCoordinator::Register { proxy: false, hosted, highest, agreed: Agreed::default() },
+        ToCoordinator::Register {
+            proxy: false,
+            hosted,
+            highest,
+            agreed: Agreed::default(),
+            slow: Vec::new(),
+        },
     );
     assert_eq!(bench.machine.stats().duplicate_home_detected, 0);
 }
@@ -383,6 +402,7 @@ fn a_registration_in_parts_is_answered_once_and_nothing_is_said_of_what_it_confi
             hosted: shards.map(|shard| (ShardId::new(shard), g(2))).collect(),
             highest: g(1),
             agreed: Agreed::default(),
+            slow: Vec::new(),
         },
     };
     // One shard is still on its way.
@@ -407,4 +427,48 @@ fn a_registration_in_parts_is_answered_once_and_nothing_is_said_of_what_it_confi
     let again = sent(&bench.batch(parts));
     let acks = again.iter().filter(|(_, word)| matches!(word, ToRegion::RegisterAck { .. }));
     assert_eq!(acks.count(), 1, "the next batch has an answer of its own");
+}
+
+fn reports_slow(slow: impl IntoIterator<Item = u32>) -> ToCoordinator {
+    ToCoordinator::Register {
+        proxy: false,
+        hosted: Vec::new(),
+        highest: g(1),
+        agreed: Agreed::default(),
+        slow: slow.into_iter().map(ShardId::new).collect(),
+    }
+}
+
+#[test]
+fn report_of_slow_handlers_replaces_the_former_one() {
+    let mut bench = Bench::hosted();
+    bench.hear(2, reports_slow([SHARD.get()]));
+    assert!(!bench.machine.has_slow_handler(SHARD), "it does not live there");
+    bench.hear(1, reports_slow([SHARD.get(), 3]));
+    assert_eq!(bench.machine.with_slow_handlers().collect::<Vec<_>>(), [SHARD]);
+    bench.hear(1, reports_slow([3]));
+    assert!(!bench.machine.has_slow_handler(SHARD));
+    bench.hear(1, reports_slow([SHARD.get()]));
+    bench.tell(CoordinatorInput::Installed(installed(2, 2..=5)));
+    assert_eq!(bench.machine.slow.len(), 1, "a removed region reports nothing");
+}
+
+#[test]
+fn slow_handler_of_the_former_home_does_not_count() {
+    let mut bench = Bench::hosted();
+    bench.hear(1, reports_slow([SHARD.get()]));
+    bench.moves(Some(2));
+    assert!(!bench.machine.has_slow_handler(SHARD), "its next home has none");
+}
+
+#[test]
+fn report_of_slow_handlers_is_bounded() {
+    let config = CoordinatorConfig { shards: 5_000, ..CoordinatorConfig::default() };
+    let mut bench = Bench::acting_with(config, [1]);
+    bench.hear(1, reports_slow(4_000..9_000));
+    let known: Vec<usize> = bench.machine.slow.values().map(BTreeSet::len).collect();
+    assert_eq!(known, [1_000], "of shards that there are");
+    bench.hear(1, reports_slow(0..5_000));
+    let known: Vec<usize> = bench.machine.slow.values().map(BTreeSet::len).collect();
+    assert_eq!(known, [SLOW_SHARDS_MAX]);
 }

@@ -123,6 +123,7 @@ fn a_region_that_has_heard_of_a_higher_term_ends_it() {
         hosted: vec![],
         highest,
         agreed: Agreed::default(),
+        slow: Vec::new(),
     };
     let out = bench.hear(2, word);
     assert!(matches!(&out[..], [CoordinatorOutput::SteppedDown { highest: term, .. }]

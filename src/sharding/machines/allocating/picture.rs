@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Age, age, seen};
+use super::{Age, age, seen, stays};
 use crate::cluster::events::ClusterState;
 use crate::sharding::allocation::{Allocations, Moving};
 use crate::sharding::coordinator::Coordinator;
@@ -48,6 +48,7 @@ impl Picture {
         // All first: the others stand in the order of what is known of them here.
         for shard in changed {
             seen.moving.remove(shard);
+            seen.with_slow_handlers.remove(shard);
             if let Some(Place { at, age }) = self.places.get(shard).copied() {
                 let shards = seen.regions.get_mut(&at).map(|candidate| &mut candidate.shards);
                 let shards = shards.expect("a place is one among the candidates");
@@ -59,6 +60,9 @@ impl Picture {
         for &shard in changed {
             if let Some((from, to)) = coordinator.moving_of(shard) {
                 seen.moving.insert(shard, Moving { from, to });
+            }
+            if stays(coordinator, &seen.regions, shard) {
+                seen.with_slow_handlers.insert(shard);
             }
             let home = coordinator.planned(shard);
             if let Some((at, candidate)) =

@@ -250,6 +250,7 @@ fn own_with_another() -> Bench {
         hosted: Vec::new(),
         highest: Generation::NEVER,
         agreed: agreed(1_000),
+        slow: Vec::new(),
     });
     bench
 }

@@ -4,7 +4,13 @@ use super::*;
 
 fn registers(hosted: &[(ShardId, Generation)], highest: Generation) -> (u64, ShardingMessage) {
     let hosted = hosted.to_vec();
-    let word = ToCoordinator::Register { proxy: false, hosted, highest, agreed: Agreed::default() };
+    let word = ToCoordinator::Register {
+        proxy: false,
+        hosted,
+        highest,
+        agreed: Agreed::default(),
+        slow: Vec::new(),
+    };
     (COORDINATOR.get(), ShardingMessage::Coordinator(word))
 }
 
@@ -216,4 +222,43 @@ fn who_is_registered_nowhere_for_long_complains_and_again_every_minute() {
         let (waited, out) = bench.wait().expect("its question for a home is repeated");
         assert!(waited <= 2_000 && !matches!(out[..], [RegionOutput::Unregistered(_), ..]));
     }
+}
+
+/// Shards with slow handlers, as each registration of these orders has them.
+fn reported(orders: &[RegionOutput]) -> Vec<Vec<ShardId>> {
+    let slow = sent(orders).into_iter().filter_map(|(_, message)| match message {
+        ShardingMessage::Coordinator(ToCoordinator::Register { slow, .. }) => Some(slow),
+        _ => None,
+    });
+    slow.collect()
+}
+
+fn with_slow(shards: impl IntoIterator<Item = u32>) -> RegionInput {
+    RegionInput::SlowHandlers(shards.into_iter().map(ShardId::new).collect())
+}
+
+#[test]
+fn change_of_slow_handlers_is_reported_within_a_second() {
+    let mut bench = Bench::new();
+    assert_eq!(reported(&found(&mut bench)), [vec![]]);
+    bench.order(ack(1));
+    for slow in [vec![SHARD], vec![]] {
+        let told = with_slow(slow.iter().map(|shard| shard.get()));
+        assert_eq!(reported(&bench.tell(told.clone())), [vec![]; 0], "not two at once");
+        let (waited, out) = bench.wait().unwrap();
+        assert_eq!((waited, reported(&out)), (1_000, vec![slow.clone()]));
+        bench.order(ack(1));
+        bench.tell(told);
+        let (waited, out) = bench.wait().unwrap();
+        assert_eq!((waited, reported(&out)), (30_000, vec![slow]), "known already: an audit");
+        bench.order(ack(1));
+    }
+}
+
+#[test]
+fn registration_names_at_most_1024_shards_with_slow_handlers() {
+    let mut bench = Bench::new();
+    bench.tell(with_slow(0..2_000));
+    let expected: Vec<ShardId> = (0..1_024).map(ShardId::new).collect();
+    assert_eq!(reported(&found(&mut bench)), [expected]);
 }

@@ -1,0 +1,39 @@
+//! Shards with slow handlers, as the regions that host them report: planned moves leave them out.
+//!
+//! A shard leaves a region only after its last handler has ended. A move that is begun while a
+//! handler does not end would keep all entities of the shard waiting, up to `handoff-timeout`.
+
+use std::collections::BTreeSet;
+
+use super::Coordinator;
+use crate::sharding::ids::{RegionId, ShardId};
+use crate::sharding::wire::SLOW_SHARDS_MAX;
+
+impl Coordinator {
+    /// Shards whose home reports that a handler has run there for `slow-handler-after`.
+    pub fn with_slow_handlers(&self) -> impl Iterator<Item = ShardId> + '_ {
+        let reports = self.slow.iter();
+        let all = reports.flat_map(|(from, shards)| shards.iter().map(|shard| (*from, *shard)));
+        all.filter(|(from, shard)| self.planned(*shard) == Some(*from)).map(|(_, shard)| shard)
+    }
+
+    /// Whether the region where the shard lives, and is going to live, reports a slow handler in it.
+    #[must_use]
+    pub fn has_slow_handler(&self, shard: ShardId) -> bool {
+        let slow = self.planned(shard).and_then(|home| self.slow.get(&home));
+        slow.is_some_and(|slow| slow.contains(&shard))
+    }
+
+    /// A region reports all its shards with slow handlers; the report replaces the one before it.
+    pub(super) fn note_slow_handlers(&mut self, from: RegionId, shards: Vec<ShardId>) {
+        let shards = shards.into_iter().filter(|shard| shard.get() < self.config.shards);
+        let shards: BTreeSet<ShardId> = shards.take(SLOW_SHARDS_MAX).collect();
+        let before = match shards.is_empty() {
+            true => self.slow.remove(&from),
+            false => self.slow.insert(from, shards),
+        };
+        if before.as_ref() != self.slow.get(&from) {
+            self.desk.changed = None;
+        }
+    }
+}
