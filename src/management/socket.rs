@@ -155,9 +155,9 @@ async fn accept(listener: UnixListener, server: Server) {
                     let server = server.clone();
                     connections.spawn(async move { server.serve(stream).await });
                 }
-                Ok(_) => tracing::warn!("management.stranger: refused another user's connection"),
+                Ok(_) => tracing::warn!("management.stranger: refused a process of another user"),
                 Err(error) => {
-                    tracing::warn!(%error, "management.no_connection: accepting it failed");
+                    tracing::warn!(%error, "management.no_connection: accepting one failed");
                     tokio::time::sleep(PAUSE).await;
                 }
             },

@@ -161,7 +161,11 @@ fn check_directory(dir: &Path) -> Result<(), IdentityError> {
     }
     if mode & 0o020 != 0 {
         let (path, mode) = (dir.display(), format!("{mode:o}"));
-        tracing::warn!(%path, %mode, "net.data_dir_open: its group may write there: `chmod g-w` it");
+        tracing::warn!(
+            %path, %mode,
+            "net.data_dir_open: the group of the data directory may write in it; forbid that with \
+             `chmod g-w`"
+        );
     }
     Ok(())
 }

@@ -99,7 +99,8 @@ impl<O: Outgoing> DataWorld<O> {
         if let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(event) {
             tracing::error!(
                 ?event,
-                "node.event_lost: the queue of the Replicator's events is full"
+                "node.event_lost: the queue of the Replicator's events is full, and this event has \
+                 no effect on the node"
             );
         }
     }
@@ -168,7 +169,11 @@ fn log(event: &Event) {
         }
         Event::Pending(epoch) => tracing::debug!(epoch = %epoch.id(), "ddata.pending"),
         Event::Alarm(alarm) => log_alarm(alarm),
-        Event::LoadFailed(error) => tracing::error!(%error, "ddata.load_failed"),
+        Event::LoadFailed(error) => tracing::error!(
+            %error,
+            "ddata.load_failed: the data directory's replicated data cannot be read, and the node \
+             stops; repair the disk, or start the node with an empty data directory"
+        ),
         Event::Outcome(_) | Event::Failed(_) => {
             tracing::debug!(?event, "ddata.event");
         }
@@ -192,13 +197,25 @@ fn log_alarm(alarm: &Alarm) {
             );
         }
         Alarm::LargeValue { key, bytes } => {
-            tracing::warn!(%key, bytes, "ddata.large_value: spread the value over several keys");
+            tracing::warn!(
+                %key, bytes,
+                "ddata.large_value: the value is larger than ddata.log-data-size-exceeding, and \
+                 some messages carry all of it; spread it over several keys"
+            );
         }
         Alarm::Undecodable { from, why } => {
-            tracing::warn!(%from, why, "ddata.undecodable: does that node run another release?");
+            tracing::warn!(
+                %from, why,
+                "ddata.undecodable: data of that node was refused; run one release with the same \
+                 registered data types on all nodes"
+            );
         }
         Alarm::WrongType { from, key } => {
-            tracing::warn!(%from, %key, "ddata.wrong_type: two programs use one key");
+            tracing::warn!(
+                %from, %key,
+                "ddata.wrong_type: the key has another data type on that node, and its change was \
+                 refused; use a key for one type only"
+            );
         }
         Alarm::Declined { from, epoch, why } => {
             tracing::warn!(
@@ -207,7 +224,18 @@ fn log_alarm(alarm: &Alarm) {
             );
         }
         Alarm::Store(error) => {
-            tracing::error!(%error, "ddata.store: unwritten changes are not acknowledged");
+            tracing::error!(
+                %error,
+                "ddata.store: changes could not be written and are not acknowledged; check the \
+                 disk of the data directory"
+            );
+        }
+        Alarm::TooLarge { peer, bytes, limit } => {
+            tracing::warn!(
+                %peer, bytes, limit,
+                "ddata.alarm: a message to or from that node exceeds ddata.assembly-bytes-max and \
+                 was dropped; raise the setting equally on all nodes"
+            );
         }
         other => tracing::warn!(?other, "ddata.alarm"),
     }

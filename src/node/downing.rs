@@ -145,13 +145,25 @@ async fn ask(provider: &dyn DowningLease, lease: &LeaseName, within: Duration) -
             tracing::info!(name, "cluster.downing_lease: this side holds the lease");
             return LeaseAnswer::Granted;
         }
-        Ok(Ok(false)) => tracing::warn!(name, "cluster.downing_lease: another side holds it"),
+        Ok(Ok(false)) => {
+            tracing::warn!(
+                name,
+                "cluster.downing_lease: another side holds it, so this side stops"
+            );
+        }
         Ok(Err(error)) => {
-            tracing::warn!(name, %error, "cluster.downing_lease: the provider failed");
+            tracing::warn!(
+                name, %error,
+                "cluster.downing_lease: the provider failed, and the lease counts as denied"
+            );
             give_back(provider, lease, within).await; // the lease may be acquired nevertheless
         }
         Err(_) => {
-            tracing::warn!(name, ?within, "cluster.downing_lease: no answer in time");
+            tracing::warn!(
+                name,
+                ?within,
+                "cluster.downing_lease: no answer in time, and the lease counts as denied"
+            );
             give_back(provider, lease, within).await; // the lease may be acquired nevertheless
         }
     }

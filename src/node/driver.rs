@@ -407,7 +407,12 @@ impl<M: Machine, W: World<M>> Core<M, W> {
         self.counters.turn(turn, took);
         if took >= SLOW_TURN && self.slow.now(now) {
             let (part, millis) = (W::NAME, took.as_millis());
-            tracing::warn!(part, millis, inputs, "node.slow_turn");
+            tracing::warn!(
+                part,
+                millis,
+                inputs,
+                "node.slow_turn: one turn took far longer than usual; check the load of this host"
+            );
         }
     }
 

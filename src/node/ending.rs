@@ -94,7 +94,9 @@ impl RunningParts {
         let within = within - TO_COUNT.min(within / 2);
         match share(within, running.stop(), |left| net.stop_within(left)).await {
             Some(Ok(_)) => {}
-            Some(Err(error)) => tracing::error!(%error, "node.stopped_late"),
+            Some(Err(error)) => {
+                tracing::error!(%error, "node.stopped_late: the Replicator ended with an error");
+            }
             None => {
                 tracing::error!(?within, "node.stopped_late: the Replicator has not ended in time");
             }
@@ -236,12 +238,14 @@ impl Node {
                 Some(()) = interrupt.recv() => {}
             }
             if shutdown.reason() == Some(Reason::Signal) {
-                tracing::error!("node.impatient: a second signal, the node ends at once");
+                tracing::error!(
+                    "node.impatient: a second signal ends the node at once, with code 130"
+                );
                 std::process::exit(IMPATIENT);
             }
             if shutdown.reason().is_some() {
                 tracing::warn!(
-                    "node.stopping: already in progress; another signal ends it at once"
+                    "node.stopping: the node already stops for another reason; the signal has no effect"
                 );
             }
             shutdown.begin(Reason::Signal);

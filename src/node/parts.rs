@@ -267,7 +267,10 @@ async fn run<O: Outgoing>(
         Ok((guard, _surroundings)) => Ok(guard.replicator().stats()),
         Err(panic) => {
             let message = said(&*panic);
-            tracing::error!(message, "node.replicator_failed: a bug; the node must stop");
+            tracing::error!(
+                message,
+                "node.replicator_failed: the Replicator panicked, which is a bug; the node stops"
+            );
             drop(last.send(Event::Failed(message.clone()))); // fails only if the node has ended
             Err(Failed { message })
         }

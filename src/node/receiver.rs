@@ -134,7 +134,8 @@ impl DataReceiver {
             let (from, class, bytes) = (message.from, message.class, message.body.len());
             tracing::warn!(
                 %from, ?class, bytes, %why, count,
-                "node.undecodable: dropped; does that node run another release, or another program?"
+                "node.undecodable: a message of that node does not decode and was dropped; run one \
+                 release of one program on all nodes"
             );
         }
     }

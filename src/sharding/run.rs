@@ -605,7 +605,7 @@ impl<E: Entity> Task<E> {
         let (entity, failures) = (&self.id, self.failures);
         tracing::error!(
             %entity_type, %entity, %shard, failures,
-            "sharding.entity_failed: its code panicked; only this entity is concerned"
+            "sharding.entity_failed: the entity panicked; other entities are not affected"
         );
     }
 

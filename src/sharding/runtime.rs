@@ -531,11 +531,10 @@ impl<E: Entity> Runtime<E> {
         for shard in self.known() {
             if shard.pass(self, Fit::Exempt, |gate, desk| gate.give_up(region, desk)) {
                 let (entity_type, shard) = (&self.entity_type, shard.id);
-                // The losses are counted as dead letters, which are reported as warnings.
                 tracing::info!(
                     %entity_type, %shard, %region,
-                    "sharding.lane_broken: given up for a shard that has moved; what it had not \
-                     acknowledged is lost"
+                    "sharding.lane_broken: the lane to the former home of a moved shard was given \
+                     up; messages that it had not acknowledged are lost"
                 );
             }
         }
@@ -664,7 +663,7 @@ impl<E: Entity> Runtime<E> {
         if catch_unwind(AssertUnwindSafe(|| drop(what))).is_err() {
             self.failures.fetch_add(1, Ordering::Relaxed);
             let entity_type = &self.entity_type;
-            tracing::error!(%entity_type, "sharding.drop_failed: the type's own Drop panicked");
+            tracing::error!(%entity_type, "sharding.drop_failed: Drop of the program panicked");
         }
     }
 

@@ -419,7 +419,8 @@ impl<E: Entity> Desk<'_, E> {
             let (read, bytes) = (carried.letters.len(), payload.len());
             tracing::error!(
                 %entity_type, %shard, %why, read, bytes,
-                "sharding.payload: cut short; messages and states behind that place are lost"
+                "sharding.payload: the payload of a move does not decode; the messages and states \
+                 after this place are lost: run one release on all nodes"
             );
             self.runtime.dead(Lost::Undecodable, 1, shard);
         }

@@ -173,7 +173,7 @@ async fn run<E: Entity>(
             let (entity_type, shard) = (&runtime.entity_type, running.shard.id);
             tracing::error!(
                 %entity_type, entity = %id, %shard,
-                "sharding.task_failed: a task of the entity panicked; the entity goes on"
+                "sharding.task_failed: a task of the entity panicked; the entity continues"
             );
             Poll::Ready(())
         })

@@ -1,10 +1,15 @@
-//! Log events for failed handshakes: one a minute per peer and kind, with the cause.
+//! Log events for failed handshakes and violations of the protocol: one a minute per peer and kind,
+//! with the cause.
+
+use std::error::Error;
 
 use libp2p::swarm::{DialError, ListenError};
 use libp2p::{Multiaddr, PeerId};
 
 use super::ConnectionManager;
+use crate::net::Class;
 use crate::net::handshake_failure::HandshakeFailure;
+use crate::net::lane::Ended;
 
 impl ConnectionManager {
     /// Logs a failed inbound handshake. Only another secret is a warning, because that peer speaks
@@ -75,6 +80,18 @@ impl ConnectionManager {
         };
         if self.complaints.due(std::time::Instant::now(), peer, kind) {
             tracing::warn!(peer = peer.map(tracing::field::display), %address, why, "net.handshake_refused");
+        }
+    }
+
+    /// Logs that a lane was closed because the peer violated the protocol.
+    pub(super) fn complain_of_violation(&mut self, peer: PeerId, class: Class, ended: &Ended) {
+        if self.complaints.due(std::time::Instant::now(), Some(peer), "violation") {
+            let cause = ended.source().map(tracing::field::display);
+            tracing::warn!(
+                %peer, ?class, %ended, cause,
+                "net.violation: the lane was closed; run one release with equal net.limits on all \
+                 nodes"
+            );
         }
     }
 }

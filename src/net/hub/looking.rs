@@ -43,7 +43,11 @@ impl ConnectionManager {
             let stuck = waits && since.is_some_and(|since| now - since >= longest);
             if let Some(carrier) = carrier.filter(|_| stuck || overflowed) {
                 let kept = stats.kept_bytes;
-                tracing::warn!(%node, kept, "net.control_undrained: closing");
+                tracing::warn!(
+                    %node, kept,
+                    "net.control_undrained: the peer reads its control lane too slowly; the \
+                     connection is closed: check whether that node is suspended or overloaded"
+                );
                 self.close(carrier);
             }
             if overflowed {

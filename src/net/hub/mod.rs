@@ -330,8 +330,7 @@ impl ConnectionManager {
     fn broken(&mut self, node: NodeId, class: Class, messages: u64) {
         if messages > 0 {
             self.counted.given_up += messages;
-            // Lost user messages are also counted as dead letters, which have a warning of their
-            // own.
+            // INFO, because it occurs whenever a node with messages in transit leaves or crashes.
             tracing::info!(%node, ?class, messages, "net.lane_broken");
             self.emit(Event::LaneBroken { node, class, messages });
         }
@@ -483,7 +482,7 @@ impl ConnectionManager {
                 self.handshake_failed(peer_id, &send_back_addr, &error);
             }
             SwarmEvent::ListenerClosed { addresses, reason, .. } => {
-                tracing::error!(?addresses, ?reason, "net.listener_closed");
+                tracing::error!(?addresses, ?reason, "net.listener_closed: restart this node");
             }
             _ => {}
         }
@@ -599,7 +598,8 @@ impl ConnectionManager {
         {
             tracing::warn!(
                 %peer, ?class, accepted,
-                "net.lane_hopeless: the peer keeps closing the lane: its messages count as lost"
+                "net.lane_hopeless: the peer has closed the lane {STALLED_MAX} times without \
+                 accepting a message; its messages count as lost: see the log of that node"
             );
             return self.give_up(peer, class);
         }
@@ -678,8 +678,8 @@ impl ConnectionManager {
         if self.complaints.due(std::time::Instant::now(), Some(node.peer), "claimed") {
             tracing::warn!(
                 %node, peer = %node.peer, %other,
-                "net.claimed: two peers claim the same incarnation, so one of them lies; the other \
-                 one came first and keeps it until it is removed"
+                "net.claimed: two peers claim one incarnation; the other one came first and keeps \
+                 it, so this one is refused: restart it with its own data directory"
             );
         }
         Err(Refusal::Claimed)
@@ -743,9 +743,7 @@ impl ConnectionManager {
             }
             InboundError::Violation(ended) => {
                 self.counted.violations += 1;
-                if self.complaints.due(std::time::Instant::now(), Some(id), "violation") {
-                    tracing::warn!(peer = %id, ?class, %ended, "net.violation: the lane was closed");
-                }
+                self.complain_of_violation(id, class, &ended);
             }
         }
     }

@@ -121,8 +121,8 @@ impl Watchers {
                 Err(RecvError::Lagged(missed)) => {
                     tracing::warn!(
                         missed,
-                        "cluster.slow_listener: the listener lagged and gets the present state \
-                         instead of the missed events"
+                        "cluster.slow_listener: a listener of the program read too slowly and gets \
+                         the present state instead of the missed events"
                     );
                     let (state, changes) = watchers.subscribe()?;
                     Some((state, (watchers, changes)))

@@ -80,7 +80,10 @@ async fn run(
     watchers.end();
     if let Err(panic) = ended {
         let message = said(&*panic);
-        tracing::error!(message, "node.membership_failed: a bug; the node stops");
+        tracing::error!(
+            message,
+            "node.membership_failed: membership panicked, which is a bug; the node stops"
+        );
         shutdown.begin(Reason::Failed);
     }
 }

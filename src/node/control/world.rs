@@ -155,7 +155,10 @@ impl ControlWorld {
         match sent {
             Ok(()) | Err(NotSent::NoLink) => {}
             Err(why) if self.complained.now(self.clock.mono()) => {
-                tracing::warn!(%to, ?header, bytes, %why, "cluster.not_sent");
+                tracing::warn!(
+                    %to, ?header, bytes, %why,
+                    "cluster.not_sent: a control message was dropped; important ones are repeated"
+                );
             }
             Err(_) => {}
         }
@@ -243,8 +246,8 @@ impl ControlWorld {
     fn stop(&self, reason: StopReason) {
         match reason {
             StopReason::Left => tracing::info!("cluster.left"),
-            StopReason::Orphaned => tracing::warn!(%reason, "cluster.orphaned"),
-            reason => tracing::error!(%reason, "cluster.out"),
+            StopReason::Orphaned => tracing::warn!(%reason, "cluster.orphaned: this node stops"),
+            reason => tracing::error!(%reason, "cluster.out: this node stops"),
         }
         self.lease.end();
         self.watchers.out(reason);

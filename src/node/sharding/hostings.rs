@@ -289,7 +289,10 @@ impl Hostings {
                 );
             }
             Event::SteppedDown { entity_type, why } => {
-                tracing::warn!(%entity_type, %why, "sharding.stepped_down");
+                tracing::warn!(
+                    %entity_type, %why,
+                    "sharding.stepped_down: this node no longer coordinates the type"
+                );
             }
         }
     }

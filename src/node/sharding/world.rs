@@ -117,7 +117,11 @@ impl TypeWorld {
         let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
         if complained.now(self.shared.clock.mono()) {
             let entity_type = &self.entity_type;
-            tracing::error!(%entity_type, %to, %why, "sharding.frame_lost");
+            tracing::error!(
+                %entity_type, %to, %why,
+                "sharding.frame_lost: a frame for that node could not be sent and is lost; set \
+                 net.limits equally on all nodes, and check that that node is not suspended"
+            );
         }
     }
 

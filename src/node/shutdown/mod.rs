@@ -240,14 +240,21 @@ impl CoordinatedShutdown {
                 };
                 let task = names.remove(&id).unwrap_or_default();
                 if let Err(error) = ended {
-                    tracing::error!(%phase, task, %error, "node.shutdown_task_failed");
+                    tracing::error!(
+                        %phase, task, %error,
+                        "node.shutdown_task_failed: the task panicked; the shutdown continues"
+                    );
                 }
             }
         };
         let in_time = tokio::time::timeout(within, all).await.is_ok();
         if !in_time {
             let tasks: Vec<&String> = names.values().collect();
-            tracing::warn!(%phase, ?within, ?tasks, "node.shutdown_timed_out: continuing");
+            tracing::warn!(
+                %phase, ?within, ?tasks,
+                "node.shutdown_timed_out: these tasks did not end within the timeout of the phase \
+                 and were aborted; the shutdown continues"
+            );
         }
     }
 

@@ -287,7 +287,7 @@ impl Coordinator {
         let terms = hosted.chain(told).chain([count.highest]).map(|at| at.term);
         let highest = terms.max().unwrap_or_default();
         if highest >= self.term {
-            self.step_down(highest, "a region has heard of a higher term", out);
+            self.step_down(highest, "a region knows a higher term", out);
             return None;
         }
         Some(count)

@@ -177,7 +177,7 @@ impl Coordinator {
             return;
         }
         if runs && is_replaced {
-            let why = "a configuration was forced: everything is read and counted anew";
+            let why = "a configuration was forced, so all homes must be read and counted again";
             return self.step_down(self.term, why, out);
         }
         self.recount_members(now, out);

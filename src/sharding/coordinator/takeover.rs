@@ -147,7 +147,7 @@ impl Coordinator {
     fn raise(&mut self, at: Instant, current: Term, out: &mut Out) {
         let number = current.number.max(self.term.number);
         if number >= Term::NUMBER_MAX {
-            return self.step_down(current, "there is no higher term", out);
+            return self.step_down(current, "no higher term is possible", out);
         }
         self.take(number + 1);
         self.ask_at = Some(at);
@@ -247,7 +247,7 @@ impl Coordinator {
         let is_higher = highest.term.is_valid() && highest.term > self.term; // a peer's word
         let superseded = self.phase == Phase::Active && is_higher;
         if superseded {
-            self.step_down(highest.term, "a region has heard of a higher term", out);
+            self.step_down(highest.term, "a region knows a higher term", out);
         }
         superseded
     }
