@@ -306,12 +306,8 @@ impl Epochs {
             }
             M::Accept { epoch, ballot, proposal } => {
                 if let Some(current) = self.voting(now, from, epoch, ballot, out) {
-                    self.on_accept(
-                        now,
-                        &current,
-                        &vote::VoteRequest { from, ballot, proposal },
-                        out,
-                    );
+                    let request = vote::VoteRequest { from, ballot, proposal };
+                    self.on_accept(now, &current, &request, out);
                 }
             }
             M::Synced { epoch } if self.same_epoch(now, from, epoch, out) => {
