@@ -13,6 +13,8 @@ use lexer::{lex, paths};
 mod lexer;
 #[path = "tidy/links.rs"]
 mod links;
+#[path = "tidy/log_events.rs"]
+mod log_events;
 #[path = "tidy/prose.rs"]
 mod prose;
 #[path = "tidy/settings.rs"]
