@@ -290,9 +290,7 @@ impl Epochs {
                 self.send(from, M::Pong { epoch, ballot }, out);
             }
             M::Pong { epoch, ballot } if ballot == self.hint_ballot() => {
-                if self.id() == Some(epoch) {
-                    self.hint_probe_answered(from);
-                }
+                self.hint_probe_answered(from, epoch);
             }
             M::Withhold { epoch, ballot, removed } => {
                 if let Some(current) = self.voting(now, from, epoch, ballot, out) {

@@ -190,11 +190,15 @@ impl Epochs {
         Ballot { number: 0, node: self.me }
     }
 
-    /// A voter has answered the hint probe.
-    pub(super) fn hint_probe_answered(&mut self, from: ReplicaId) {
+    /// A voter has answered the hint probe in its configuration `epoch`. The answer counts if that is
+    /// the installed one.
+    pub(super) fn hint_probe_answered(&mut self, from: ReplicaId, epoch: EpochId) {
         let (Some(probe), Some(current)) = (&mut self.hint_probe, &self.state.installed) else {
             return;
         };
+        if current.id() != epoch {
+            return;
+        }
         probe.answered.insert(from);
         probe.is_alone &= !current.is_quorum(&probe.answered, self.canary);
     }
