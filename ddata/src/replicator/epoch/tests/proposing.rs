@@ -123,7 +123,7 @@ fn withhold(base: &Arc<Epoch>, ballot: Ballot, removed: Vec<ReplicaId>) -> Epoch
 fn batch_waits_for_leases_if_rest_is_no_live_quorum() {
     let base = first([1, 2, 3, 4, 5]);
     let (mut node, out) = two_leases_run([1, 2, 3, 4, 5], leave([1, 2, 5]), &[4, 5]);
-    assert_eq!(out, [], "only 3 and 4 of {1, 2, 3, 4} have answered, and 1 breaks ties");
+    assert_eq!(out, [], "only 3 and 4 of 1 to 4 have answered, and 1 breaks ties");
     let again = withhold(&base, ballot(1, 3), ids([1, 2, 5]));
     let silent = [1, 2].map(|to| send(to, again.clone()));
     let out = node.wait(Duration::from_millis(2_999));
@@ -200,7 +200,7 @@ fn late_answer_lets_batch_proceed_without_leased_removals() {
     node.say(consent(1));
     let runs = || vec![(id(3), Duration::from_secs(3))];
     let out = node.hear(2, withheld(&base, ballot(1, 1), runs()));
-    assert_eq!(out, [], "only 2 of {2, 3, 4} has answered");
+    assert_eq!(out, [], "only 2 of 2, 3 and 4 has answered");
     assert_eq!(
         node.hear(2, withheld(&base, ballot(1, 1), runs())),
         [],
@@ -219,7 +219,7 @@ fn fewest_removals_are_deferred_for_silent_voters() {
         node.say(consent(1));
         node.hear(1, withheld(&base, ballot(1, 4), vec![]));
         let out = node.hear(2, withheld(&base, ballot(1, 4), vec![]));
-        assert_eq!(out, [], "only 4 of {3, 4, 5} has answered, and 3 breaks ties");
+        assert_eq!(out, [], "only 4 of 3, 4 and 5 has answered, and 3 breaks ties");
         let out = node.wait(Duration::from_secs(1));
         let one = withhold(&base, ballot(2, 4), ids([1]));
         assert!(out.contains(&send(2, one)), "2 stays, with 3, 4 and 5, and breaks ties: {out:?}");
