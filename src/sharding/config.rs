@@ -74,8 +74,9 @@ pub struct Sharding {
     /// Longest time between repetitions; each one waits twice as long as the last.
     #[serde(with = "humantime_serde")]
     pub move_retry_max: Duration,
-    /// Time in which the handlers of a moving shard must end; then its entities are aborted. Must
-    /// be shorter than the shutdown phase.
+    /// Time in which the handlers of a moving shard must end; then its entities are aborted. Handlers
+    /// that have run for `slow-handler-after` are aborted once they alone keep the shard. Must be
+    /// shorter than the shutdown phase.
     #[serde(with = "humantime_serde")]
     pub handoff_timeout: Duration,
     /// A lane that is cut for this long while its node is still a member is given up for shards
@@ -117,7 +118,9 @@ pub struct Sharding {
     pub ask_timeout: Duration,
     /// A handler that has awaited for this long is counted and logged with its entity and the type
     /// of its message (`sharding.slow_handler`), and again each time that it has run twice as long.
-    /// Until it ends, rebalancing leaves its shard where it is. 0: none of this.
+    /// Until it ends, rebalancing leaves its shard where it is; if the shard has to leave its node,
+    /// by a drain, a leave or a stop of shards, the handler is aborted as soon as all other entities
+    /// of the shard have stopped, without waiting for `handoff-timeout`. 0: none of this.
     #[serde(with = "humantime_serde")]
     pub slow_handler_after: Duration,
     /// Decisions that the coordinator and each region remember for `explain`; about 100 bytes each.

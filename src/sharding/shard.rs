@@ -4,7 +4,7 @@
 //! Under the lock no code of the user runs, except `Serialize` when mailboxes are sealed. Values
 //! and messages to drop are collected in [`After`] and dropped once the lock is released.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -87,6 +87,8 @@ pub(super) struct Floor<E: Entity> {
     /// it. Callers may try again once this changes.
     callers_saw: Option<Option<(RegionId, Generation)>>,
     pub(super) orphaned: Option<Box<Orphaned>>,
+    /// Rows whose handlers were found to be slow; some may have ended since.
+    pub(super) slow: BTreeSet<u32>, // ≤ rows
     pub(super) scratch: Vec<u8>, // buffer for one frame
 }
 
@@ -169,6 +171,7 @@ impl<E: Entity> Shard<E> {
             crowded: None,
             callers_saw: None,
             orphaned: None,
+            slow: BTreeSet::new(),
             scratch: Vec::new(),
         };
         Self {
@@ -367,6 +370,39 @@ impl<E: Entity> Floor<E> {
         if busy.is_some_and(|busy| busy.marked > 0 && !busy.runs) {
             self.start(row, after);
         }
+    }
+
+    /// Aborts the handlers of a draining shard once all that still run are slow: its other entities
+    /// have stopped, and would wait at their next home for nothing else.
+    ///
+    /// Release rule: a region releases a shard only after its last handler has ended. An abort drops
+    /// the handler, so it ends here earlier than at `handoff-timeout`, and not later than the release.
+    pub(super) fn abort_slow(&mut self, Visit { shard, runtime }: &Visit<'_, E>) {
+        if self.running == 0 || self.running > self.slow.len() || !shard.phase.is_draining() {
+            return;
+        }
+        let (now, after) = (runtime.world.now(), runtime.settings.slow_handler_after);
+        let tenants = &self.tenants;
+        self.slow.retain(|row| {
+            let busy = tenants.try_get(*row).and_then(|tenant| tenant.busy.as_ref());
+            let handling = busy.filter(|busy| busy.runs).and_then(|busy| busy.waker.as_ref());
+            let since = handling.and_then(|handling| handling.since());
+            since.is_some_and(|since| now - since >= after)
+        });
+        if self.running > self.slow.len() {
+            return;
+        }
+        if let Some(row) = self.slow.first() {
+            let (entity_type, shard) = (&runtime.entity_type, shard.id);
+            let (entity, handlers) = (&tenants.get(*row).id, self.running);
+            tracing::info!(
+                %entity_type, %shard, %entity, handlers,
+                "sharding.slow_handlers_dropped: they had run for slow-handler-after, and nothing \
+                 else keeps the shard, which leaves this node; the line names one of them"
+            );
+        }
+        shard.phase.set(Stage::Aborted);
+        self.wake();
     }
 
     fn wake(&mut self) {
@@ -577,9 +613,14 @@ impl<E: Entity> Desk<'_, E> {
     /// (docs/protocol/sharding.md#release-after-last-stop).
     fn seal_if_done(&mut self, gate: &mut Gate<Letter>) {
         let ends = matches!(self.shard.phase.get(), Stage::Draining | Stage::Aborted);
-        if !ends || self.floor.running > 0 || self.runtime.is_over() {
+        if !ends || self.runtime.is_over() {
             return;
         }
+        if self.floor.running > 0 {
+            let (shard, runtime) = (self.shard, self.runtime);
+            return self.floor.abort_slow(&Visit { shard, runtime });
+        }
+        self.floor.slow.clear();
         for row in self.floor.tenants.rows().collect::<Vec<_>>() {
             self.floor.tell_emptied(row, self.shard.id, self.runtime);
         }

@@ -1,5 +1,6 @@
 //! Handlers that do not end: named in the log and counted, and their shards reported to the region,
-//! so that rebalancing leaves these where they are.
+//! so that rebalancing leaves these where they are. A shard that has to leave all the same drops them
+//! once nothing else keeps it.
 //!
 //! A handler is noted when it first awaits; one that ends at its first poll costs nothing here. While
 //! any handler awaits, a task looks at all busy entities now and then. A handler that blocks its
@@ -19,7 +20,7 @@ use super::ids::{EntityId, ShardId};
 use super::region::RegionInput;
 use super::run::yield_now;
 use super::runtime::Runtime;
-use super::shard::Shard;
+use super::shard::{Shard, Visit};
 use super::tenancy::Stage;
 
 /// The handlers are looked at four times within `slow-handler-after`, within these bounds.
@@ -183,12 +184,16 @@ impl<E: Entity> Runtime<E> {
     fn slow_in(&self, shard: &Shard<E>, rows: Range<usize>) -> Option<Found> {
         let (now, after) = (self.world.now(), self.settings.slow_handler_after);
         let (mut awaiting, mut due, mut oldest) = (0, Vec::new(), None::<SlowHandler>);
-        let inside = shard.lock();
-        if inside.floor.running == 0 {
+        let mut inside = shard.lock();
+        let floor = &mut inside.floor;
+        if floor.running == 0 {
             return None;
         }
+        if rows.start == 0 {
+            floor.slow.clear();
+        }
         let stays = shard.phase.get() == Stage::Open;
-        let tenants = &inside.floor.tenants;
+        let tenants = &floor.tenants;
         for row in tenants.those(rows, |tenant| tenant.busy.is_some())? {
             let tenant = tenants.get(row);
             let Some(handling) = tenant.busy.as_ref().and_then(|busy| busy.waker.as_ref()) else {
@@ -201,11 +206,15 @@ impl<E: Entity> Runtime<E> {
                 self.slow_handlers.count.fetch_add(u64::from(is_first), Ordering::Relaxed);
                 due.push((tenant.id.clone(), age));
             }
+            if age >= after {
+                floor.slow.insert(row);
+            }
             let is_older = oldest.as_ref().is_none_or(|(_, oldest)| age > *oldest);
             if stays && age >= after && is_older {
                 oldest = Some((tenant.id.clone(), age));
             }
         }
+        floor.abort_slow(&Visit { shard, runtime: self });
         Some(Found { awaiting, due, oldest })
     }
 
@@ -216,7 +225,8 @@ impl<E: Entity> Runtime<E> {
         tracing::warn!(
             %entity_type, %entity, shard = %shard_id, message_type, running_for = ?age, ?awaits,
             "sharding.slow_handler: a handler has not ended: its entity handles no other message, \
-             and a move or stop of its shard waits for it, at most for handoff-timeout"
+             and if its shard has to leave this node, it is dropped as soon as the shard's other \
+             entities have stopped"
         );
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::channel::oneshot;
 use ostraca::sharding::bug::{Bug, Canary};
+use ostraca::sharding::config::Sharding;
 use ostraca::sharding::context::Context;
 use ostraca::sharding::dead_letters::Lost;
 use ostraca::sharding::entity::Entity;
@@ -21,6 +22,7 @@ use super::nodes::{Nodes, Plan, node};
 /// An entity that logs what it handles, and whose handlers may wait at a door.
 struct Guest {
     door: Arc<Door>,
+    side: Arc<Door>,
     log: Arc<Mutex<Vec<String>>>,
     node: u64,
 }
@@ -29,6 +31,8 @@ struct Guest {
 enum Say {
     Wait(String),
     Word(String),
+    /// Waits at the side door.
+    WaitAside,
     /// Waits at the door, then asks another entity.
     WaitAndAsk(String),
     WaitAndPassivate,
@@ -54,6 +58,7 @@ impl Entity for Guest {
                 self.door.pass().await;
                 self.log(cx, &format!("{word} moving={}", cx.moving()));
             }
+            Say::WaitAside => self.side.pass().await,
             Say::WaitAndAsk(other) => {
                 self.door.pass().await;
                 let answer = cx.entity(&other).ask(Say::Echo).await;
@@ -87,6 +92,7 @@ impl Entity for Guest {
 struct House {
     nodes: Nodes<Guest>,
     door: Arc<Door>,
+    side: Arc<Door>,
     log: Arc<Mutex<Vec<String>>>,
 }
 
@@ -96,22 +102,41 @@ impl House {
     }
 
     fn of(nodes: usize, canary: Canary) -> Self {
-        let (door, log) = (Arc::<Door>::default(), Arc::<Mutex<Vec<String>>>::default());
-        let plan = Plan { nodes, canary, ..Plan::default() };
-        let nodes = Nodes::new(&plan, |me, _| {
-            let (door, log) = (Arc::clone(&door), Arc::clone(&log));
+        Self::by(&Plan { nodes, canary, ..Plan::default() })
+    }
+
+    fn slow_after(slow_handler_after: Duration) -> Self {
+        let plan = Plan::default();
+        let settings = Sharding { slow_handler_after, ..plan.settings.clone() };
+        Self::by(&Plan { settings, ..plan })
+    }
+
+    fn by(plan: &Plan) -> Self {
+        let (door, side) = (Arc::<Door>::default(), Arc::<Door>::default());
+        let log = Arc::<Mutex<Vec<String>>>::default();
+        let nodes = Nodes::new(plan, |me, _| {
+            let (door, side) = (Arc::clone(&door), Arc::clone(&side));
+            let log = Arc::clone(&log);
             move |id: &EntityId| {
                 assert!(id.as_str() != "unborn", "planned by the test");
-                Guest { door: Arc::clone(&door), log: Arc::clone(&log), node: me.replica().get() }
+                let (door, side) = (Arc::clone(&door), Arc::clone(&side));
+                Guest { door, side, log: Arc::clone(&log), node: me.replica().get() }
             }
         });
-        let mut house = Self { nodes, door, log };
+        let mut house = Self { nodes, door, side, log };
         house.nodes.host(0, 0);
         house
     }
 
     fn tell(&self, from: usize, to: &str, say: Say) {
         self.nodes.nodes[from].region.entity(to).tell(say).expect("there is room");
+    }
+
+    fn pass(&mut self, secs: u64) {
+        for _ in 0..secs {
+            self.nodes.advance(Duration::from_secs(1));
+            self.nodes.settle();
+        }
     }
 
     fn moves(&mut self, to: usize) {
@@ -253,6 +278,55 @@ fn mates_of_a_stuck_handler_stop_at_once() {
     house.nodes.settle();
     assert_eq!(house.nodes.nodes[0].region.entities(), 0, "after `handoff-timeout`");
     assert_eq!((house.nodes.lost(Lost::Aborted), house.nodes.all_lost()), (1, 1));
+}
+
+#[test]
+fn slow_handler_is_dropped_once_its_mates_have_stopped() {
+    let mut house = House::slow_after(Duration::from_secs(8));
+    house.tell(0, "stuck", Say::Wait("never".to_owned()));
+    house.pass(12);
+    house.tell(0, "stuck", Say::Word("second".to_owned()));
+    house.tell(0, "mate", Say::WaitAside);
+    house.nodes.settle();
+    house.moves(1);
+    assert_eq!((house.log(), house.nodes.lost(Lost::Aborted)), (vec![], 0), "a mate still runs");
+    house.side.open();
+    house.nodes.settle();
+    assert_eq!(house.log(), ["mate@1 last", "stuck@2 second"], "no time has passed");
+    assert_eq!((house.nodes.lost(Lost::Aborted), house.nodes.all_lost()), (1, 1));
+}
+
+#[test]
+fn handler_that_gets_slow_in_a_drain_is_dropped_then() {
+    let mut house = House::slow_after(Duration::from_secs(4));
+    house.tell(0, "stuck", Say::Wait("never".to_owned()));
+    house.nodes.settle();
+    house.moves(1);
+    house.pass(3);
+    assert_eq!(
+        (house.nodes.home(ShardId::new(0)), house.nodes.lost(Lost::Aborted)),
+        (Some(node(1)), 0)
+    );
+    assert!(house.nodes.nodes[0].region.entities() > 0, "it may still end");
+    house.pass(3);
+    assert_eq!(house.nodes.nodes[0].region.entities(), 0, "well before `handoff-timeout`");
+    assert_eq!((house.nodes.lost(Lost::Aborted), house.nodes.all_lost()), (1, 1));
+}
+
+#[test]
+fn slow_handlers_that_remain_are_dropped_together() {
+    let mut house = House::slow_after(Duration::from_secs(4));
+    for id in ["a", "b", "c"] {
+        house.tell(0, id, Say::Wait("never".to_owned()));
+    }
+    house.pass(8);
+    house.tell(0, "young", Say::Wait("never".to_owned()));
+    house.nodes.settle();
+    house.moves(1);
+    assert_eq!(house.nodes.lost(Lost::Aborted), 0, "one of them is not slow");
+    house.pass(6);
+    assert_eq!((house.nodes.lost(Lost::Aborted), house.nodes.all_lost()), (4, 4));
+    assert_eq!(house.nodes.nodes[0].region.entities(), 0);
 }
 
 #[test]

@@ -24,6 +24,8 @@ use crate::whole::entities::Order;
 const SLOW_AFTER: Duration = Duration::from_secs(2);
 /// An entity that rests answers another node within this.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+/// A mate answers within this while its shard moves: less than `handoff-timeout`, 15 s.
+const MOVES_WITHIN: Duration = Duration::from_secs(5);
 const STEP: Duration = Duration::from_millis(50);
 
 /// Three nodes of four, on which every shard of the first has an entity whose handler sleeps.
@@ -90,6 +92,18 @@ impl Stuck {
         self.shards.iter().filter(|shard| homes.get(shard) == Some(&0)).count()
     }
 
+    /// Asks mates until the first node has none of its shards: how long the slowest answer took.
+    fn ask_mates_until_moved(&mut self) -> Duration {
+        let mut slowest = Duration::ZERO;
+        for _ in 0..200 {
+            if self.stay() == 0 {
+                return slowest;
+            }
+            slowest = slowest.max(self.ask_mates());
+        }
+        panic!("they never move\n{}", self.cluster.story());
+    }
+
     /// Asks a mate of each stuck entity from another node: how long the slowest answer took.
     fn ask_mates(&mut self) -> Duration {
         let asker = self.cluster.at(1).me().incarnation;
@@ -141,6 +155,7 @@ fn rebalance_leaves_shards_with_slow_handlers_in_place() {
 fn leave_moves_shards_with_slow_handlers() {
     let mut stuck = Stuck::new(2, 600 * SECOND);
     stuck.cluster.leave(0);
+    assert!(stuck.ask_mates_until_moved() < MOVES_WITHIN, "they wait for no stuck handler");
     stuck.cluster.until(60, "it has left", |it| it.at(0).over.is_some());
     stuck.cluster.until(20, "even", |it| it.sizes([1, 2]) == [6, 6]);
     assert!(stuck.ask_mates() < ANSWERS_WITHIN);
@@ -150,6 +165,7 @@ fn leave_moves_shards_with_slow_handlers() {
 fn drain_moves_shards_with_slow_handlers() {
     let mut stuck = Stuck::new(3, 600 * SECOND);
     stuck.cluster.order(0, Order::Drain);
+    assert!(stuck.ask_mates_until_moved() < MOVES_WITHIN, "they wait for no stuck handler");
     stuck.cluster.until(60, "it is empty", |it| it.sizes([0, 1, 2]) == [0, 6, 6]);
     assert!(stuck.ask_mates() < ANSWERS_WITHIN);
 }
