@@ -120,7 +120,8 @@ pub struct Sharding {
     /// of its message (`sharding.slow_handler`), and again each time that it has run twice as long.
     /// Until it ends, rebalancing leaves its shard where it is; if the shard has to leave its node,
     /// by a drain, a leave or a stop of shards, the handler is aborted as soon as all other entities
-    /// of the shard have stopped, without waiting for `handoff-timeout`. 0: none of this.
+    /// of the shard have stopped, without waiting for `handoff-timeout`. A handler that blocks its
+    /// thread for as long cannot be aborted; rebalancing leaves its shard out, too. 0: none of this.
     #[serde(with = "humantime_serde")]
     pub slow_handler_after: Duration,
     /// Decisions that the coordinator and each region remember for `explain`; about 100 bytes each.

@@ -255,6 +255,9 @@ impl<E: Entity> Hosting for ShardRegion<E> {
     fn polled(&self, poll: &LongPoll) -> Option<(Option<EntityId>, &'static str)> {
         let is_own = poll.entities == self.runtime.polls;
         let message = std::any::type_name::<E::Message>();
+        if is_own {
+            self.runtime.watch_handlers();
+        }
         is_own.then(|| (self.runtime.entity_at(poll.shard, poll.row), message))
     }
 

@@ -4,7 +4,8 @@
 //!
 //! A handler is noted when it first awaits; one that ends at its first poll costs nothing here. While
 //! any handler awaits, a task looks at all busy entities now and then. A handler that blocks its
-//! thread never awaits, and is not found here.
+//! thread never awaits: the node's stall monitor finds and logs it. From then on its shard is looked
+//! at, and reported as well; nothing can drop such a handler.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -17,6 +18,7 @@ use ostraca_ddata::clock::Instant;
 
 use super::entity::Entity;
 use super::ids::{EntityId, ShardId};
+use super::polls::{self, LongPoll};
 use super::region::RegionInput;
 use super::run::yield_now;
 use super::runtime::Runtime;
@@ -32,6 +34,9 @@ const ROWS_AT_A_TIME: usize = 1_000;
 
 /// Between two logs of shards that rebalancing leaves out.
 const LEFT_OUT_PAUSE: Duration = Duration::from_secs(60);
+
+/// A poll that has taken this long blocks its thread.
+const BLOCKS_FROM: Duration = Duration::from_millis(500);
 
 /// An entity's activation, as its shard sees it: its waker, and since when its handler has awaited.
 #[derive(Default)]
@@ -104,7 +109,7 @@ struct Found {
 }
 
 impl<E: Entity> Runtime<E> {
-    /// A handler awaits: begins to look for slow handlers, if no task does.
+    /// A handler awaits, or blocks its thread: begins to look for slow handlers, if no task does.
     pub(super) fn watch_handlers(self: &Arc<Self>) {
         let (after, watches) = (self.settings.slow_handler_after, &self.slow_handlers.watches);
         if after.is_zero() || watches.load(Ordering::SeqCst) || watches.swap(true, Ordering::SeqCst)
@@ -134,11 +139,12 @@ impl<E: Entity> Runtime<E> {
     }
 
     /// Logs and counts those that are due, and reports shards with slow handlers to the region.
-    /// Returns the number of handlers that await.
+    /// Returns the number of handlers that await or block their threads.
     async fn find_slow_handlers(self: &Arc<Self>) -> usize {
-        let (mut await_now, mut slow) = (0, BTreeMap::new());
+        let (mut await_now, mut slow) = self.blocking_handlers();
         for shard in self.known() {
-            let mut oldest: Option<SlowHandler> = None;
+            let blocking = slow.remove(&shard.id);
+            let mut oldest = blocking.filter(|_| shard.phase.get() == Stage::Open);
             for first in (0..).step_by(ROWS_AT_A_TIME) {
                 let Some(found) = self.slow_in(shard, first..first + ROWS_AT_A_TIME) else { break };
                 await_now += found.awaiting;
@@ -152,6 +158,17 @@ impl<E: Entity> Runtime<E> {
         }
         self.report_slow(&slow);
         await_now
+    }
+
+    /// The number of handlers that block their threads, and those that have for `slow-handler-after`.
+    fn blocking_handlers(&self) -> (usize, BTreeMap<ShardId, SlowHandler>) {
+        let mut all = polls::longer_than(BLOCKS_FROM, Duration::ZERO); // as of the monitor's last look
+        all.retain(|poll| poll.entities == self.polls);
+        let slow = all.iter().filter(|poll| poll.took >= self.settings.slow_handler_after);
+        let named = slow.filter_map(|LongPoll { shard, row, took, .. }| {
+            Some((*shard, (self.entity_at(*shard, *row)?, *took)))
+        });
+        (all.len(), named.collect())
     }
 
     /// Tells the region which shards have slow handlers, if others do than it was told last.

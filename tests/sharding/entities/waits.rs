@@ -9,11 +9,15 @@ use ostraca::sharding::context::Context;
 use ostraca::sharding::entity::Entity;
 use ostraca::sharding::entity_ref::{AskError, Kept};
 use ostraca::sharding::ids::EntityId;
+use ostraca::sharding::polls;
 use ostraca::sharding::reply::Reply;
 use serde::{Deserialize, Serialize};
 
 use super::door::Door;
 use super::nodes::{Nodes, Plan};
+
+/// From when on a poll blocks its thread.
+const BLOCKS_FROM: Duration = Duration::from_millis(500);
 
 type Errors = Arc<Mutex<Vec<AskError>>>;
 
@@ -25,6 +29,8 @@ struct Waiter {
 #[derive(Serialize, Deserialize)]
 enum Say {
     Wait,
+    /// Blocks its thread until the door is open.
+    Block,
     Echo(Reply<u8>),
     /// Asks the first of these entities to ask the next one, and so on; the last one answers.
     Ask(Vec<String>, Reply<u8>),
@@ -38,6 +44,7 @@ impl Entity for Waiter {
     async fn handle(&mut self, say: Say, cx: &mut Context<'_, Self>) {
         match say {
             Say::Wait => self.door.pass().await,
+            Say::Block => self.door.block(),
             Say::Echo(reply) => reply.send(7),
             Say::Ask(path, reply) => {
                 let (next, rest) = path.split_first().expect("the path is not empty");
@@ -175,6 +182,34 @@ fn shard_is_reported_while_a_handler_of_it_is_slow() {
     assert!(is_named, "{lines:#?}");
     waits.door.open();
     waits.pass(10);
+    assert_eq!(waits.nodes.slow_shards(0), [], "it has ended");
+    assert_eq!(waits.nodes.executor.tasks(), 0, "none looks any more");
+}
+
+#[test]
+fn shard_is_reported_while_a_handler_blocks_its_thread() {
+    let mut waits = Waits::new(Duration::from_secs(8));
+    waits.nodes.nodes[0].region.entity("wedged").tell(Say::Block).expect("there is room");
+    let executor = Arc::clone(&waits.nodes.executor);
+    let blocked = std::thread::spawn(move || executor.step(0));
+    // As the stall monitor does; the clock of polls goes on from where it stands.
+    let hosting = Arc::clone(&waits.nodes.nodes[0].hosting);
+    let since_boot = (1_u32..).find(|tenths| {
+        let long = polls::longer_than(BLOCKS_FROM, *tenths * Duration::from_millis(100));
+        let named = long.iter().filter_map(|poll| hosting.polled(poll));
+        let is_it = |entity: Option<EntityId>| entity.is_some_and(|id| id.as_str() == "wedged");
+        std::thread::sleep(Duration::from_millis(1));
+        named.map(|(entity, _)| entity).any(is_it)
+    });
+    let since_boot = since_boot.expect("it blocks") * Duration::from_millis(100);
+    waits.pass(3);
+    assert_eq!(waits.nodes.slow_shards(0), [], "not for so long yet");
+    polls::longer_than(BLOCKS_FROM, since_boot + Duration::from_secs(8));
+    waits.pass(3);
+    assert_eq!(waits.nodes.slow_shards(0).len(), 1);
+    waits.door.open();
+    blocked.join().expect("it has ended");
+    waits.pass(6);
     assert_eq!(waits.nodes.slow_shards(0), [], "it has ended");
     assert_eq!(waits.nodes.executor.tasks(), 0, "none looks any more");
 }
