@@ -68,7 +68,8 @@ pub enum Bug {
     /// A change that relies on effects that its author found present is acknowledged by replicas
     /// that hold only its delta, so an acknowledged write may be incomplete.
     DeltaStandsForAll,
-    /// A configuration is installed whoever sends it, and whatever cluster it belongs to.
+    /// A configuration is installed without a check of its sender and its cluster
+    /// (docs/protocol/configurations.md#sender-rule).
     ConfigurationFromAnybody,
 }
 

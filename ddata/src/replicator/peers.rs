@@ -120,7 +120,7 @@ impl Replicator {
     ///
     /// - Data: from members of this or the former configuration, and nodes that membership knows.
     /// - Configuration messages: from any peer, because the configuration machine checks each
-    ///   sender.
+    ///   sender (docs/protocol/configurations.md#sender-rule).
     /// - Reads of a sealed snapshot: also from members of the sealed configuration and of those
     ///   proposed to follow it. Any other peer could copy all data of the cluster with it.
     /// - Pieces of a large message: from any peer that may send one of these messages.

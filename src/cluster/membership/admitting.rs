@@ -123,8 +123,9 @@ pub(super) fn join(
 /// the node must be waiting for a configuration, leaving, or listed in the installed configuration.
 ///
 /// While this node reaches no quorum of its configuration, it also lets in a node that is Up: that
-/// node may be in a newer configuration, which this node takes from let-in nodes only, and may be
-/// the only one that can tell of it. A node that was removed here is never let in.
+/// node may be in a newer configuration, which this node takes from let-in nodes only
+/// (docs/protocol/configurations.md#sender-rule), and may be the only one that can tell of it. A
+/// node that was removed here is never let in.
 pub(super) fn adopt(core: &mut Core, gossip: &mut Gossip, from: NodeId, theirs: &Gossip) -> Done {
     let me = core.me.incarnation;
     let Some(member) = theirs.member(from.incarnation) else { return Done::Nothing };

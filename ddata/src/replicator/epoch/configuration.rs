@@ -35,7 +35,8 @@ pub(super) const NUMBER_MAX: u64 = u64::MAX / 2;
 /// How far the number of a configuration or a ballot from a peer may lie above the one held here.
 ///
 /// A larger jump is refused: without this bound one corrupt or hostile value could use up all
-/// numbers, and no honest node could ever propose a higher one.
+/// numbers, and no honest node could ever propose a higher one
+/// (docs/protocol/configurations.md#bounded-ballot-and-configuration-numbers).
 pub(super) const JUMP_MAX: u64 = 1 << 32;
 
 /// How far a peer's generation may lie above both the one held here and this node's clock: 2^42 ms,

@@ -111,7 +111,8 @@ pub enum EpochMessage {
         epoch: EpochId,
     },
     /// Proposer → a member believed dead: do you answer? A member also sends it to every voter,
-    /// with ballot number 0, when an untrusted node has named a newer configuration.
+    /// with ballot number 0, when an untrusted node has named a newer configuration
+    /// (docs/protocol/configurations.md#hints).
     #[serde(rename = "i")]
     Ping {
         /// The id of the configuration installed at the sender.

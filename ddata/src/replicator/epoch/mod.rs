@@ -227,7 +227,7 @@ impl Epochs {
     }
 
     /// Whether a configuration that `id` sends may be installed here, by the sender rule
-    /// ([`senders`]).
+    /// (docs/protocol/configurations.md#sender-rule).
     #[must_use]
     pub fn may_inform(&self, id: ReplicaId) -> bool {
         self.believes(id)

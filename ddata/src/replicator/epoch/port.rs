@@ -122,7 +122,7 @@ pub enum EpochInput {
         id: Option<EpochId>,
     },
     /// The nodes that membership has let in and not removed since, and whether it reaches each.
-    /// Needed for the sender rule of configurations.
+    /// Needed for the sender rule (docs/protocol/configurations.md#sender-rule).
     Known(BTreeMap<ReplicaId, bool>),
 }
 
@@ -195,9 +195,10 @@ pub enum EpochOutput {
     /// This configuration was accepted here, or this node syncs for it, so that it may be decided
     /// whatever this node hears. Ends with the next `Installed`; may be repeated.
     Pending(Arc<Epoch>),
-    /// A newer configuration was refused. May be repeated as often as a peer sends one. If only the
-    /// sender is the reason, it is reported once no member has confirmed the configuration within
-    /// 10 s.
+    /// A newer configuration was refused by the sender rule
+    /// (docs/protocol/configurations.md#sender-rule). May be repeated as often as a peer sends one.
+    /// If only the sender is the reason, it is reported once no member has confirmed the
+    /// configuration within 10 s.
     Declined {
         /// The incarnation that sent it.
         from: ReplicaId,

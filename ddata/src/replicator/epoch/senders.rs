@@ -4,8 +4,8 @@
 //! sender could make up a list of voters that accepted it. The evidence is the sender's
 //! authenticated incarnation instead.
 //!
-//! **Sender rule.** A configuration is installed only if it belongs to this cluster, does not jump,
-//! and was sent by
+//! **Sender rule** (docs/protocol/configurations.md#sender-rule). A configuration is installed only
+//! if it belongs to this cluster, does not jump, and was sent by
 //! - a member of the installed configuration; of the one that it directly follows, if that was
 //!   installed here (after a skip it is unknown, and members of an older one may have been removed
 //!   long ago); of the one that forced recovery replaced (two operators may force at once, and the
@@ -17,13 +17,13 @@
 //!   node has no other evidence. A member without a quorum can decide nothing, so a refusal would
 //!   protect nothing, and all members that it knows may be gone.
 //!
-//! **Hints.** A configuration of a let-in node that the rule refuses is a hint: the receiver pings
-//! the voters of its own configuration, at most once per `probe-wait`. A voter that has a newer one
-//! sends it. If no quorum answers in time, this node believes let-in nodes for [`ALONE_FOR`], and
-//! asks the one that gave the hint. If a quorum answers, the receiver learns each decided
-//! configuration without that node: a quorum decided it, so one of the voters that answered has
-//! accepted it, and has installed it or proposes it again once its patience ends. A hint of an
-//! unknown node causes no message.
+//! **Hints** (docs/protocol/configurations.md#hints). A configuration of a let-in node that the
+//! rule refuses is a hint: the receiver pings the voters of its own configuration, at most once per
+//! `probe-wait`. A voter that has a newer one sends it. If no quorum answers in time, this node
+//! believes let-in nodes for [`ALONE_FOR`], and asks the one that gave the hint. If a quorum
+//! answers, the receiver learns each decided configuration without that node: a quorum decided it,
+//! so one of the voters that answered has accepted it, and has installed it or proposes it again
+//! once its patience ends. A hint of an unknown node causes no message.
 //!
 //! A refusal is reported ([`EpochOutput::Declined`]) only if no configuration of at least that id
 //! has been installed within [`CONFIRM_WITHIN`], because in an orderly restart the newest member
@@ -102,7 +102,8 @@ impl Epochs {
         self.known = known;
     }
 
-    /// Whether a configuration of this peer may be installed, by the sender rule.
+    /// Whether a configuration of this peer may be installed, by the sender rule
+    /// (docs/protocol/configurations.md#sender-rule).
     pub(super) fn believes(&self, from: ReplicaId) -> bool {
         let is_let_in = || self.known.contains_key(&from);
         let Some(installed) = &self.state.installed else { return is_let_in() };
@@ -167,7 +168,8 @@ impl Epochs {
         out.push(EpochOutput::Declined { from, epoch, why: Declined::Sender });
     }
 
-    /// Handles a hint: pings the voters of the installed configuration, unless a probe is open.
+    /// Handles a hint (docs/protocol/configurations.md#hints): pings the voters of the installed
+    /// configuration, unless a probe is open.
     pub(super) fn follow_hint(&mut self, now: Now, from: ReplicaId, out: &mut Out) {
         let Some(current) = self.state.installed.clone() else { return };
         if !self.known.contains_key(&from) {
@@ -243,7 +245,8 @@ impl Epochs {
         jumps.then_some(Declined::Jump)
     }
 
-    /// Whether the number of a ballot is at most [`JUMP_MAX`] above the highest known here.
+    /// Whether the number of a ballot is at most [`JUMP_MAX`] above the highest known here
+    /// (docs/protocol/configurations.md#bounded-ballot-and-configuration-numbers).
     pub(super) const fn is_near(&self, ballot: Ballot) -> bool {
         ballot.number <= self.state.number.saturating_add(JUMP_MAX)
     }
