@@ -231,21 +231,24 @@ impl Node {
         };
         let done = shutdown.done();
         tokio::pin!(done);
+        let mut is_signalled = false;
         loop {
             tokio::select! {
                 reason = &mut done => return Ok(reason),
                 Some(()) = terminate.recv() => {}
                 Some(()) = interrupt.recv() => {}
             }
-            if shutdown.reason() == Some(Reason::Signal) {
+            if is_signalled {
                 tracing::error!(
                     "node.impatient: a second signal ends the node at once, with code 130"
                 );
                 std::process::exit(IMPATIENT);
             }
-            if shutdown.reason().is_some() {
+            is_signalled = true;
+            if let Some(reason) = shutdown.reason() {
                 tracing::warn!(
-                    "node.stopping: the node already stops for another reason; the signal has no effect"
+                    ?reason,
+                    "node.stopping: the node stops already; another signal ends it at once, with code 130"
                 );
             }
             shutdown.begin(Reason::Signal);
