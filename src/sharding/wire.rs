@@ -1,7 +1,9 @@
-//! What coordinators and regions of one entity type say to each other. Wire types, framed by the
-//! node, which adds the type's name and the sender's incarnation.
+//! Wire types of the messages between the coordinator and the regions of one entity type
+//! (docs/protocol/sharding.md#messages). The node frames them and adds the type's name and the
+//! sender's incarnation.
 //!
-//! Fields have short names and may be added; a message of an unknown kind is counted and dropped.
+//! Fields have short names, and later releases may add some. A receiver counts and drops messages
+//! of an unknown kind.
 
 use std::collections::BTreeMap;
 
@@ -14,41 +16,43 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::agreed::Agreed;
 use super::ids::{Generation, RegionId, ShardId};
 
-/// Shards with slow handlers that a registration names. Planned moves do not leave out further ones.
+/// Maximum number of shards with slow handlers in a registration. Planned moves may take further
+/// ones.
 pub const SLOW_SHARDS_MAX: usize = 1_024;
 
-/// To one of the two parts that a node may run.
+/// A message to the coordinator or to the region of a type. A node may run both.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ShardingMessage {
-    /// To the coordinator.
+    /// The coordinator on the receiving node handles the message.
     #[serde(rename = "c")]
     Coordinator(ToCoordinator),
-    /// To the region.
+    /// The region on the receiving node handles the message.
     #[serde(rename = "r")]
     Region(ToRegion),
 }
 
-/// A region → the coordinator.
+/// A message from a region to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ToCoordinator {
-    /// Here is a region, and what it hosts; repeated until answered, and as an audit.
+    /// Registers the region and lists the shards that it hosts. Repeated until acknowledged, and
+    /// then periodically as an audit.
     #[serde(rename = "r")]
     Register {
-        /// It only routes.
+        /// Whether the region only routes messages and hosts no shard.
         #[serde(rename = "p", default)]
         proxy: bool,
-        /// What it hosts or drains, and at which generation.
+        /// Shards that the region hosts or drains, with the generation of each tenure.
         #[serde(rename = "h", deserialize_with = "list")]
         hosted: Vec<(ShardId, Generation)>, // ≤ SHARDS_MAX
-        /// The highest generation that it has heard of.
+        /// The highest generation that the region has received.
         #[serde(rename = "m")]
         highest: Generation,
-        /// What its node says of the type.
+        /// Settings of the type on the region's node. They must equal the coordinator's.
         #[serde(rename = "s", default)]
         agreed: Agreed,
-        /// Shards that it hosts and in which a handler has run for `slow-handler-after`, at most
-        /// [`SLOW_SHARDS_MAX`] of them: planned moves leave these out. A registration that comes in
-        /// parts has all of them in each part. Regions of earlier releases name none.
+        /// Hosted shards in which a handler has run for `slow-handler-after`, at most
+        /// [`SLOW_SHARDS_MAX`] of them: planned moves leave these out. Each part of a registration
+        /// in parts lists all of them. Regions of earlier releases list none.
         #[serde(
             rename = "b",
             default,
@@ -57,142 +61,147 @@ pub enum ToCoordinator {
         )]
         slow: Vec<ShardId>,
     },
-    /// Where do these live?
+    /// Asks for the homes of these shards.
     #[serde(rename = "g", deserialize_with = "list")]
     GetShardHome(Vec<ShardId>), // ≤ SHARDS_MAX
-    /// It hosts these, at these generations.
+    /// The region hosts these shards at these generations.
     #[serde(rename = "o", deserialize_with = "list")]
     Hosted(Vec<(ShardId, Generation)>),
-    /// It hosts these no more, and they have no home to release them to.
+    /// The region no longer hosts these shards, whose decisions name no home that would take the
+    /// release.
     #[serde(rename = "d", deserialize_with = "list")]
     Drained(Vec<(ShardId, Generation)>),
-    /// It is to stop: find other homes for its shards, and give it no new ones.
-    /// Repeated until it has left; answered by [`ToRegion::MayLeave`].
+    /// The region leaves: the coordinator must find other homes for its shards and give it no new
+    /// ones. Repeated until the region has left; answered by [`ToRegion::MayLeave`].
     #[serde(rename = "l")]
     Leaving,
-    /// Somebody there wants these to stop, wherever they live; repeated until answered. Each with the
-    /// number of the wish, by which it is answered: that a shard has stopped for an earlier one says
-    /// nothing of a later one.
+    /// The program on the region's node wants these shards to stop, wherever they live. Repeated
+    /// until answered. Each shard carries the number of its request, which the answer repeats: an
+    /// answer to an earlier request does not answer a later one.
     #[serde(rename = "s", deserialize_with = "list")]
     Stop(Vec<(ShardId, u64)>), // ≤ SHARDS_MAX
-    /// The answer to [`ToRegion::Recount`]: what this node knows, and nothing that is older counts
-    /// here any more.
+    /// The answer to [`ToRegion::Recount`]: all decisions and hosted shards that this node knows.
+    /// From now on the node ignores decisions of lower terms.
     #[serde(rename = "n")]
     Counted {
-        /// The term that asked.
+        /// The term of the coordinator that asked.
         #[serde(rename = "t")]
         term: Term,
-        /// What it hosts or drains, or keeps something of for a next home, and at which generation.
+        /// Shards that the node hosts or drains, or whose payload it keeps for a next home, with
+        /// the generation of the tenure.
         #[serde(rename = "h", default, deserialize_with = "list")]
         hosted: Vec<(ShardId, Generation)>, // ≤ SHARDS_MAX
-        /// The newest decision that it was told of each shard, started or not.
+        /// The newest decision that the node received for each shard, whether or not it started.
         #[serde(rename = "k", default)]
         told: RouteTable, // ≤ SHARDS_MAX
-        /// The highest generation that it has heard of.
+        /// The highest generation that the node has received.
         #[serde(rename = "m", default)]
         highest: Generation,
     },
-    /// The same of some shards, in the order of their numbers: all do not fit one message. A kind of
-    /// its own, for who does not know it must not take it for all that there is.
+    /// A part of the answer to [`ToRegion::Recount`], for the shards from `first` to before `next`:
+    /// all shards do not fit one message. It is a kind of its own because a coordinator that does
+    /// not know parts must not take one for the whole answer.
     #[serde(rename = "q")]
     CountedPart {
-        /// As in [`Counted`](Self::Counted).
+        /// The term of the coordinator that asked.
         #[serde(rename = "t")]
         term: Term,
-        /// The shard to begin at, as it was asked.
+        /// The first shard of this part, as the coordinator asked.
         #[serde(rename = "f")]
         first: ShardId,
-        /// Where the next part is to begin; `None`: this is the last one.
+        /// The first shard of the next part; `None`: this part is the last one.
         #[serde(rename = "u", default)]
         next: Option<ShardId>,
-        /// As in [`Counted`](Self::Counted), and so are the others.
+        /// As in [`Counted`](Self::Counted), for the shards of this part.
         #[serde(rename = "h", default, deserialize_with = "list")]
         hosted: Vec<(ShardId, Generation)>, // ≤ SHARDS_MAX
-        /// The newest decision that it was told of each of them.
+        /// The newest decision that the node received for each shard of this part.
         #[serde(rename = "k", default)]
         told: RouteTable, // ≤ SHARDS_MAX
-        /// The highest generation that it has heard of, of all shards.
+        /// The highest generation that the node has received for any shard.
         #[serde(rename = "m", default)]
         highest: Generation,
     },
 }
 
-/// The coordinator, or another region → a region.
+/// A message to a region, from the coordinator or from another region.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ToRegion {
-    /// The coordinator is here: register.
+    /// A coordinator acts on the sending node under this term: the region must register with it.
     #[serde(rename = "c")]
     Here(Term),
-    /// You are registered; this is where everything lives.
+    /// Acknowledges a registration and completes the region's table of homes.
     #[serde(rename = "a")]
     RegisterAck {
         /// The coordinator's term.
         #[serde(rename = "t")]
         term: Term,
-        /// Every home.
+        /// The homes that the region may not know. Tables longer than one message are preceded by
+        /// [`Announce`](Self::Announce).
         #[serde(rename = "h")]
         homes: RouteTable,
     },
-    /// Not registered yet. The coordinator says when, or ask again.
+    /// The coordinator does not register the region, for this reason. The region asks again.
     #[serde(rename = "n")]
     NotYet(NotYet),
-    /// Host these.
+    /// The coordinator orders the region to host these shards.
     #[serde(rename = "h", deserialize_with = "list")]
     Host(Vec<HostShard>),
-    /// Release these.
+    /// The coordinator orders the region to release these shards.
     #[serde(rename = "l", deserialize_with = "list")]
     Release(Vec<ReleaseShard>),
-    /// New homes; only routes.
+    /// The coordinator announces homes. They only route messages and start no shard.
     #[serde(rename = "w")]
     Announce(RouteTable),
-    /// Another region: these are released here.
+    /// The sending region has released these shards.
     #[serde(rename = "d", deserialize_with = "list")]
     Released(Vec<Released>),
-    /// Another region: these are hosted here, drop what you keep of them. Or the coordinator, to who
-    /// leaves: they have been hosted so by somebody who had heard of its release.
+    /// The sending region hosts these shards, so the receiver drops the payloads that it keeps of
+    /// them. The coordinator also sends this to a leaving region, if another region that knew its
+    /// release has hosted them.
     #[serde(rename = "o", deserialize_with = "list")]
     Hosted(Vec<(ShardId, Generation)>),
-    /// Another region: these are released here, and a long payload is kept of each.
+    /// The sending region has released these shards, and keeps a long payload of each.
     #[serde(rename = "k", deserialize_with = "list")]
     Carries(Vec<Carries>),
-    /// Another region: send more of these payloads.
+    /// The sending region asks for more bytes of these payloads.
     #[serde(rename = "f", deserialize_with = "list")]
     Fetch(Vec<Fetch>),
-    /// Another region: a piece of a payload.
+    /// A piece of a payload that the sending region keeps.
     #[serde(rename = "p")]
     Part(Part),
-    /// These have stopped, as was wanted; each with the number of the wish.
+    /// These shards have stopped on request; each with the number of the request.
     #[serde(rename = "s", deserialize_with = "list")]
     Stopped(Vec<(ShardId, u64)>), // ≤ SHARDS_MAX
-    /// Who leaves may: no decision names it that is to be carried out, and none of this term will.
+    /// The leaving region may exit: no open decision names it, and no decision of this term will.
     #[serde(rename = "y")]
     MayLeave(Term),
-    /// The generation of configurations began by force, and decisions may be lost: what does this
-    /// node know? Repeated until answered; also by a node that has not started the type.
+    /// Asks for everything that the node knows, because a configuration was forced and decisions
+    /// may be lost. Repeated until answered. Nodes that have not started the type answer, too.
     #[serde(rename = "x")]
     Recount {
         /// The coordinator's term.
         #[serde(rename = "t")]
         term: Term,
-        /// The configuration that was forced: who has installed nothing of it yet knows of more than
-        /// it will.
+        /// The forced configuration. A node answers only after it has installed one of the same
+        /// origin; otherwise it could start a shard after its answer.
         #[serde(rename = "e")]
         origin: EpochId,
-        /// From which shard on, where the answer may come in parts; `None`: all in one message, as
-        /// a coordinator that knows of no parts asks.
+        /// The first shard of the requested part; `None`: all shards in one message, as
+        /// coordinators ask that know no parts.
         #[serde(rename = "f", default, skip_serializing_if = "Option::is_none")]
         first: Option<ShardId>,
     },
 }
 
-/// Why a coordinator answers no registration.
+/// Reason why a coordinator does not register a region.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 pub enum NotYet {
-    /// It takes its term and reads the homes.
+    /// The coordinator takes its term and reads the homes.
     #[serde(rename = "r")]
     #[error("the coordinator still reads the homes")]
     Reading,
-    /// It is not the coordinator.
+    /// The coordinator does not run on this node.
     #[serde(rename = "o")]
     #[error("the coordinator runs elsewhere")]
     Elsewhere,
@@ -200,38 +209,40 @@ pub enum NotYet {
     #[serde(rename = "m")]
     #[error("the coordinator's node does not know this member yet")]
     NoMember,
-    /// The region's node says otherwise of the type than the coordinator's, which says this.
+    /// The settings of the type on the region's node differ from these of the coordinator's node.
     #[serde(rename = "d")]
-    #[error("the coordinator's node says otherwise of the type: {0}")]
+    #[error("the coordinator's node has other settings of the type: {0}")]
     Differs(Agreed),
 }
 
-/// Start a shard, or go on with it, once everybody in `after` is over.
+/// Order to host a shard: the region starts it, or continues to host it, once every region in
+/// `after` is over (docs/protocol/sharding.md#when-a-predecessor-is-over).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HostShard {
-    /// Which.
+    /// The shard that the region must host.
     #[serde(rename = "s")]
     pub shard: ShardId,
-    /// The decision.
+    /// The generation of the decision.
     #[serde(rename = "g")]
     pub generation: Generation,
-    /// As in the cell.
+    /// Regions that may still host the shard, as in the shard's cell.
     #[serde(rename = "a", default)]
     pub after: After, // ≤ regions
-    /// As in the cell.
+    /// The highest configuration that the coordinator had installed when it decided, as in the
+    /// cell.
     #[serde(rename = "e")]
     pub epoch: EpochId,
 }
 
-/// Regions that may still host a shard, each with the highest generation of that: a map on the wire.
-/// In memory it is a list, since nearly always it has at most one entry, for which a map allocates
-/// room for eleven.
+/// Regions that may still host a shard, each with the highest generation at which it may. A map on
+/// the wire; in memory a list, because it nearly always has at most one entry, for which a map
+/// would allocate space for eleven.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(transparent)]
 pub struct After(#[serde(deserialize_with = "entry_list")] Vec<(RegionId, Generation)>);
 
 impl After {
-    /// Number of regions.
+    /// Number of regions that may still host the shard.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.0.len()
@@ -243,7 +254,7 @@ impl After {
         self.0.is_empty()
     }
 
-    /// The regions with the generations.
+    /// Iterates over the regions and the highest generation at which each may host the shard.
     pub fn iter(&self) -> impl Iterator<Item = (RegionId, Generation)> + '_ {
         self.0.iter().copied()
     }
@@ -267,79 +278,85 @@ impl From<BTreeMap<RegionId, Generation>> for After {
     }
 }
 
-/// Stop hosting a shard, and say so to its home.
+/// Order to stop hosting a shard and to send [`Released`] to its next home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ReleaseShard {
-    /// Which.
+    /// The shard that the region must release.
     #[serde(rename = "s")]
     pub shard: ShardId,
-    /// The decision.
+    /// The generation of the decision.
     #[serde(rename = "g")]
     pub generation: Generation,
-    /// Its home; `None`: nobody's.
+    /// The next home; `None`: the shard gets no home.
     #[serde(rename = "t", default)]
     pub to: Option<RegionId>,
-    /// The latest decision that named the receiver, if the cell lists it; else
-    /// [`Generation::NEVER`].
+    /// The highest generation at which the receiver may host, if the cell lists it in `after`;
+    /// else [`Generation::NEVER`].
     #[serde(rename = "l", default, skip_serializing_if = "is_never")]
     pub listed: Generation,
 }
 
-/// "I host nothing of this shard below `reached`, and never will."
+/// Promise that the sender does not host the shard below `reached`, and never will.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Released {
-    /// Which.
+    /// The shard that the sender has released.
     #[serde(rename = "s")]
     pub shard: ShardId,
-    /// The highest generation that the sender has heard of.
+    /// The highest generation that the sender has received for the shard.
     #[serde(rename = "m")]
     pub reached: Generation,
-    /// The highest generation at which it hosted; [`Generation::NEVER`] if it never did.
+    /// The highest generation at which the sender hosted the shard; [`Generation::NEVER`] if it
+    /// never did.
     #[serde(rename = "l")]
     pub last: Generation,
-    /// What was accepted and not begun, if it is still kept.
+    /// Messages that were accepted and not begun, if the sender still keeps them.
     #[serde(rename = "p", default, with = "payload")]
     pub payload: Option<Bytes>,
-    /// The highest generation that the sender had heard of when that last stay ended: before, it
-    /// had released the shard to nobody since `last`. [`Generation::NEVER`] from who does not say.
+    /// The highest generation that the sender had received when its last tenure ended: before, it
+    /// had released the shard to no region since `last`. [`Generation::NEVER`] from senders that do
+    /// not know the field.
     #[serde(rename = "d", default, skip_serializing_if = "is_never")]
     pub sealed: Generation,
-    /// The generation of the cluster there: its next home is as far before it starts.
+    /// The cluster generation on the sender's node. The next home must have reached it before it
+    /// starts the shard (docs/protocol/sharding.md#cluster-generation-before-start).
     #[serde(rename = "c", default)]
     pub cluster: u64,
 }
 
-/// A [`Released`] whose payload is too long to come along: it counts once that is fetched.
+/// A [`Released`] whose payload is too long for one message. It counts once the receiver has
+/// fetched the payload (docs/protocol/sharding.md#long-payloads-are-fetched).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Carries {
-    /// Which.
+    /// The shard that the sender has released.
     #[serde(rename = "s")]
     pub shard: ShardId,
-    /// The highest generation that the sender has heard of.
+    /// The highest generation that the sender has received for the shard.
     #[serde(rename = "m")]
     pub reached: Generation,
-    /// The generation of the stay that left the payload.
+    /// The generation of the tenure that left the payload.
     #[serde(rename = "l")]
     pub last: Generation,
     /// The payload's length, in bytes.
     #[serde(rename = "n")]
     pub length: u64,
-    /// As in [`Released`].
+    /// As [`Released::sealed`]: the highest generation received when the last tenure ended.
     #[serde(rename = "d", default, skip_serializing_if = "is_never")]
     pub sealed: Generation,
-    /// The generation of the cluster there.
+    /// The cluster generation on the sender's node.
     #[serde(rename = "c", default)]
     pub cluster: u64,
 }
 
-/// What stands in a message about one of many shards, at most, in bytes: its number, that with the
-/// number of a wish, with a generation, and with a home too, where term and home stand nowhere else in the message.
+// Upper bounds of the encoded length of one shard's entry in a message, in bytes: its number;
+// number and request; number and generation; number, generation and home. They assume that no other
+// entry of the message shares its term or home.
 pub(super) const SHARD_BYTES: usize = 8;
 pub(super) const WISH_BYTES: usize = 17;
 pub(super) const HOSTED_BYTES: usize = 48;
 pub(super) const ROUTE_BYTES: usize = 56;
 
-/// Puts words into messages of a bearable length, in bytes, in their order; one may be longer.
+/// Distributes entries, in order, over messages of at most `bytes_max` bytes. An entry that is
+/// longer gets a message of its own.
 pub(super) fn in_messages<T>(
     words: Vec<T>,
     bytes_max: usize,
@@ -360,21 +377,21 @@ pub(super) fn in_messages<T>(
     messages
 }
 
-/// Releases of who does not know the field read and write as before.
+/// Omits an unset field, so that releases have the encoding of senders that do not know the field.
 fn is_never(generation: &Generation) -> bool {
     *generation == Generation::NEVER
 }
 
-/// A question for more of a payload.
+/// A request for more bytes of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Fetch {
-    /// Of which shard.
+    /// The shard whose payload is fetched.
     #[serde(rename = "s")]
     pub shard: ShardId,
-    /// Of which stay.
+    /// The generation of the tenure that left the payload.
     #[serde(rename = "l")]
     pub last: Generation,
-    /// Bytes that have come.
+    /// Number of bytes that have arrived.
     #[serde(rename = "a")]
     pub at: u64,
 }
@@ -382,32 +399,33 @@ pub struct Fetch {
 /// A piece of a payload.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Part {
-    /// Of which shard.
+    /// The shard whose payload this is a piece of.
     #[serde(rename = "s")]
     pub shard: ShardId,
-    /// Of which stay.
+    /// The generation of the tenure that left the payload.
     #[serde(rename = "l")]
     pub last: Generation,
-    /// Bytes before it.
+    /// Offset of the piece in the payload, in bytes.
     #[serde(rename = "a")]
     pub at: u64,
-    /// The piece; at least a byte.
+    /// The bytes of the piece; at least one.
     #[serde(rename = "b", with = "piece")]
     pub bytes: Bytes,
 }
 
-/// Where a shard lives, by an acknowledged decision.
+/// The home of a shard, by a decision that a quorum has acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardRoute {
-    /// Which.
+    /// The shard that the decision is about.
     pub shard: ShardId,
-    /// The decision.
+    /// The generation of the decision.
     pub generation: Generation,
-    /// Its home; `None`: nowhere now.
+    /// The shard's home; `None`: it has none now.
     pub home: Option<RegionId>,
 }
 
-/// Routes, with each term and region written once: about 10 bytes per shard.
+/// Routes of many shards. Each term and region is encoded once, so that a shard takes about 10
+/// bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RouteTable {
     #[serde(rename = "t", deserialize_with = "list")]
@@ -420,20 +438,20 @@ pub struct RouteTable {
 }
 
 impl RouteTable {
-    /// How many routes there are.
+    /// Number of rows, including those that [`iter`](Self::iter) leaves out.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether there is none.
+    /// Whether the table has no rows.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The routes. Rows that point outside the table, as only a faulty peer writes them, are left
-    /// out.
+    /// Iterates over the routes. Rows that point outside the table, which only a faulty peer sends,
+    /// are left out.
     pub fn iter(&self) -> impl Iterator<Item = ShardRoute> + '_ {
         self.rows.iter().filter_map(|(shard, term, seq, region)| {
             let term = *self.terms.get(*term as usize)?;
@@ -460,7 +478,7 @@ impl FromIterator<ShardRoute> for RouteTable {
     }
 }
 
-/// The place of a value in a list without repetitions.
+/// Returns the index of a value in a list without repetitions; appends the value if it is new.
 fn index<T: Copy + Ord>(known: &mut BTreeMap<T, u32>, list: &mut Vec<T>, value: T) -> u32 {
     *known.entry(value).or_insert_with(|| {
         list.push(value);
@@ -468,7 +486,7 @@ fn index<T: Copy + Ord>(known: &mut BTreeMap<T, u32>, list: &mut Vec<T>, value: 
     })
 }
 
-/// Payloads as byte strings.
+/// Encodes optional payloads as byte strings.
 mod payload {
     use std::fmt;
 
@@ -520,7 +538,7 @@ mod payload {
     }
 }
 
-/// A piece as a byte string.
+/// Encodes a piece of a payload as a byte string.
 mod piece {
     use bytes::Bytes;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -556,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_decoded_is_what_was_encoded() {
+    fn every_message_survives_encoding() {
         let shard = ShardId::new(7);
         let after = BTreeMap::from([(region(1), g(1, 2))]);
         let epoch = EpochId { generation: 5, number: 6 };
@@ -618,7 +636,7 @@ mod tests {
 
     #[test]
     fn registration_without_slow_handlers_decodes_as_before() {
-        /// As it was before it had the field.
+        /// The registration of earlier releases, without `slow`.
         #[derive(Serialize, Deserialize)]
         struct Former {
             #[serde(rename = "p")]
@@ -650,14 +668,14 @@ mod tests {
         };
         assert_eq!(rmp_serde::from_slice::<ToCoordinator>(&former).unwrap(), now(Vec::new()));
         assert_eq!(rmp_serde::to_vec_named(&now(Vec::new())).unwrap(), former);
-        // A node of the earlier release takes no notice of the field.
+        // A node of the earlier release ignores the field.
         let bytes = rmp_serde::to_vec_named(&now(slow)).unwrap();
         let FormerMessage::Register(read) = rmp_serde::from_slice(&bytes).unwrap();
         assert_eq!(read.hosted, hosted);
     }
 
     #[test]
-    fn so_is_what_is_said_after_a_recovery_by_force() {
+    fn recount_messages_survive_encoding() {
         let (term, shard) = (g(9, 1).term, ShardId::new(7));
         let origin = EpochId { generation: 5, number: 6 };
         let asks = ShardingMessage::Region(ToRegion::Recount { term, origin, first: None });
