@@ -1,8 +1,10 @@
-//! The region of one entity type on one node: which shards live here, by rules R1 to R6 of
-//! spec/sharding.md §5, and how the coordinator comes to know of it.
+//! The region of one entity type on one node: a machine that starts, drains and releases shards by
+//! the rules of the region (docs/protocol/sharding.md#rules-of-the-region), and keeps the
+//! coordinator informed of the shards that it hosts.
 //!
-//! Knows no user's message: those pass the gates, which learn from its outputs. Payloads are
-//! bytes. What it has to say is joined into one message per receiver and batch of inputs.
+//! The region sees no user messages: these pass the gates, which learn from the region's outputs.
+//! Payloads are opaque bytes. At the end of a batch of inputs the region sends one message of each
+//! kind to each receiver.
 
 mod intake;
 mod leaving;
@@ -55,21 +57,23 @@ type Out = Outbox<RegionOutput>;
 /// Times and limits of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionConfig {
-    /// Shards of the type; words about others are dropped. At most [`SHARDS_MAX`].
+    /// Number of shards of the type, at most [`SHARDS_MAX`]. Messages about other shards are
+    /// dropped.
     pub shards: u32,
-    /// It hosts nothing and only routes.
+    /// Whether the region only routes messages and hosts no shard.
     pub proxy: bool,
-    /// Between two registrations, or questions for homes, that are not answered.
+    /// Pause before an unanswered registration or request for homes is repeated.
     pub retry: Duration,
-    /// Between two audits.
+    /// Interval of the registrations that serve as audits.
     pub audit: Duration,
-    /// How long a drain may take before entities are aborted.
+    /// Maximum duration of a drain. Entities that still run then are aborted.
     pub handoff_timeout: Duration,
-    /// Between repetitions of a release whose payload nobody has taken yet.
+    /// Pauses between repetitions of a release whose payload no region has taken yet.
     pub repeat: Pauses,
-    /// How payloads are cut that don't fit one message.
+    /// Lengths of messages and of the parts of long payloads.
     pub cut: Cut,
-    /// `remembered-decisions`: with who was awaited and how long.
+    /// `remembered-decisions`: number of decisions that the region remembers, each with the awaited
+    /// regions and the duration.
     pub remembered: usize,
 }
 
@@ -88,20 +92,20 @@ impl Default for RegionConfig {
     }
 }
 
-/// The machine.
+/// State machine of a region. See the module documentation.
 #[derive(Clone, Debug)]
 pub struct Region {
     me: RegionId,
     config: RegionConfig,
     agreed: Agreed,
-    refused: Option<(ReplicaId, Agreed)>, // by which coordinator, and what that says
+    refused: Option<(ReplicaId, Agreed)>, // the coordinator that refused it, and its settings
     canary: Canary,
     installed: Installed,
-    shards: BTreeMap<ShardId, Shard>, // ≤ config.shards, for ever
-    highest: Generation,              // heard of, routes included
-    floor: Term,                      // decisions below count no more: they may be lost
+    shards: BTreeMap<ShardId, Shard>, // ≤ config.shards; never removed
+    highest: Generation,              // received, routes included
+    floor: Term, // decisions of lower terms are ignored: a forced recovery may have lost them
     registration: Registration,
-    slow: BTreeSet<ShardId>,   // with slow handlers; ≤ SLOW_SHARDS_MAX
+    slow: BTreeSet<ShardId>, // with slow handlers; ≤ SLOW_SHARDS_MAX
     wanted: BTreeSet<ShardId>, // ≤ config.shards
     ask_at: Option<Instant>,
     mail: Mail,
@@ -109,7 +113,7 @@ pub struct Region {
     intake: Intake,
     aborts: BTreeMap<ShardId, Instant>, // draining shards
     stopping: Stopping,
-    coordinated: bool, // as it was told
+    coordinated: bool, // value of the last `RegionOutput::Coordinated`
     leaving: Option<Leaving>,
     heirs: bool,
     left: bool,
@@ -122,7 +126,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// The region on incarnation `me`. `canary` is [`Canary::none`] but in the suites.
+    /// Creates the region on incarnation `me`. `canary` is [`Canary::none`] except in test suites.
     ///
     /// # Panics
     /// If the type has no shards, or more than [`SHARDS_MAX`].
@@ -161,66 +165,68 @@ impl Region {
         }
     }
 
-    /// The same, of a type of which this node says this.
+    /// Sets the settings of the type on this node, which registrations carry.
     #[must_use]
     pub fn agreeing(self, agreed: Agreed) -> Self {
         Self { agreed, ..self }
     }
 
-    /// The coordinator that registers this region not, and what it says of the type.
+    /// The coordinator that does not register this region because its settings of the type differ,
+    /// with these settings.
     #[must_use]
     pub const fn refused(&self) -> Option<&(ReplicaId, Agreed)> {
         self.refused.as_ref()
     }
 
-    /// Nobody is left who refused it.
+    /// Forgets the refusal, because the coordinator that refused is no longer there.
     pub(in crate::sharding) fn forget_refusal(&mut self) {
         self.refused = None;
     }
 
-    /// How many shards its type has.
+    /// Number of shards of the type.
     #[must_use]
     pub const fn number_of_shards(&self) -> u32 {
         self.config.shards
     }
 
-    /// What it knows of a shard; `None`: it was never told anything.
+    /// State of a shard; `None` if the region never received a decision about it.
     #[must_use]
     pub fn shard(&self, shard: ShardId) -> Option<&Shard> {
         self.shards.get(&shard)
     }
 
-    /// The length of a message with words about many shards, as far as they can be divided; bytes.
+    /// Maximum length of a message about many shards, in bytes. Longer ones are divided.
     pub(crate) const fn words_bytes_max(&self) -> usize {
         self.config.cut.words
     }
 
-    /// Shards that live here, and those that are being drained.
+    /// Shards that the region hosts or drains.
     pub fn hosted(&self) -> impl Iterator<Item = (ShardId, Run)> + '_ {
         let running = self.shards.iter().filter(|(_, shard)| shard.run() != Run::Idle);
         running.map(|(id, shard)| (*id, shard.run()))
     }
 
-    /// Shards with slow handlers, as the coordinator is told of them.
+    /// Shards with slow handlers, as registrations report them.
     pub fn with_slow_handlers(&self) -> impl Iterator<Item = ShardId> + '_ {
         self.slow.iter().copied()
     }
 
-    /// Payloads that are kept for a next home that has not confirmed yet.
+    /// Payloads that the region keeps until a next home confirms that it hosts the shard.
     pub fn payloads(&self) -> impl Iterator<Item = &Bytes> {
         self.shards.values().filter_map(Shard::kept)
     }
 
-    /// Bytes of payloads that have come and that no shard has started with: in part, or whole while
-    /// others are waited for. At most the last payload of each shard and region; forgotten when a
-    /// decision for another home comes, for they are kept where they come from.
+    /// Bytes of payloads, partial or whole, that have arrived and that no shard has started with.
+    /// At most the last payload of each shard and region. A decision for another home drops them,
+    /// because their senders still keep them.
     #[must_use]
     pub fn arriving(&self) -> u64 {
         let heard = self.shards.values().map(Shard::heard_bytes);
         heard.fold(self.intake.bytes(), u64::saturating_add)
     }
 
-    /// The coordinator that knows this region, if any does, and the highest term it has heard of.
+    /// The coordinator that has registered this region, if any, and the highest term that a
+    /// coordinator named.
     #[must_use]
     pub fn registered_with(&self) -> (Option<ReplicaId>, Term) {
         let registration = &self.registration;
@@ -228,37 +234,38 @@ impl Region {
         (coordinator, registration.term())
     }
 
-    /// Whether the coordinator knows this region: ready to serve.
+    /// Whether a coordinator has registered this region, so that it is ready to serve.
     #[must_use]
     pub const fn is_registered(&self) -> bool {
         self.registration.is_registered()
     }
 
-    /// Whether other nodes could take what is kept here, as it was told.
+    /// Whether other nodes could take the payloads kept here, by the last [`RegionInput::Heirs`].
     #[must_use]
     pub const fn has_heirs(&self) -> bool {
         self.heirs
     }
 
-    /// Whether nothing is left here, after [`RegionInput::Leave`] or [`RegionInput::Over`].
+    /// Whether the region has handed over everything after [`RegionInput::Leave`], or has stopped
+    /// after [`RegionInput::Over`].
     #[must_use]
     pub const fn has_left(&self) -> bool {
         self.left || self.over
     }
 
-    /// Whom a shard waits for before it starts here.
+    /// Regions that must be over before the shard may start here.
     #[must_use]
     pub fn awaited(&self, shard: ShardId) -> Vec<RegionId> {
         self.shards.get(&shard).map_or_else(Vec::new, |held| held.awaited(&self.installed))
     }
 
-    /// The last decisions that concerned this region.
+    /// The most recent decisions that concerned this region.
     #[must_use]
     pub const fn remembered(&self) -> &Ring {
         &self.ring
     }
 
-    /// What was counted so far.
+    /// Counters since the region was created.
     #[must_use]
     pub const fn stats(&self) -> &RegionStats {
         &self.stats
@@ -324,14 +331,15 @@ impl Region {
         }
     }
 
-    /// Whether a word is about a shard that there can be.
+    /// Whether the type has a shard of this number. Others are counted.
     fn is_shard(&mut self, shard: ShardId) -> bool {
         let known = shard.get() < self.config.shards;
         self.stats.strange += u64::from(!known);
         known
     }
 
-    /// Routes: they start, stop and raise nothing.
+    /// Announcements only route (docs/protocol/sharding.md#announcements-only-route): they start
+    /// and stop no shard and raise no shard's generation.
     fn learn(&mut self, homes: &RouteTable, out: &mut Out) {
         for route in homes.iter() {
             if self.is_shard(route.shard) {
@@ -348,20 +356,23 @@ impl Region {
         out.push(RegionOutput::Route(route));
     }
 
-    /// R1, not before this node has installed what the coordinator had.
+    /// Host only raises (docs/protocol/sharding.md#host-only-raises). The region ignores the order
+    /// until its node has installed the coordinator's configuration
+    /// (docs/protocol/sharding.md#no-host-before-its-epoch): a region that is absent from an older
+    /// configuration may only not have joined there yet, and would be taken for removed.
     fn host(&mut self, now: Now, from: ReplicaId, word: HostShard, out: &mut Out) {
         let HostShard { shard, generation, epoch, .. } = word;
         if !self.is_shard(shard) || self.config.proxy || self.is_forgotten(from, generation) {
             return;
         }
         if self.left {
-            // As if it were lost, for nobody would hand the shard over again; who leaves is given
-            // none, and its shards go elsewhere.
+            // Ignored like a lost message, because this region could not hand the shard over again.
+            // It asks to leave again, and the coordinator gives the shard another home.
             self.ask_to_leave(now.mono);
             return;
         }
         if epoch > self.installed.epoch && !self.canary.has(Bug::AbsentIsRemoved) {
-            self.stats.too_early += 1; // it is said again
+            self.stats.too_early += 1; // the coordinator repeats the order
             return;
         }
         let known = self.shards.get(&shard).map(Shard::max_gen);
@@ -375,7 +386,9 @@ impl Region {
         self.change(now, shard, out, |held, judge| held.host(from, word, judge));
     }
 
-    /// R4.
+    /// Release drains (docs/protocol/sharding.md#release-drains): a region that hosts the shard
+    /// drains it before it answers, so that the next home never starts beside a running entity. An
+    /// order that is older than the known decision stops nothing.
     fn release(&mut self, now: Now, from: ReplicaId, word: ReleaseShard, out: &mut Out) {
         let ReleaseShard { shard, generation, to, .. } = word;
         if !self.is_shard(shard) || self.is_forgotten(from, generation) {
@@ -391,7 +404,8 @@ impl Region {
         self.change(now, shard, out, |held, judge| held.release(from, word, judge));
     }
 
-    /// R5 at the other end. Of members only: who is out has its word in no decision that counts.
+    /// Records the release of another region as evidence that it is over
+    /// (docs/protocol/sharding.md#when-a-predecessor-is-over). Only releases of members count.
     fn released(&mut self, now: Now, from: ReplicaId, word: Released, out: &mut Out) {
         if self.is_shard(word.shard) && !self.config.proxy && !self.is_ahead(word.cluster) {
             let from = RegionId::new(from);
@@ -400,8 +414,8 @@ impl Region {
         }
     }
 
-    /// The same, with a payload that is to be fetched first. Of members only: what is left of
-    /// others is nothing.
+    /// Records a release whose payload must be fetched first. Only releases of members count: a
+    /// payload that a removed region kept is lost.
     fn carries(&mut self, now: Now, from: ReplicaId, word: Carries, out: &mut Out) {
         let from = RegionId::new(from);
         let Carries { shard, reached, last, length, sealed, cluster } = word;
@@ -420,7 +434,7 @@ impl Region {
         }
     }
 
-    /// Somebody wants more of what is kept here.
+    /// Sends the next parts of a kept payload to a region that fetches it.
     fn fetched(&mut self, from: ReplicaId, word: &Fetch) {
         let Fetch { shard, last, at } = *word;
         let held = self.shards.get(&shard).filter(|held| held.last() == last);
@@ -451,7 +465,8 @@ impl Region {
         }
     }
 
-    /// Applies a rule to a shard and does what follows.
+    /// Applies a rule to a shard, performs the resulting steps, and tells the gate if the shard's
+    /// standing has changed.
     fn change(
         &mut self,
         now: Now,
@@ -510,7 +525,8 @@ impl Region {
         }
     }
 
-    /// What does not fit is fetched by who is told.
+    /// Sends a release. A payload that is too long for one message is only announced, and the
+    /// receiver fetches it.
     fn say_released(&mut self, to: RegionId, word: Released) {
         let length = word.payload.as_ref().map_or(0, Bytes::len);
         if length <= self.config.cut.whole {
@@ -540,23 +556,27 @@ impl Region {
             out.push(RegionOutput::ClusterGeneration(generation));
         }
         self.intake.keep_only(&self.installed.members);
-        self.ask_to_leave(now.mono); // a home may be out
+        self.ask_to_leave(now.mono); // the configuration may have removed the home of a shard
         let pending = self.shards.iter().filter(|(_, held)| held.pending().is_some());
         for shard in pending.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.change(now, shard, out, Shard::judge);
         }
     }
 
-    /// A forced installation raises the generation of the cluster, and reaches one member after the
-    /// other: who had it first may have given tokens of it before it released a shard to this one,
-    /// which starts it once it has it too. It is said again.
+    /// Cluster generation before start (docs/protocol/sharding.md#cluster-generation-before-start):
+    /// a forced configuration raises the cluster generation and reaches one member after the other.
+    /// A region that installed it first may have issued fencing tokens of it before it released the
+    /// shard. This region must ignore the release until it has installed it, too; the sender
+    /// repeats the release.
     fn is_ahead(&mut self, cluster: u64) -> bool {
         let is_ahead = cluster > self.installed.epoch.generation;
         self.stats.too_early += u64::from(is_ahead);
         is_ahead
     }
 
-    /// R6.
+    /// A region without a lease hosts nothing
+    /// (docs/protocol/sharding.md#a-region-without-a-lease-hosts-nothing): the region stops at once
+    /// and for good, because other regions may start its shards.
     fn stop_for_good(&mut self, out: &mut Out) {
         self.over = true;
         self.forsake(out);
@@ -567,8 +587,8 @@ impl Region {
         out.push(RegionOutput::StopAll);
     }
 
-    /// What nobody has taken yet, nobody ever will. It is not said again either: a release without
-    /// its payload would be another one.
+    /// Discards all kept payloads, because no region will take them any longer. The region does not
+    /// repeat their releases: without its payload a release would claim that nothing was left.
     fn forsake(&mut self, out: &mut Out) {
         for (shard, held) in &mut self.shards {
             if let Some((reach, payload)) = held.forsake() {
@@ -579,7 +599,7 @@ impl Region {
         self.carrying.clear();
     }
 
-    /// What is due, then everything said in this batch.
+    /// Does the work that is due, then sends the messages of this batch.
     fn work(&mut self, now: Now, out: &mut Out) {
         self.dirty = false;
         let late: Vec<ShardId> =
@@ -616,7 +636,8 @@ impl Region {
                 Run::Hosting(at) | Run::Draining(at) => Some((*id, at)),
             });
             let hosted: Vec<(ShardId, Generation)> = hosted.collect();
-            // Who leaves is given no shard, also by a coordinator that has not heard so yet.
+            // A leaving region registers as a proxy, so that a coordinator that does not know yet
+            // that it leaves gives it no shard.
             let (proxy, highest) = (self.config.proxy || self.leaving.is_some(), self.highest);
             let mut parts = in_messages(hosted, self.config.cut.words, |_| HOSTED_BYTES);
             if parts.is_empty() {
@@ -630,7 +651,8 @@ impl Region {
         }
     }
 
-    /// What rebalancing leaves out has changed: the coordinator is to hear of it soon.
+    /// Notes the shards with slow handlers. If they have changed, the next registration is due
+    /// soon.
     fn note_slow_handlers(&mut self, now: Instant, mut shards: BTreeSet<ShardId>) {
         while shards.len() > SLOW_SHARDS_MAX {
             shards.pop_last();
@@ -649,7 +671,7 @@ impl Region {
         }
     }
 
-    /// Asks for homes, again until they are known.
+    /// Asks the coordinator for wanted homes, repeatedly until they are known.
     fn ask(&mut self, now: Now) {
         if self.wanted.is_empty() {
             self.ask_at = None;
@@ -676,7 +698,7 @@ impl Machine for Region {
 
     fn handle(&mut self, now: Now, input: RegionInput, out: &mut Out) {
         if self.over {
-            return; // it hosts nothing ever again, and its word counts for nothing
+            return; // it has stopped for good and must send nothing more
         }
         match input {
             RegionInput::Tick => return self.work(now, out),

@@ -1,4 +1,5 @@
-//! The region's surroundings: what it is told and what it orders.
+//! Inputs and outputs of the region's machine: facts that the node reports to it, and orders that
+//! the node carries out.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,149 +14,151 @@ use crate::sharding::installed::Installed;
 use crate::sharding::remembered::{Slow, Step};
 use crate::sharding::wire::{ShardRoute, ShardingMessage, ToRegion};
 
-/// A fact for the region.
+/// A fact that the node reports to the region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegionInput {
     /// A deadline may have passed.
     Tick,
-    /// A coordinator or another region says.
+    /// A message of a coordinator or of another region.
     Message {
-        /// Which incarnation, as the transport knows it.
+        /// The sending incarnation, as the transport has certified it.
         from: ReplicaId,
-        /// What it says.
+        /// The decoded message.
         message: ToRegion,
     },
     /// A configuration is installed on this node.
     Installed(Installed),
-    /// Where the coordinator runs, as far as the singleton's proxy knows.
+    /// The node of the coordinator, as far as the singleton's proxy knows.
     CoordinatorAt(Option<ReplicaId>),
-    /// A message came for a shard without a route, or its home is out.
+    /// The gate needs a home for the shard: a message has no route, or the known home was removed.
     Wanted(ShardId),
-    /// The last entity of a draining shard has ended; what was accepted and not begun, in order.
+    /// The last entity of a draining shard has stopped.
     Drained {
-        /// Which.
+        /// The drained shard.
         shard: ShardId,
-        /// Encoded messages and the roster; `None`: there are none.
+        /// Encoded messages that were accepted and not begun, in order, and the roster; `None` if
+        /// there are none.
         payload: Option<Bytes>,
     },
-    /// The program wants these shards to stop, wherever they live; asked for until it is done or
-    /// `within` is over.
+    /// The program wants these shards to stop, wherever they live. The region asks the coordinator
+    /// until they have stopped or `within` has expired.
     Stop {
-        /// Which.
+        /// The shards that must stop.
         shards: Vec<ShardId>, // ≤ shards
-        /// For how long it is asked for.
+        /// Time after which the region no longer asks.
         within: Duration,
     },
-    /// All shards that live here and in which a handler has run for `slow-handler-after`. The region
-    /// tells the coordinator, up to
-    /// [`SLOW_SHARDS_MAX`](crate::sharding::wire::SLOW_SHARDS_MAX), so that planned moves leave them
-    /// out.
+    /// All shards that live here and in which a handler has run for `slow-handler-after`. The
+    /// region tells the coordinator, up to
+    /// [`SLOW_SHARDS_MAX`](crate::sharding::wire::SLOW_SHARDS_MAX), so that planned moves leave
+    /// them out.
     SlowHandlers(BTreeSet<ShardId>),
-    /// This node is to stop: hand over everything.
+    /// This node will stop: the region must hand over all shards.
     Leave,
-    /// Whether other nodes host the type and stay: who leaves can hand over what is kept here of
-    /// shards that live nowhere.
+    /// Whether a leaving region could hand over the payloads of shards that have no home.
     Heirs {
-        /// At least one.
+        /// At least one other node hosts the type and stays.
         any: bool,
     },
-    /// This node is out of the configuration, or its lease is over for good.
+    /// This node was removed from the configuration, or its lease has expired for good.
     Over,
-    /// The same, after everything was handed over: what is kept without a next home is nobody's.
-    /// The region goes on telling where its shards went.
+    /// As [`Over`](Self::Over), after the region handed over everything: payloads that it still
+    /// keeps are lost. The region continues to announce where its shards went.
     Forsaken,
 }
 
-/// An order of the region.
+/// An order of the region to its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegionOutput {
-    /// Send to a node; it may be this one.
+    /// Send a message to a node, which may be this one.
     Send {
-        /// The receiver.
+        /// The node that receives the message.
         to: ReplicaId,
-        /// The message.
+        /// The message in the type's framing.
         message: ShardingMessage,
     },
-    /// Host the shard: what was carried here goes ahead of everything.
+    /// Host the shard. The messages of the payload precede all others.
     Start {
-        /// Which.
+        /// The shard that starts.
         shard: ShardId,
-        /// By which decision.
+        /// The generation of the decision that names this region.
         generation: Generation,
-        /// What the last home had accepted and not begun.
+        /// Messages that the last home had accepted and not begun.
         payload: Option<Bytes>,
     },
-    /// Go on with what runs, under this generation.
+    /// Keep the running entities of the shard, under this generation.
     Adopt {
-        /// Which.
+        /// The shard that continues.
         shard: ShardId,
-        /// By which decision.
+        /// The generation of the decision that names this region.
         generation: Generation,
     },
-    /// Begin no further message, let running handlers finish, stop the entities, and say
+    /// Begin no further message, let running handlers finish, stop the entities, and report
     /// [`RegionInput::Drained`].
     Drain {
-        /// Which.
+        /// The shard that must be drained.
         shard: ShardId,
         /// The next home, if there is one.
         to: Option<RegionId>,
     },
-    /// `handoff-timeout` is over: abort the entities that still run.
+    /// `handoff-timeout` has expired: abort the entities that still run.
     Abort(ShardId),
-    /// Judge again what is held for the shard (spec/safety.md §5).
+    /// The gate's view of the shard has changed. The gate judges held messages again
+    /// (docs/protocol/message-order.md#held-messages-are-judged-again).
     Standing(Standing),
-    /// An acknowledged decision for the gate to learn; it stamps messages.
+    /// An acknowledged decision, by which the gate routes and stamps messages.
     Route(ShardRoute),
-    /// Count these messages as lost.
+    /// Count the messages of this payload as lost.
     Discard {
         /// Whether another region may have taken them.
         reach: Reach,
-        /// Of which shard.
+        /// The shard that the messages were for.
         shard: ShardId,
-        /// Who carried them.
+        /// The region that kept the payload.
         from: RegionId,
-        /// As it was sealed.
+        /// The payload as the drain sealed it.
         payload: Bytes,
     },
-    /// The generation of the cluster that fencing tokens have from now on. It only rises, and comes
-    /// before the starts that follow from the same input.
+    /// Cluster generation of all fencing tokens from now on. It only rises, and precedes the starts
+    /// that follow from the same input.
     ClusterGeneration(u64),
-    /// Whether a coordinator knows this region from now on: without one nothing is said again that
-    /// was lost.
+    /// Whether a coordinator has registered this region from now on. Without one, lost messages of
+    /// the coordinator are not repeated.
     Coordinated(bool),
-    /// Stop everything at once and for good.
+    /// Stop all shards at once and for good.
     StopAll,
-    /// Nobody hosts one of the shards any more that [`RegionInput::Stop`] named, or it is asked for
-    /// no longer: see [`Region::stopping`](super::Region::stopping).
+    /// A shard that [`RegionInput::Stop`] named has stopped, or the request has expired: see
+    /// [`Region::stopping`](super::Region::stopping).
     Stopped,
-    /// For an event.
+    /// A step of a decision, which the node reports as an event.
     Step(Box<Step>),
-    /// For a warning.
+    /// A start or drain that takes too long, which the node logs as a warning.
     Slow(Slow),
-    /// The coordinator knows this region, and its gate knows all homes.
+    /// A coordinator has registered this region, and the gate knows all homes.
     Registered,
-    /// No coordinator has known it for long, and messages wait for homes; for a warning.
+    /// No coordinator has registered this region for long while messages wait for homes. The node
+    /// logs a warning.
     Unregistered(Unregistered),
-    /// Everything is handed over after [`RegionInput::Leave`].
+    /// The region has handed over everything after [`RegionInput::Leave`].
     Left,
 }
 
-/// What a host's gate must know of a shard.
+/// The state of a shard that the host's gate must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Standing {
-    /// Which.
+    /// The shard that this describes.
     pub shard: ShardId,
-    /// The highest decision heard of.
+    /// The highest generation received in a `Host` or `Release`.
     pub max_gen: Generation,
-    /// Its home: bounces name it.
+    /// The home by that decision, which bounces name.
     pub home: Option<RegionId>,
-    /// A start or an adoption at `max_gen` waits.
+    /// Whether a start or an adoption at `max_gen` waits for predecessors.
     pub pending: bool,
-    /// Whether it lives here.
+    /// Whether the shard is hosted here, drains, or is idle.
     pub run: Run,
 }
 
-/// How far a payload went that is discarded.
+/// Whether a discarded payload may have left this region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// It was sent to no region: none of its messages has begun.

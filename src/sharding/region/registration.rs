@@ -1,5 +1,7 @@
-//! How a region stays known to the coordinator, whoever that is: it registers when it hears of
-//! one, again until answered, and every while as an audit (spec/sharding.md §2, spec/safety.md §3).
+//! Registration of a region with the current coordinator. A region registers when it learns of a
+//! coordinator, repeats that until it is acknowledged
+//! (docs/protocol/sharding.md#registration-repeats-until-acknowledged), and then registers
+//! periodically as an audit, which finds shards that it hosts without authority.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,36 +10,36 @@ use ostraca_ddata::clock::Instant;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::types::Term;
 
-/// How long a region may be unknown, and homes wanted, before it complains. A takeover takes a few
-/// seconds.
+/// Time that a region may be unregistered while homes are wanted before it reports that. A takeover
+/// takes a few seconds.
 const COMPLAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// Between two complaints.
+/// Interval between two reports that the region is not registered.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
-/// Between two registrations, the later of which tells a change.
+/// Minimum pause between a registration and the next one if that reports a change.
 const CHANGE_PAUSE: Duration = Duration::from_secs(1);
 
 /// A region that no coordinator knows while messages wait for homes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unregistered {
-    /// For how long.
+    /// Time that messages have waited for homes while the region was not registered.
     pub waited: Duration,
-    /// Who should coordinate and does not answer; `None`: no member is known to do so.
+    /// The node that should coordinate and does not acknowledge; `None`: no coordinator is known.
     pub coordinator: Option<ReplicaId>,
 }
 
-/// See the module's page.
+/// State of the registration: the known coordinator, and when to register next.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Registration {
     coordinator: Option<ReplicaId>,
     term: Term, // the highest that a coordinator named
     registered: bool,
     was_known: bool,            // ever
-    asked: BTreeSet<ReplicaId>, // who may know it, before any has said so; ≤ members that coordinated
+    asked: BTreeSet<ReplicaId>, // may have registered it, before the first ack; ≤ past coordinators
     due: Instant,
     said: Instant,                // when it registered last
-    complaint: Option<Complaint>, // while it is not registered, and missed
+    complaint: Option<Complaint>, // while homes are wanted and it is not registered
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -60,24 +62,24 @@ impl Registration {
         self.registered
     }
 
-    /// Whether this coordinator knows it under this term, and no other one may know it better.
+    /// Whether the region is registered with this coordinator under this term.
     pub(super) fn is_with(&self, from: ReplicaId, term: Term) -> bool {
         self.registered && self.coordinator == Some(from) && self.term == term
     }
 
-    /// Whether any coordinator may know it.
+    /// Whether any coordinator may have registered the region.
     pub(super) fn may_be_known(&self) -> bool {
         self.was_known || !self.asked.is_empty()
     }
 
-    /// The singleton's proxy says where the coordinator is.
+    /// Notes the coordinator that the singleton's proxy has found.
     pub(super) fn found(&mut self, now: Instant, coordinator: Option<ReplicaId>) {
         if self.coordinator != coordinator {
             (self.coordinator, self.registered, self.due) = (coordinator, false, now);
         }
     }
 
-    /// A coordinator says that it is here, and under which term.
+    /// Handles `Here`: a coordinator acts under this term. Lower terms are ignored.
     pub(super) fn invited(&mut self, now: Instant, from: ReplicaId, term: Term) {
         if term.is_valid() && term >= self.term {
             self.term = term;
@@ -85,7 +87,7 @@ impl Registration {
         }
     }
 
-    /// It knows this region now. Says whether it did not before.
+    /// Handles an acknowledgement. Returns whether the region was not registered before.
     pub(super) fn acked(
         &mut self,
         now: Instant,
@@ -103,7 +105,7 @@ impl Registration {
         !std::mem::replace(&mut self.registered, true)
     }
 
-    /// It does not know this region.
+    /// Handles `NotYet`: the coordinator does not register this region, which tries again later.
     pub(super) fn put_off(&mut self, now: Instant, from: ReplicaId, retry: Duration) {
         self.asked.remove(&from);
         if self.coordinator == Some(from) {
@@ -111,12 +113,13 @@ impl Registration {
         }
     }
 
-    /// What a registration tells has changed: the next one is due soon.
+    /// The content of registrations has changed: the next one is due soon.
     pub(super) fn changed(&mut self, now: Instant) {
         self.due = self.due.min(now.max(self.said + CHANGE_PAUSE));
     }
 
-    /// Whom to register with now, if it is time.
+    /// Returns the coordinator to register with if a registration is due, and sets the time of the
+    /// next one.
     pub(super) fn take_due(&mut self, now: Instant, retry: Duration) -> Option<ReplicaId> {
         let to = self.coordinator.filter(|_| self.due <= now)?;
         (self.said, self.due) = (now, now + retry);
@@ -126,12 +129,13 @@ impl Registration {
         Some(to)
     }
 
-    /// Nobody waits for a registration.
+    /// No message waits for a home: ends the report.
     pub(super) const fn is_not_missed(&mut self) {
         self.complaint = None;
     }
 
-    /// Whether it is time to complain, of what: somebody waits.
+    /// Returns a report if messages wait for homes, the region is not registered, and a report is
+    /// due.
     pub(super) fn complain(&mut self, now: Instant) -> Option<Unregistered> {
         if self.registered {
             self.complaint = None;
