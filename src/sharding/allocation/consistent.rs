@@ -1,8 +1,8 @@
-//! Shards by a hash of the region's address and the shard: few move when nodes come and go, and
-//! equal shards of different entity types share their nodes.
+//! Consistent hashing of the region's address and the shard number. Few shards move when nodes join
+//! or leave, and shards of the same number share their node across entity types.
 //!
-//! Highest random weight (Thaler, Ravishankar, *Using name-based mappings to increase hit rates*,
-//! 1998) rather than a ring: no virtual nodes, and an even spread.
+//! The algorithm is highest random weight (Thaler, Ravishankar, *Using name-based mappings to
+//! increase hit rates*, 1998) rather than a ring: it needs no virtual nodes and spreads evenly.
 
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
@@ -11,16 +11,17 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::{Allocations, Move, Why};
 use crate::sharding::ids::{RegionId, ShardId};
 
-/// `[cluster.sharding.consistent-hashing]`
+/// `[cluster.sharding.consistent-hashing]`: settings of the strategy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ConsistentHashing {
-    /// Most moves that are unfinished at a time. 0: all at once.
+    /// Maximum number of moves in flight. 0: no limit.
     pub rebalance_limit: usize,
 }
 
 impl ConsistentHashing {
-    /// The target that owns `key`: for a strategy of your own that groups shards by another key.
+    /// The target that owns `key`, for a strategy of the program that groups shards by another key;
+    /// `None` if there is no target.
     #[must_use]
     pub fn owner(key: u64, seen: &Allocations) -> Option<RegionId> {
         let weight = |region: &RegionId| {

@@ -1,4 +1,5 @@
-//! Shards where somebody says: an API pins them to addresses.
+//! Strategy `external`: shards live where an API has pinned them to addresses. Shards that are not
+//! pinned live where they are asked for.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +7,12 @@ use super::{Allocations, Move, Why};
 use crate::cluster::member::Address;
 use crate::sharding::ids::{RegionId, ShardId};
 
-/// Where shards should be. An address may be that of a node that is not there yet.
+/// The pins and the limit of moves. A pin may name an address where no node runs yet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct External {
-    /// The address of each pinned shard; `None`: nobody could read it.
+    /// The address of each pinned shard; `None` if the pins could not be read.
     pub pinned: Option<BTreeMap<ShardId, Address>>, // ≤ number-of-shards
-    /// Moves that are unfinished at a time, per source and per target; 0: all at once.
+    /// Maximum number of moves in flight, per source and per target; 0: no limit.
     pub max_moves_in_flight: usize,
 }
 
@@ -20,7 +21,8 @@ impl External {
         self.pinned.as_ref()?.get(&shard)
     }
 
-    /// The region for a shard without a home; `None` if none may host now.
+    /// Proposes a region for a shard without a home: the one that it is pinned to, else the one
+    /// that asked, else the one with the fewest shards. `None` if no region may host now.
     #[must_use]
     pub fn allocate(
         &self,
@@ -36,12 +38,12 @@ impl External {
             |asker: &RegionId| seen.regions.get(asker).is_some_and(super::Candidate::may_host);
         let (home, why) = match asker.filter(able) {
             Some(asker) => (asker, Why::Asked),
-            None => seen.fewest()?, // a proxy asked, one that leaves, or nobody
+            None => seen.fewest()?, // a proxy or a leaving region asked, or no region did
         };
         Some((home, pin.map_or(why, |pinned| Why::Absent { pinned: pinned.clone() })))
     }
 
-    /// Shards that are not where they are pinned to, as many as may move now.
+    /// Proposes moves of shards that are not where they are pinned to, within the limit.
     #[must_use]
     pub fn rebalance(&self, seen: &Allocations) -> Vec<Move> {
         let by_address = by_address(seen);
@@ -64,7 +66,7 @@ impl External {
         misplaced.filter(has_room).collect()
     }
 
-    /// Addresses where no region may host, with how many shards are pinned to each.
+    /// Pinned addresses where no region may host, each with the number of shards pinned to it.
     #[must_use]
     pub fn absent(&self, seen: &Allocations) -> BTreeMap<Address, usize> {
         let by_address = by_address(seen);
@@ -78,7 +80,7 @@ impl External {
     }
 }
 
-/// The newest region at an address, if it may host.
+/// The region at an address that may host; of several incarnations, the one with the highest id.
 fn at(address: &Address, seen: &Allocations) -> Option<RegionId> {
     by_address(seen).get(address).copied()
 }
@@ -90,7 +92,7 @@ fn by_address(seen: &Allocations) -> BTreeMap<&Address, RegionId> {
 
 type Counts = BTreeMap<RegionId, usize>;
 
-/// Unfinished moves by source and by target.
+/// Number of moves in flight, by source and by target. First allocations do not count.
 fn in_flight(seen: &Allocations) -> (Counts, Counts) {
     let (mut given, mut taken) = (Counts::new(), Counts::new());
     for moving in seen.moving.values() {

@@ -1,4 +1,6 @@
-//! Even numbers of shards with the fewest moves, all the time instead of in rounds.
+//! Least-shard strategy: even numbers of shards with the fewest moves, balanced continuously
+//! instead of in rounds. Each rebalance computes a quota for every region and proposes moves from
+//! regions above their quota to targets below it, as far as the limit of moves in flight allows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,15 +12,15 @@ use super::{Allocations, Candidate, Move, Why};
 use crate::cluster::member::Status;
 use crate::sharding::ids::{RegionId, ShardId};
 
-/// `[cluster.sharding.least-shard]`: sizes end within ⌊S/R⌋ and ⌈S/R⌉.
+/// `[cluster.sharding.least-shard]`: each of R regions ends with ⌊S/R⌋ or ⌈S/R⌉ of S shards.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LeastShard {
-    /// Moves that are unfinished at a time, per source and per target; at least 1. Half of that
-    /// while entities stand still for longer than `stall-max`. A node that leaves is not held
-    /// back. Moves to where shards are pinned (`external`) are bounded by the same number.
+    /// Maximum number of moves in flight, per source and per target; at least 1. Halved while moved
+    /// entities stall for longer than `stall-max`. A leaving node is not limited. The same number
+    /// limits moves to pinned addresses (`external`).
     pub max_moves_in_flight: usize,
-    /// How long the slowest hundredth of moved entities may stand still.
+    /// Tolerated 99th percentile of the time for which moved entities handle no messages.
     #[serde(with = "humantime_serde")]
     pub stall_max: Duration,
 }
@@ -29,24 +31,24 @@ impl Default for LeastShard {
     }
 }
 
-/// What a region is for the balance.
+/// The role of a region in the balance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// Gives and takes.
+    /// The region may give and take shards.
     Target,
-    /// Gives only: an older program.
+    /// The region may only give shards, because it runs an older program.
     Source,
-    /// Gives everything.
+    /// The region leaves and gives all its shards.
     Leaves,
-    /// Stays as it is: nobody knows whether it could give.
+    /// The region keeps its shards, because it may be unable to release them.
     Frozen,
 }
 
-/// What is planned, over what is seen.
+/// The moves planned so far, and the sizes of the regions after them.
 struct Plan<'a> {
     seen: &'a Allocations,
     targets: BTreeSet<RegionId>,
-    quotas: BTreeMap<RegionId, usize>, // of those that give or take
+    quotas: BTreeMap<RegionId, usize>, // of targets and sources
     sizes: BTreeMap<RegionId, usize>,
     given: BTreeMap<RegionId, usize>, // moves in flight by source
     taken: BTreeMap<RegionId, usize>, // and by target
@@ -108,7 +110,7 @@ impl<'a> Plan<'a> {
         plan
     }
 
-    /// How many shards each region should have that gives or takes.
+    /// The quota of each target and source.
     fn fair_parts(&self, leaving: &[RegionId]) -> BTreeMap<RegionId, usize> {
         let part = |region: &RegionId| part(*region, &self.seen.regions[region], &self.targets);
         let mut pool: Vec<RegionId> = (self.sizes.keys().copied())
@@ -116,14 +118,14 @@ impl<'a> Plan<'a> {
             .collect();
         let size = |region: &RegionId| self.sizes[region];
         let mut total: usize = pool.iter().chain(leaving).map(size).sum();
-        // Who only gives and has too few already keeps them; the others share the rest.
+        // A source below the average keeps its shards; the other regions share the rest.
         while let Some(at) = pool
             .iter()
             .position(|region| !self.targets.contains(region) && size(region) < total / pool.len())
         {
             total -= size(&pool.swap_remove(at));
         }
-        // The larger ones get what is left over: so the fewest shards move.
+        // The larger regions get the remainder, so that the fewest shards move.
         pool.sort_by_key(|region| {
             (std::cmp::Reverse(size(region)), !self.targets.contains(region), *region)
         });
@@ -132,7 +134,8 @@ impl<'a> Plan<'a> {
         pool.into_iter().enumerate().map(quota).collect()
     }
 
-    /// Everything goes, to where most are missing.
+    /// Plans moves of all movable shards of a leaving region, each to the target furthest below its
+    /// quota, or to the smallest target.
     fn empty(&mut self, from: RegionId) {
         for shard in self.movable(from) {
             let to = self.most_missing(usize::MAX).or_else(|| {
@@ -143,7 +146,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// What is over the quota goes, the oldest first.
+    /// Plans moves of the shards above the quota of a region, the earliest decided ones first.
     fn level(&mut self, from: RegionId, window: usize) {
         let Some(&quota) = self.quotas.get(&from) else { return };
         for shard in self.movable(from) {

@@ -1,9 +1,12 @@
-//! Which region a shard goes to, and which shards move (spec/sharding.md §11).
+//! Allocation strategies: they propose a region for a shard without a home, and moves that balance
+//! the shards (docs/protocol/sharding.md#allocation).
 //!
-//! A strategy sees what *will* be once all decisions that are under way have taken effect, so that
-//! a thousand questions at once spread evenly. It decides nothing: the coordinator takes what it
-//! says, checks it, and asks again where it makes no sense. The strategies of this room are pure
-//! functions of what they see; one of the program's own may be slow.
+//! A strategy sees planned homes (docs/protocol/sharding.md#strategies-see-planned-homes): the
+//! [`Allocations`] as they *will* be once all pending decisions have taken effect. Otherwise many
+//! questions at once would all choose the same region. Strategies only propose; the coordinator
+//! checks each proposal, writes the decision, and asks again if a proposal is invalid. The
+//! strategies of this module are pure functions; a [`ShardAllocationStrategy`] of the program may
+//! be slow.
 
 mod consistent;
 mod external;
@@ -30,25 +33,25 @@ pub use version::AppVersion;
 
 use super::ids::{RegionId, ShardId};
 
-/// A region that can host, as a strategy sees it.
+/// A registered region, as a strategy sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// Where its node stands.
+    /// Membership status of the region's node.
     pub status: Status,
-    /// Whether its node is believed to be reachable.
+    /// Whether membership considers the node reachable.
     pub reachable: bool,
-    /// Whether its node's leaving was asked for: known before the status says so.
+    /// Whether the node was asked to leave or to drain. Known before `status` changes to Leaving.
     pub draining: bool,
-    /// Its node's program.
+    /// Version of the program on the node.
     pub version: AppVersion,
-    /// Its node's address.
+    /// Address of the node.
     pub address: Address,
-    /// The shards that have or will have their home here, the one decided first first.
+    /// Shards that have or will have their home here, in the order of their decisions.
     pub shards: Vec<ShardId>, // ≤ number-of-shards over all candidates
 }
 
 impl Candidate {
-    /// Whether it goes.
+    /// Whether the node leaves, drains, or is Down: its region must give up its shards.
     #[must_use]
     pub const fn is_leaving(&self) -> bool {
         self.draining
@@ -58,94 +61,94 @@ impl Candidate {
             )
     }
 
-    /// Whether it may host at all: Up, reachable, not leaving.
+    /// Whether the region may get shards: its node is Up, reachable and not leaving.
     #[must_use]
     pub const fn may_host(&self) -> bool {
         self.reachable && !self.is_leaving() && matches!(self.status, Status::Up)
     }
 }
 
-/// What a shard costs, in units of its strategy's own choice; reported with the audit.
+/// Load of one shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Load {
-    /// Messages per second.
+    /// Number of messages per second.
     pub messages: f32,
-    /// Share of one core, in handlers.
+    /// Time spent in handlers, as a fraction of one core.
     pub busy: f32,
 }
 
-/// All that a strategy may know.
+/// Input of a strategy: the regions, and the homes of all shards.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Allocations {
-    /// Regions that are registered, without proxies.
+    /// Registered regions, without proxies.
     pub regions: BTreeMap<RegionId, Candidate>, // ≤ members
-    /// Shards on their way, from and to where. They count at their destination.
+    /// Moves in flight. A moving shard counts as one of its target.
     pub moving: BTreeMap<ShardId, Moving>, // ≤ number-of-shards
-    /// Shards in which a handler has run for `slow-handler-after`, without those of nodes that leave.
-    /// They stay where they are until the handler has ended: a move would keep the other entities
-    /// of the shard waiting for it.
+    /// Shards in which a handler has run for `slow-handler-after`, without those of nodes that
+    /// leave. They stay where they are until the handler has ended: a move would keep the other
+    /// entities of the shard waiting for it.
     pub with_slow_handlers: BTreeSet<ShardId>, // ≤ number-of-shards
-    /// Whether a member without a region here is unreachable or joining: rounds wait for that.
+    /// Whether a member without a registered region is unreachable or joining. Rounds wait until
+    /// that is over.
     pub others_unsettled: bool,
-    /// What shards cost, as far as it was reported.
+    /// Load per shard, as far as it was reported.
     pub load: BTreeMap<ShardId, Load>, // ≤ number-of-shards
-    /// How long the slowest hundredth of moved entities stood still lately; `None` before the
-    /// first move.
+    /// 99th percentile of the time for which moved entities handled no messages; `None` if unknown.
     pub stall_p99: Option<Duration>,
 }
 
-/// A shard on its way.
+/// A move in flight, or the first allocation of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moving {
-    /// Where it has to stop first; `None` for one that had no home.
+    /// The region that must release the shard first; `None` if the shard had no home.
     pub from: Option<RegionId>,
-    /// Where it is going to be.
+    /// The region that will host the shard.
     pub to: RegionId,
 }
 
-/// A shard that should have another home.
+/// A proposed move of a shard to another home.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Which.
+    /// The shard that should move.
     pub shard: ShardId,
-    /// Where it is.
+    /// The shard's present or planned home.
     pub from: RegionId,
-    /// Where it should be.
+    /// The proposed home.
     pub to: RegionId,
-    /// For the record of decisions.
+    /// Reason, for the record of decisions.
     pub why: Why,
 }
 
-/// Why a strategy decided as it did.
+/// Reason of a strategy's proposal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Why {
-    /// The target had so many shards, fewer than all others.
+    /// The target had the fewest shards.
     Fewest {
-        /// How many.
+        /// Number of shards of the target before.
         shards: usize,
     },
-    /// The source had more than its part.
+    /// The source had more shards than its quota.
     Balance {
-        /// Shards that the source had.
+        /// Number of shards of the source before.
         source: usize,
-        /// Shards that the target had.
+        /// Number of shards of the target before.
         target: usize,
     },
-    /// The source is leaving.
+    /// The node of the source leaves.
     Drain,
-    /// The ring says so.
+    /// Consistent hashing assigns the shard to the target.
     Ring,
-    /// It was pinned there.
+    /// The shard is pinned to the target's address.
     Pinned,
-    /// It is pinned nowhere, and was asked for here.
+    /// The shard is not pinned, and the target asked for it.
     Asked,
-    /// It is pinned to an address where no region may host, so it went elsewhere for now.
+    /// The shard is pinned to an address where no region may host, so another region hosts it.
     Absent {
-        /// Where it is pinned to.
+        /// The address that the shard is pinned to.
         pinned: Address,
     },
-    /// In a strategy's own words.
+    /// A strategy of the program, with its name.
     Custom(Arc<str>),
 }
 
@@ -166,23 +169,24 @@ impl fmt::Display for Why {
     }
 }
 
-/// A strategy of this room.
+/// A built-in strategy.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Strategy {
-    /// Even numbers with the fewest moves, all the time.
+    /// Even numbers of shards with the fewest moves, balanced continuously.
     LeastShard(LeastShard),
-    /// Even numbers in rounds, as Pekko does it.
+    /// Even numbers of shards, balanced in rounds as Pekko does it.
     Rounds(LeastShardRounds),
-    /// By a ring of addresses.
+    /// By a hash of the region's address and the shard.
     ConsistentHashing(ConsistentHashing),
-    /// Where somebody says.
+    /// By pins that an operator or a program sets.
     External(External),
 }
 
 impl Strategy {
-    /// The region for a shard without a home, asked for by `asker`; `None` if none may host now.
-    /// Nobody asks for a shard whose home is lost or leaves.
+    /// Proposes a region for a shard without a home; `None` if no region may host now. `asker` is
+    /// the region that asked for the shard; `None` if the coordinator needs a home because the last
+    /// one was lost or leaves.
     #[must_use]
     pub fn allocate(
         &self,
@@ -197,7 +201,7 @@ impl Strategy {
         }
     }
 
-    /// Shards that should move now, at most one move for each, none that is moving already.
+    /// Proposes moves, at most one for each shard, and none for a shard that moves already.
     #[must_use]
     pub fn rebalance(&self, seen: &Allocations) -> Vec<Move> {
         match self {
@@ -210,22 +214,22 @@ impl Strategy {
 }
 
 impl Allocations {
-    /// Whether shards may be taken from a region: what is merely unreachable keeps them
-    /// (spec/sharding.md §6).
+    /// Whether shards may be taken from a region. Unreachable regions keep their shards
+    /// (docs/protocol/sharding.md#unreachable-regions-keep-their-shards): they may still host them.
     #[must_use]
     pub fn may_give(&self, region: RegionId) -> bool {
         let is_there = |it: &Candidate| it.reachable && it.status == Status::Up;
         self.regions.get(&region).is_some_and(|it| it.is_leaving() || is_there(it))
     }
 
-    /// Whether a strategy may move a shard: it is not on its way, and no handler of it is slow.
+    /// Whether a strategy may move a shard: it does not move already, and no handler in it is slow.
     #[must_use]
     pub fn may_move(&self, shard: ShardId) -> bool {
         !self.moving.contains_key(&shard) && !self.with_slow_handlers.contains(&shard)
     }
 
-    /// The moves of a strategy's answer that make sense: of shards that may move and can be taken
-    /// from where they are, to regions that may host and are others than where they are.
+    /// The valid moves of a strategy's answer: the shard may move, its region may give it, and the
+    /// target is another region that may host.
     #[must_use]
     pub fn sensible(&self, answer: &BTreeMap<ShardId, RegionId>, why: &Arc<str>) -> Vec<Move> {
         let moves = self.homes().filter_map(|(shard, from)| {
@@ -242,15 +246,15 @@ impl Allocations {
         moves.collect()
     }
 
-    /// All shards with the region where each is or will be.
+    /// Iterates over all shards and the present or planned home of each.
     pub fn homes(&self) -> impl Iterator<Item = (ShardId, RegionId)> + '_ {
         self.regions
             .iter()
             .flat_map(|(&region, candidate)| candidate.shards.iter().map(move |&s| (s, region)))
     }
 
-    /// Regions that new shards may go to: of those that may host, the ones with the newest
-    /// program.
+    /// Regions that may get shards: those that may host and run the newest program version among
+    /// these, so that a rolling update moves each shard to updated nodes only.
     #[must_use]
     pub fn targets(&self) -> BTreeSet<RegionId> {
         let able = || self.regions.iter().filter(|(_, candidate)| candidate.may_host());
@@ -258,8 +262,8 @@ impl Allocations {
         able().filter(|(_, of)| Some(&of.version) == newest).map(|(&region, _)| region).collect()
     }
 
-    /// The order of suitability: not leaving, newest program, fewest shards, region id. Total,
-    /// unlike Pekko's.
+    /// All regions in order of suitability: not leaving, newest program, fewest shards, region id.
+    /// The order is total, unlike Pekko's.
     #[must_use]
     pub fn by_suitability(&self) -> Vec<RegionId> {
         let mut regions: Vec<RegionId> = self.regions.keys().copied().collect();
@@ -267,7 +271,7 @@ impl Allocations {
         regions
     }
 
-    /// The target with the fewest shards.
+    /// The target with the fewest shards; `None` if there is no target.
     #[must_use]
     pub fn fewest(&self) -> Option<(RegionId, Why)> {
         let targets = self.targets();
@@ -277,8 +281,8 @@ impl Allocations {
         Some((region, Why::Fewest { shards: of.shards.len() }))
     }
 
-    /// Whether nothing stands in the way of a round, by Pekko's rules: one version everywhere,
-    /// nobody unreachable, nobody joining.
+    /// Whether a round may begin, by Pekko's rules: all regions run the same version, and no member
+    /// is unreachable or joining.
     #[must_use]
     pub fn is_calm(&self) -> bool {
         let mut regions = self.regions.values();

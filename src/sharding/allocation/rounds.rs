@@ -1,8 +1,8 @@
-//! Even numbers of shards in rounds: both algorithms of Pekko's least-shard strategy, with its
-//! gates, for comparison and for those who want their pace.
+//! Even numbers of shards in rounds: both algorithms of Pekko's least-shard strategy with its
+//! conditions for a round, for comparison and for clusters that prefer rounds.
 //!
-//! Source: spec/reference/pekko-sharding.md §1.6. A shard counts where it was until its move is
-//! over, as there; shards are ordered by number where Pekko orders them by their text.
+//! As in Pekko, a shard counts at its source until its move has ended. Shards are ordered by
+//! number; Pekko orders them by the text of their ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,15 +16,16 @@ use crate::sharding::ids::{RegionId, ShardId};
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LeastShardRounds {
-    /// Above 0: Pekko's newer algorithm, with at most that many moves in a round. 0: its older
-    /// one, by the next two settings but one.
+    /// Above 0: Pekko's newer algorithm, with at most this many moves in a round. 0: its older
+    /// algorithm, which uses `rebalance-threshold` and `max-simultaneous-rebalance`.
     pub rebalance_absolute_limit: usize,
-    /// The newer one moves at most this share of all shards in a round, at least one; 0 to 1.
+    /// Newer algorithm: moves at most this fraction of all shards in a round, but at least one
+    /// shard; 0 to 1.
     pub rebalance_relative_limit: f64,
-    /// The older one puts up with this difference between the largest and the smallest region,
-    /// and moves at most that many shards in a round; at least 1.
+    /// Older algorithm: tolerates this difference between the largest and the smallest region, and
+    /// moves at most this many shards in a round; at least 1.
     pub rebalance_threshold: usize,
-    /// The older one has at most that many moves unfinished.
+    /// Older algorithm: maximum number of moves in flight.
     pub max_simultaneous_rebalance: usize,
 }
 
@@ -39,7 +40,7 @@ impl Default for LeastShardRounds {
     }
 }
 
-/// Shards by region, those that move at their source.
+/// Shards by region. Moving shards count at their source.
 type Before = BTreeMap<RegionId, Vec<ShardId>>;
 
 impl LeastShardRounds {
@@ -47,7 +48,7 @@ impl LeastShardRounds {
         with_targets(self.chosen(seen), seen)
     }
 
-    /// The shards of this round.
+    /// Chooses the shards that move in this round.
     pub(super) fn chosen(&self, seen: &Allocations) -> Vec<ShardId> {
         if !seen.is_calm() {
             return Vec::new();
@@ -115,15 +116,15 @@ fn at_rest(shards: &[ShardId], seen: &Allocations) -> Vec<ShardId> {
     shards.iter().copied().filter(|shard| !seen.moving.contains_key(shard)).collect()
 }
 
-/// By suitability, with the numbers of shards as they were before the moves.
+/// Regions by suitability, with the numbers of shards before the moves in flight.
 fn order(seen: &Allocations, before: &Before) -> Vec<RegionId> {
     let mut order = seen.by_suitability();
-    // All have one version here: what is left are leaving, number, id.
+    // A round begins only if all versions are equal, so the version needs no comparison.
     order.sort_by_key(|region| (seen.regions[region].is_leaving(), before[region].len(), *region));
     order
 }
 
-/// Each to the region that has the fewest by then.
+/// Moves each shard to the region with the fewest shards after the moves before it.
 fn with_targets(shards: Vec<ShardId>, seen: &Allocations) -> Vec<Move> {
     let homes: BTreeMap<ShardId, RegionId> = seen.homes().collect();
     let targets: BTreeSet<RegionId> = seen.targets();
