@@ -1,10 +1,12 @@
-//! The coordinator of one entity type: decides where shards live, by rules C1 to C4 of
-//! spec/sharding.md §5.
+//! The coordinator of one entity type: a machine that decides where shards live
+//! (docs/protocol/sharding.md#rules-of-the-coordinator).
 //!
-//! It runs where the singleton runs. Its memory is the replicated map of homes: it takes a term,
-//! reads, writes what it has read under its term, and only then says anything. Every decision is
-//! held by a quorum before it is spoken of; all decisions that wait go in one write. Refused once,
-//! it is silent for good. Knows no message of a user, and of a strategy only its choices.
+//! It runs where the type's singleton runs, and its state is the replicated map of homes. It takes
+//! a term, reads the map, and rewrites it under its term before it sends anything
+//! (docs/protocol/sharding.md#takeover-rewrites-before-speaking). A quorum holds every decision
+//! before a region learns it, and one write carries all decisions that wait. A coordinator that is
+//! refused once is silent for good. It sees no user messages, and learns only the choices of a
+//! strategy.
 
 mod agreeing;
 mod decisions;
@@ -52,35 +54,38 @@ use super::wire::{ToCoordinator, ToRegion};
 
 type Out = Outbox<CoordinatorOutput>;
 
-/// Cells in one write; more wait for the next one.
+/// Maximum number of cells in one write. Further ones wait for the next write.
 pub const BATCH_MAX: usize = 4_096;
 
 /// Times and limits of a coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoordinatorConfig {
-    /// Shards of the type. At most [`SHARDS_MAX`].
+    /// Number of shards of the type, at most [`SHARDS_MAX`].
     pub shards: u32,
-    /// `waiting-for-state-timeout`: for a fencing read.
+    /// `waiting-for-state-timeout`: timeout of a fencing read.
     pub reading: Duration,
-    /// `updating-state-timeout`: for a write, which is repeated until it succeeds or is refused.
+    /// `updating-state-timeout`: timeout of a write, which is repeated until it succeeds or is
+    /// refused.
     pub writing: Duration,
-    /// Before a question to the Replicator that it could not take up is asked again.
+    /// Pause before a request that the Replicator could not execute, or whose term was too low, is
+    /// repeated.
     pub retry: Duration,
-    /// For an answer of the strategy, before it is asked again.
+    /// Time that the strategy has for an answer before it is asked again.
     pub allocating: Duration,
-    /// Between repetitions of Host and Release.
+    /// Pauses between repetitions of `Host` and `Release`.
     pub repeat: Pauses,
-    /// `min-nr-of-members`: regions there must be before the first shard of a cluster's life gets
+    /// `min-nr-of-members`: number of registered regions before the first shard of a cluster gets
     /// its home.
     pub min_regions: usize,
-    /// All shards get a home as soon as there are regions.
+    /// Whether all shards get a home as soon as regions are registered.
     pub preallocate: bool,
-    /// Who allocates is told of one shard at a time, and looks for the others itself, by
+    /// Whether each question to the strategy names one shard only. The other shards are listed by
     /// [`Coordinator::unplaced`].
     pub one_by_one: bool,
-    /// `remembered-decisions`: with why and how long.
+    /// `remembered-decisions`: number of decisions that the coordinator remembers, each with its
+    /// reason and duration.
     pub remembered: usize,
-    /// How long a message about many shards may be, in bytes.
+    /// Maximum length of a message about many shards, in bytes.
     pub word_bytes_max: usize,
 }
 
@@ -102,32 +107,32 @@ impl Default for CoordinatorConfig {
     }
 }
 
-/// How far a coordinator is.
+/// Phase of a coordinator between the start of its singleton and its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     /// The singleton does not run here.
     #[default]
     Off,
-    /// It takes its term and reads.
+    /// It takes its term and reads the homes.
     Reading,
-    /// A quorum is to hold under this term what was read, and what all nodes must agree on.
+    /// It writes the homes that it has read, and the settings of the type, under its term.
     Rewriting,
-    /// A majority was lost: nodes are asked what survives.
+    /// A configuration was forced: it asks all members for the decisions that survived.
     Recounting,
-    /// It decides.
+    /// It decides, and answers regions.
     Active,
-    /// It was refused: silent for good.
+    /// It has stepped down and is silent for good.
     Down,
 }
 
-/// The machine.
+/// State machine of a coordinator. See the module documentation.
 #[derive(Clone, Debug)]
 pub struct Coordinator {
     me: ReplicaId,
     config: CoordinatorConfig,
     agreed: Agreed,
-    agreeing: bool,               // it is written
-    recovered: Option<Recovered>, // of the last forced one of which all that survived was counted
+    agreeing: bool,               // the settings of the type are being written
+    recovered: Option<Recovered>, // the last forced configuration that was recounted
     recount: Option<Recount>,
     canary: Canary,
     phase: Phase,
@@ -136,16 +141,16 @@ pub struct Coordinator {
     installed: Installed,
     regions: BTreeMap<RegionId, Registered>,     // ≤ members
     slow: BTreeMap<RegionId, BTreeSet<ShardId>>, // ≤ members × SLOW_SHARDS_MAX
-    leavers: BTreeMap<RegionId, ShardId>, // that wait for a word, and what to look at; ≤ regions
+    leavers: BTreeMap<RegionId, ShardId>, // wait for `MayLeave`; shard to check next; ≤ regions
     records: BTreeMap<ShardId, Record>,   // ≤ config.shards
     desk: Desk,
-    asked: Option<u64>, // the question under way to the Replicator
+    asked: Option<u64>, // the pending request to the Replicator
     last_id: u64,
     ask_at: Option<Instant>,
     hindrance: Option<Arc<str>>,
     mail: Mail,
     repeats: Repeats,
-    stops: BTreeMap<ShardId, BTreeMap<RegionId, u64>>, // by which wish; ≤ shards × members
+    stops: BTreeMap<ShardId, BTreeMap<RegionId, u64>>, // request numbers; ≤ shards × members
     preparing: bool,
     dirty: bool,
     ring: Ring,
@@ -155,8 +160,8 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// The coordinator on incarnation `me`, which does nothing until the singleton starts here.
-    /// `canary` is [`Canary::none`] but in the suites.
+    /// Creates the coordinator on incarnation `me`, which does nothing until the singleton starts
+    /// here. `canary` is [`Canary::none`] except in test suites.
     ///
     /// # Panics
     /// If the type has no shards, or more than [`SHARDS_MAX`].
@@ -196,19 +201,19 @@ impl Coordinator {
         }
     }
 
-    /// The same, of a type of which this node says this.
+    /// Sets the settings of the type on this node. Regions with other settings are not registered.
     #[must_use]
     pub fn agreeing(self, agreed: Agreed) -> Self {
         Self { agreed, ..self }
     }
 
-    /// The same, with what another one that ran on this node remembers.
+    /// Continues the record of decisions of a former coordinator on this node.
     #[must_use]
     pub fn remembering(self, ring: Ring) -> Self {
         Self { ring, ..self }
     }
 
-    /// How far it is.
+    /// The current phase.
     #[must_use]
     pub const fn phase(&self) -> Phase {
         self.phase
@@ -220,35 +225,35 @@ impl Coordinator {
         self.term
     }
 
-    /// Why the Replicator could not take up what was asked last; it is asked again.
+    /// Reason why the Replicator could not execute the last request, which is repeated.
     #[must_use]
     pub fn hindrance(&self) -> Option<&str> {
         self.hindrance.as_deref()
     }
 
-    /// What it knows of a shard, by decisions that a quorum holds.
+    /// State of a shard, by decisions that a quorum holds.
     #[must_use]
     pub fn record(&self, shard: ShardId) -> Option<&Record> {
         self.records.get(&shard)
     }
 
-    /// Every shard that was ever decided upon.
+    /// State of every shard that a decision was ever made about.
     pub fn records(&self) -> impl Iterator<Item = (ShardId, &Record)> {
         self.records.iter().map(|(id, record)| (*id, record))
     }
 
-    /// Regions and proxies that have registered.
+    /// Registered regions and proxies.
     pub fn regions(&self) -> impl Iterator<Item = (RegionId, Registered)> + '_ {
         self.regions.iter().map(|(id, registered)| (*id, *registered))
     }
 
-    /// The last decisions.
+    /// The most recent decisions, with reason and duration.
     #[must_use]
     pub const fn remembered(&self) -> &Ring {
         &self.ring
     }
 
-    /// What was counted so far.
+    /// Counters since the coordinator was created.
     #[must_use]
     pub const fn stats(&self) -> &CoordinatorStats {
         &self.stats
@@ -275,7 +280,7 @@ impl Coordinator {
                 let count = Count::new(hosted, &told, highest);
                 self.counted_part(now, (from, term), Part { first, next, count }, out);
             }
-            _ if self.phase != Phase::Active => {} // said again once it is
+            _ if self.phase != Phase::Active => {} // the region repeats the message
             ToCoordinator::GetShardHome(shards) => self.get_homes(from, shards),
             ToCoordinator::Hosted(shards) => {
                 for (shard, at) in shards {
@@ -295,7 +300,7 @@ impl Coordinator {
         }
     }
 
-    /// What is due, then everything said in this batch.
+    /// Does the work that is due, then sends the messages of this batch.
     fn work(&mut self, now: Now, out: &mut Out) {
         self.dirty = false;
         if self.ask_at.is_some_and(|at| at <= now.mono) {

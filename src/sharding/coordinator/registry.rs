@@ -1,5 +1,9 @@
-//! Which regions there are: registrations, which are also the audit, leaving, and members that go
-//! (spec/sharding.md §2, §6, §7).
+//! The registered regions: registrations, which also serve as audits, requests for homes, and
+//! changes of the members.
+//!
+//! An audit compares the shards that a region hosts with the decisions and orders the release of
+//! those without authority (docs/protocol/sharding.md#audit-releases-unauthorized-hosts), so that a
+//! broken rule is detected and ended.
 
 use ostraca_ddata::clock::Now;
 
@@ -12,17 +16,17 @@ use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::installed::Installed;
 use crate::sharding::wire::{NotYet, ROUTE_BYTES, ReleaseShard, ShardRoute, ToRegion, in_messages};
 
-/// A region, or a proxy, that has registered.
+/// A registered region or proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Registered {
-    /// It only routes.
+    /// Whether the region only routes messages and hosts no shard.
     pub proxy: bool,
-    /// It is to stop: no target any more.
+    /// Whether the region leaves. It gets no more shards.
     pub leaving: bool,
 }
 
 impl Coordinator {
-    /// Regions that can be given shards.
+    /// Registered regions that can be given shards: neither proxies nor leaving.
     pub fn targets(&self) -> impl Iterator<Item = RegionId> + '_ {
         let fit = self.regions.iter().filter(|(_, region)| !region.proxy && !region.leaving);
         fit.map(|(id, _)| *id)
@@ -34,18 +38,18 @@ impl Coordinator {
         self.regions.get(&region).is_some_and(|region| !region.proxy && !region.leaving)
     }
 
-    /// Whether a shard lives at a region that is about to stop.
+    /// Whether the home of a shard leaves.
     #[must_use]
     pub fn is_leaving(&self, shard: ShardId) -> bool {
         let home = self.records.get(&shard).and_then(|record| record.home().region);
         home.is_some_and(|home| self.leaves(home))
     }
 
-    /// Why it does not register a region; `None`: it does.
+    /// Reason why the coordinator does not register a region; `None` if it does.
     pub(super) fn refusal(&self, from: RegionId, agreed: &Agreed) -> Option<NotYet> {
         match self.phase {
             Phase::Off | Phase::Down => Some(NotYet::Elsewhere),
-            // It may be the odd one itself: it has not read yet what the cluster says.
+            // This node's settings may be the ones that differ: the cluster's are not read yet.
             Phase::Reading | Phase::Rewriting | Phase::Recounting => Some(NotYet::Reading),
             _ if *agreed != self.agreed => Some(NotYet::Differs(self.agreed.clone())),
             Phase::Active => (!self.installed.members.contains(&from)).then_some(NotYet::NoMember),
@@ -62,7 +66,7 @@ impl Coordinator {
         out: &mut Out,
     ) {
         let known = self.regions.get(&from).copied();
-        let leaver = known.filter(|known| known.leaving); // says that it only routes from then on
+        let leaver = known.filter(|known| known.leaving); // it registers as a proxy from then on
         let new = leaver.unwrap_or(Registered { proxy, leaving: false });
         self.regions.insert(from, new);
         if known != Some(new) {
@@ -72,7 +76,7 @@ impl Coordinator {
             self.desk.reconsider();
         }
         if self.mail.is_first_registration(from) {
-            // An audit of a region that has heard of everything needs no table.
+            // An audit of a region that knows the newest decision needs no table.
             let newest = self.records.values().map(|record| record.home().generation).max();
             let lacks = known.is_none() || newest > Some(highest);
             let routes = self.records.keys().filter(|_| lacks);
@@ -89,11 +93,11 @@ impl Coordinator {
             let table = table.into_iter().collect();
             send(from.replica(), ToRegion::Announce(table), out);
         }
-        let homes = last.into_iter().collect(); // with these it knows all
+        let homes = last.into_iter().collect(); // the last part, which completes the table
         send(from.replica(), ToRegion::RegisterAck { term: self.term, homes }, out);
     }
 
-    /// Compares what a region hosts with what was decided.
+    /// Compares the shards that a region hosts with the decisions.
     fn audit(
         &mut self,
         now: Now,
@@ -112,7 +116,7 @@ impl Coordinator {
             let named = home.region == Some(from) || home.after.contains_key(&from);
             named && !record.is_settled()
         });
-        // At the end of this batch: what it hosts may stand in more than one message.
+        // At the end of this batch, because the registration may come in several messages.
         for shard in concerned.map(|(shard, _)| *shard).collect::<Vec<_>>() {
             self.repeats.begin_now(now.mono, shard, self.config.repeat);
         }
@@ -130,7 +134,7 @@ impl Coordinator {
             return;
         }
         let Some(record) = self.records.get(&shard) else {
-            // Only after a quorum has lost its memory: what runs is taken over.
+            // Possible only after a quorum has lost its data: the running shard is kept there.
             if self.desk.planned(shard).is_none() {
                 let why = words("it was found running");
                 self.desk.wish(now, shard, Some(from), &why);
@@ -140,10 +144,10 @@ impl Coordinator {
         let home = record.home();
         let listed = home.after.get(&from).is_some_and(|last| *last >= at);
         if home.region == Some(from) || listed || at > home.generation {
-            return; // it is the home, is told to release anyway, or was told of more than is known
+            return; // the home, a listed region that gets a `Release`, or one that knows more
         }
-        // A registration that was sent before the region had heard of a decision that leaves it
-        // out is merely late.
+        // It counts as a duplicate only if the region knew the decision when it registered.
+        // Otherwise the registration is merely late.
         self.stats.duplicate_home_detected += u64::from(highest >= home.generation);
         let (generation, to, listed) = (home.generation, home.region, Generation::NEVER);
         self.mail.release(from, ReleaseShard { shard, generation, to, listed });
@@ -155,7 +159,7 @@ impl Coordinator {
                 self.stats.strange += 1;
                 continue;
             }
-            // It may ask for what it keeps, or for what messages wait for.
+            // A leaving region may ask because it keeps a payload, not only for waiting messages.
             if let Some(hosted) = self.is_over_for(shard, from) {
                 self.mail.hosted(from, shard, hosted);
             }
@@ -168,7 +172,8 @@ impl Coordinator {
         }
     }
 
-    /// A configuration is installed: who is out of it hosts nothing any more.
+    /// Installs a configuration. Regions of removed members no longer host anything, so their
+    /// shards get new homes. A coordinator steps down if the configuration was forced.
     pub(super) fn install(&mut self, now: Now, installed: Installed, out: &mut Out) {
         let before = self.installed.members.clone();
         let is_replaced = self.installed.is_replaced_by(&installed);

@@ -17,14 +17,15 @@ impl Coordinator {
         all.filter(|(from, shard)| self.planned(*shard) == Some(*from)).map(|(_, shard)| shard)
     }
 
-    /// Whether the region where the shard lives, and is going to live, reports a slow handler in it.
+    /// Whether the shard's planned home, which is its present one unless the shard moves, reports a
+    /// slow handler in it.
     #[must_use]
     pub fn has_slow_handler(&self, shard: ShardId) -> bool {
         let slow = self.planned(shard).and_then(|home| self.slow.get(&home));
         slow.is_some_and(|slow| slow.contains(&shard))
     }
 
-    /// A region reports all its shards with slow handlers; the report replaces the one before it.
+    /// Notes a region's shards with slow handlers. A report replaces the previous one.
     pub(super) fn note_slow_handlers(&mut self, from: RegionId, shards: Vec<ShardId>) {
         let shards = shards.into_iter().filter(|shard| shard.get() < self.config.shards);
         let shards: BTreeSet<ShardId> = shards.take(SLOW_SHARDS_MAX).collect();

@@ -1,11 +1,12 @@
-//! C1: taking a term, reading, and writing what was read under it; and the end, when somebody
-//! holds a higher one.
+//! Takeover (docs/protocol/sharding.md#takeover-rewrites-before-speaking): the coordinator takes a
+//! term, reads all cells, and rewrites them under its term before it sends anything; and its end,
+//! when another coordinator holds a higher term.
 //!
-//! Every cell is written again, with the coordinator's own stamp and the decision's generation.
-//! A cell of a lower term that nobody has acknowledged, and that this read has not met, can lie on
-//! a minority; it may not list what is about to be spoken of. Under the new stamps it loses for
-//! ever. (Writing back only what the answers differ in, as spec/reference/moves.md C1 has it,
-//! gives two hosts with four coordinators: tests/sharding/moves.)
+//! The rewrite gives every cell a stamp of the coordinator's term and keeps the decision's
+//! generation. An unacknowledged cell of a lower term, which this read did not see, can lie on a
+//! minority, and need not list the regions that this coordinator is about to order. Against the new
+//! stamps it loses for ever. Rewriting only the cells in which the answers differ is not enough:
+//! with four coordinators two hosts follow (tests/sharding/moves).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ impl Coordinator {
             return; // it runs, or has stepped down for good
         }
         self.phase = Phase::Reading;
-        // What nodes that were given up have written or promised, or may yet, must not win.
+        // Writes and promises of members that a recovery gave up, past or future, must not win.
         let forced = self.installed.forced.as_ref().filter(|_| !self.canary.has(Bug::TermsGoOn));
         let forced = forced.map_or(0, Forced::terms_above);
         self.raise(now.mono, Term { number: above.max(forced), owner: self.me }, out);
@@ -42,8 +43,8 @@ impl Coordinator {
         (self.term, self.seq) = (Term { number, owner: self.me }, 0);
     }
 
-    /// The singleton goes elsewhere. What is on its way to the Replicator is a decision that the
-    /// next coordinator may meet, like any other.
+    /// The singleton is handed over. The next coordinator may read a decision that is still on its
+    /// way to the Replicator, like any other.
     pub(super) fn stop(&mut self) {
         if self.phase != Phase::Down {
             self.forget();
@@ -72,7 +73,7 @@ impl Coordinator {
         out.push(CoordinatorOutput::SteppedDown { highest, why: why.into() });
     }
 
-    /// Asks what is to be asked now.
+    /// Sends the Replicator the request of the current phase.
     pub(super) fn ask_store(&mut self, out: &mut Out) {
         match self.phase {
             Phase::Reading => {
@@ -90,8 +91,8 @@ impl Coordinator {
         out.push(CoordinatorOutput::Ask { id: self.last_id, ask });
     }
 
-    /// Writes what is under way, under a stamp of its own; also when it is written again. A
-    /// decision keeps the generation that it got when it was written first.
+    /// Writes the pending cells, each attempt under a new stamp. A decision keeps the generation of
+    /// its first write.
     pub(super) fn write(&mut self, out: &mut Out) {
         if self.agreeing {
             return self.write_agreed(out);
@@ -107,7 +108,7 @@ impl Coordinator {
         self.ask(Ask::Write { term, seq, cells, within }, out);
     }
 
-    /// The generation of what is decided now: the stamp of the next write.
+    /// The generation of a decision that is made now: the stamp of the next write.
     pub(super) const fn next_generation(&self) -> Generation {
         Generation::new(self.term, self.seq + 1)
     }
@@ -139,11 +140,12 @@ impl Coordinator {
                 self.ask_at = Some(now.mono + self.config.retry);
             }
             (_, Answer::Over { why }) => self.step_down(self.term, &why, out),
-            (_, Answer::Fenced(..) | Answer::Written) => {} // to another question: not ours
+            (_, Answer::Fenced(..) | Answer::Written) => {} // answers no request of this phase
         }
     }
 
-    /// Nobody has heard of this term yet: a higher one is as good. It is asked for at `at`.
+    /// Takes a higher term, which it requests at `at`. No region has learned the old one, so
+    /// nothing is lost.
     fn raise(&mut self, at: Instant, current: Term, out: &mut Out) {
         let number = current.number.max(self.term.number);
         if number >= Term::NUMBER_MAX {
@@ -160,7 +162,7 @@ impl Coordinator {
         agreed: Option<Agreed>,
         out: &mut Out,
     ) {
-        // A replica that promised this term early may show what a higher one has written since.
+        // A replica that promised this term early may show cells that a higher term wrote since.
         let highest = cells.iter().map(|(_, home)| home.generation.term).max();
         if let Some(current) = highest.filter(|highest| *highest > self.term) {
             return self.raise(now.mono + self.config.retry, current, out);
@@ -182,7 +184,7 @@ impl Coordinator {
         if self.agreeing { self.write(out) } else { self.rewrite(now, out) }
     }
 
-    /// The next cells that were read, or, when all are written, the work of a coordinator.
+    /// Rewrites the next batch of the cells that were read; after the last one, ends the takeover.
     pub(super) fn rewrite(&mut self, now: Now, out: &mut Out) {
         let mut cells = Vec::new();
         while cells.len() < BATCH_MAX
@@ -222,7 +224,7 @@ impl Coordinator {
         }
     }
 
-    /// A quorum holds everything under this term.
+    /// Becomes active, because a quorum holds all cells under this term.
     pub(super) fn act(&mut self, now: Now, out: &mut Out) {
         self.phase = Phase::Active;
         self.stats.terms += 1;
@@ -230,7 +232,7 @@ impl Coordinator {
         for region in &self.installed.members {
             send(region.replica(), ToRegion::Here(self.term), out);
         }
-        // Regions say in their registrations what is settled: only the rest is said again.
+        // Registrations confirm the decisions that are carried out; only the others are repeated.
         let mut open = Vec::new();
         for (shard, record) in &mut self.records {
             if !record.settle_empty(&self.installed) {
@@ -242,7 +244,8 @@ impl Coordinator {
         self.check_homes();
     }
 
-    /// A region has heard of a term above this one.
+    /// Steps down if a region has received a generation of a higher term
+    /// (docs/protocol/sharding.md#a-reported-higher-term-ends-a-coordinator).
     pub(super) fn is_superseded(&mut self, highest: Generation, out: &mut Out) -> bool {
         let is_higher = highest.term.is_valid() && highest.term > self.term; // a peer's word
         let superseded = self.phase == Phase::Active && is_higher;
@@ -253,7 +256,7 @@ impl Coordinator {
     }
 }
 
-/// Why a shard is to have another home, when no strategy says it.
+/// Reason of a decision that no strategy proposed.
 pub(super) fn words(text: &str) -> Arc<str> {
     text.into()
 }
