@@ -1,9 +1,11 @@
-//! What the allocation strategy sees, and the coordinator's questions to it.
+//! Allocation of one type: puts the coordinator's questions to the strategy, and passes the chosen
+//! homes and moves to the coordinator.
 //!
-//! A strategy of this crate answers at once. One that follows pins answers when these are read; one
-//! of the program's own when it likes, within a time: until then, and after a failure, everything
-//! stays as it is (spec/sharding.md §11). But a node that leaves waits for no strategy that fails, and
-//! for none that is slow: its time is short, and what it has not handed over by then is lost.
+//! A built-in strategy answers at once, `external` once the pins are read, and a strategy of the
+//! program within a timeout. Until it answers, and after a failure, all shards stay where they are
+//! (docs/protocol/sharding.md#a-failing-strategy-changes-nothing). The shards of a leaving node do
+//! not wait for a strategy that fails or is slow: the node has little time, and loses the payloads
+//! that it has not handed over by then. They go to the region with the fewest shards.
 
 mod picture;
 mod pinned;
@@ -28,29 +30,29 @@ use crate::sharding::config::Sharding as Settings;
 use crate::sharding::coordinator::{Chosen, Coordinator, CoordinatorInput};
 use crate::sharding::ids::{Generation, RegionId, ShardId};
 
-/// Between two looks at the balance that something has given cause for, at least.
+/// Minimum pause between two rebalances that a change of the cluster causes.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// The same for a strategy of the program's own.
+/// [`LOOK_AGAIN`] for a strategy of the program.
 const CONSULT_AGAIN: Duration = Duration::from_secs(1);
 
-/// What follows from a strategy's word, or for lack of one.
+/// Action that follows from the strategy's answer, or from its absence.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// For the coordinator.
+    /// Input of the coordinator: chosen homes, or a move.
     Decide(CoordinatorInput),
-    /// For the Replicator.
+    /// Request to the Replicator, about pins.
     Ask(AskPins),
-    /// For the program's strategy, which answers by `advised`.
+    /// Question to the program's strategy, which answers by `advised`.
     Consult { number: u64, asked: Asked },
-    /// For an operator: the program's strategy gives no answer that helps.
+    /// Warning for an operator: the program's strategy has failed, and why.
     Failed(Arc<str>),
-    /// For an operator: addresses that shards are pinned to, so many to each, and that have no
-    /// region.
+    /// Warning for an operator: pinned addresses without a region, with the number of shards that
+    /// are pinned to each.
     Absent(BTreeMap<Address, usize>),
 }
 
-/// What chooses.
+/// The configured strategy, with the state that it needs.
 #[derive(Clone, Debug)]
 enum Chooser {
     Rule(Strategy),
@@ -58,32 +60,32 @@ enum Chooser {
     Program(Program),
 }
 
-/// Why a home is chosen without the program's strategy.
+/// Reason for choosing a home without the program's strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hurry {
     Failed,
     Late,
 }
 
-/// The first shard that there can be.
+/// The lowest shard number.
 const FIRST: ShardId = ShardId::new(0);
 
-/// Shards that the coordinator asks about, and who asked it for them.
+/// Shards that the coordinator asks about, each with the region that asked for it.
 type Shards = Vec<(ShardId, Option<RegionId>)>;
 
-/// The strategy of one type, and what it was asked.
+/// The strategy of one type, its open question, and the time of the next rebalance.
 #[derive(Clone, Debug)]
 pub(super) struct Allocating {
     chooser: Chooser,
     interval: Duration,
-    /// A question that has no answer yet.
+    /// Number and shards of the coordinator's question that is not answered yet.
     open: Option<(u64, Shards)>, // ≤ number-of-shards
     looked: Instant,
     look_at: Option<Instant>,
 }
 
 impl Allocating {
-    /// By a strategy of the program's own if that has a name, else as the settings say.
+    /// Uses the program's strategy of the name `own`, if given, else the configured one.
     pub(super) fn new(settings: &Settings, own: Option<Arc<str>>) -> Self {
         let chooser = match (own, settings.strategy()) {
             (Some(name), _) => Chooser::Program(Program::new(name)),
@@ -98,7 +100,7 @@ impl Allocating {
         Self { chooser, interval, open: None, looked, look_at: None }
     }
 
-    /// What it needs to be told of as long as it is there.
+    /// Subscription that the strategy needs while the type is started.
     pub(super) const fn watches(&self) -> Option<AskPins> {
         match &self.chooser {
             Chooser::Pins(_) => Some(AskPins::Watch),
@@ -106,12 +108,12 @@ impl Allocating {
         }
     }
 
-    /// Whether it is asked about one shard at a time.
+    /// Whether the strategy is asked about one shard at a time.
     pub(super) const fn is_asked_one_by_one(&self) -> bool {
         matches!(self.chooser, Chooser::Program(_))
     }
 
-    /// How often all that it is shown was put together anew.
+    /// Number of times that the snapshot for the program's strategy was built from scratch.
     pub(super) const fn drawn(&self) -> u64 {
         match &self.chooser {
             Chooser::Program(program) => program.drawn(),
@@ -119,12 +121,13 @@ impl Allocating {
         }
     }
 
-    /// The coordinator asks where these are to live; [`work`](Self::work) answers.
+    /// The coordinator asks for homes of these shards; [`work`](Self::work) answers.
     pub(super) fn ask(&mut self, question: u64, shards: Shards) {
         self.open = Some((question, shards));
     }
 
-    /// The answer, as far as there is one now, and what is needed for one.
+    /// Answers the open question as far as possible now, or returns the requests that an answer
+    /// needs.
     pub(super) fn work(
         &mut self,
         now: Instant,
@@ -145,7 +148,7 @@ impl Allocating {
         next
     }
 
-    /// By a rule, about all shards of the question at once.
+    /// Answers for all shards of the question at once, by a built-in strategy.
     fn answer(&mut self, coordinator: &Coordinator, state: &ClusterState) -> Option<Next> {
         let (_, shards) = self.open.as_ref()?;
         let choose = |(shard, asker), seen: &_| {
@@ -156,13 +159,13 @@ impl Allocating {
         self.close(homes)
     }
 
-    /// Answers the question, if these are any homes.
+    /// Closes the open question with these homes, if there are any.
     fn close(&mut self, homes: Vec<Chosen>) -> Option<Next> {
         let (question, _) = self.open.take_if(|_| !homes.is_empty())?;
         Some(Next::Decide(CoordinatorInput::Allocated { question, homes }))
     }
 
-    /// Of a strategy of the program's own, about one of the shards that need a home.
+    /// Asks the program's strategy about one of the shards that need a home.
     fn consult(
         &mut self,
         now: Instant,
@@ -180,7 +183,7 @@ impl Allocating {
             }
         }
         if program.homes.is_pausing() {
-            return self.rescue(coordinator, state, Hurry::Failed); // what leaves has no time for that
+            return self.rescue(coordinator, state, Hurry::Failed); // leaving nodes cannot wait
         }
         if !program.homes.is_free() {
             return None;
@@ -189,7 +192,7 @@ impl Allocating {
         let (shard, asker) = first(program.next).or_else(|| first(FIRST))?;
         let seen = program.see(coordinator, state);
         if seen.targets().is_empty() {
-            return None; // no answer would help
+            return None; // no region may host now, whatever the strategy answers
         }
         let number = program.number();
         program.next = ShardId::new(shard.get().saturating_add(1));
@@ -197,7 +200,7 @@ impl Allocating {
         Some(Next::Consult { number, asked: Asked::Home { shard, asker, seen } })
     }
 
-    /// Answers that are waited for no longer.
+    /// Handles questions whose timeout has expired.
     fn overdue(
         &mut self,
         now: Instant,
@@ -233,7 +236,7 @@ impl Allocating {
         complaint.into_iter().chain(rescue).collect()
     }
 
-    /// Homes for what nodes that leave wait for, without the program's strategy.
+    /// Chooses homes for the shards that leaving nodes wait for, without the program's strategy.
     fn rescue(
         &mut self,
         coordinator: &Coordinator,
@@ -265,7 +268,7 @@ impl Allocating {
         program.complain(now, why).map(Next::Failed)
     }
 
-    /// The program's strategy has answered.
+    /// Handles an answer of the program's strategy. Answers to expired questions are ignored.
     pub(super) fn advised(
         &mut self,
         now: Instant,
@@ -284,14 +287,14 @@ impl Allocating {
                 }
                 Ok(advice) => {
                     let why =
-                        format!("it said {advice:?} of shard {shard}, no region that takes any");
+                        format!("it answered {advice:?} for shard {shard}, which is no target");
                     self.failed_at_home(now, why.into(), coordinator, state)
                 }
                 Err(why) => self.failed_at_home(now, why, coordinator, state),
             };
         }
         if program.moves.take(number).is_none() {
-            return Vec::new(); // too late, or of an earlier coordinator
+            return Vec::new(); // too late, or asked under a former coordinator
         }
         match advice {
             Ok(Advice::Moves(moves)) => {
@@ -300,7 +303,7 @@ impl Allocating {
                 sensible.iter().map(decide).collect()
             }
             Ok(Advice::Home(_)) => {
-                self.failed_at_moves(now, "it said nothing of moves".into()).into_iter().collect()
+                self.failed_at_moves(now, "it answered no moves".into()).into_iter().collect()
             }
             Err(why) => self.failed_at_moves(now, why).into_iter().collect(),
         }
@@ -314,7 +317,7 @@ impl Allocating {
         Some(Next::Decide(CoordinatorInput::Allocated { question, homes }))
     }
 
-    /// The Replicator has answered what was asked of it.
+    /// Handles the Replicator's answer to a request about pins.
     pub(super) fn answered(
         &mut self,
         now: Instant,
@@ -327,7 +330,7 @@ impl Allocating {
         next.map(Next::Ask)
     }
 
-    /// What it watches has changed.
+    /// Handles a change of the pins on this node.
     pub(super) fn noticed(&mut self, now: Instant, notice: &Notice) {
         if let Chooser::Pins(pins) = &mut self.chooser {
             pins.noticed(notice);
@@ -335,13 +338,14 @@ impl Allocating {
         }
     }
 
-    /// An operator wants a look at the balance now, whatever the interval; nothing where the
-    /// coordinator does not act.
+    /// An operator requests a rebalance now, regardless of the interval. Ignored where the
+    /// coordinator is not active.
     pub(super) fn look_now(&mut self, now: Instant) {
         self.look_at = self.look_at.map(|_| now);
     }
 
-    /// Something may have upset the balance.
+    /// Schedules a rebalance soon, because a change may have upset the balance. Rounds keep to
+    /// their interval.
     pub(super) fn upset(&mut self, now: Instant) {
         let pause = match &self.chooser {
             Chooser::Rule(Strategy::Rounds(_)) => return,
@@ -352,7 +356,7 @@ impl Allocating {
         self.look_at = self.look_at.map(|at| at.min(soon));
     }
 
-    /// The coordinator acts, or no more.
+    /// The coordinator became active, or ended. Forgets the open question.
     pub(super) fn acts(&mut self, now: Instant, acts: bool) -> Option<Next> {
         self.look_at = acts.then_some(now + self.interval);
         self.open = None;
@@ -366,7 +370,7 @@ impl Allocating {
         }
     }
 
-    /// The moves that the balance needs, if it is time to look.
+    /// Rebalances if it is time: returns the moves, or the question to the program's strategy.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -422,13 +426,13 @@ impl Chooser {
         match self {
             Self::Rule(strategy) => strategy.allocate(shard, asker, seen),
             Self::Pins(pins) => pins.external.allocate(shard, asker, seen),
-            Self::Program(_) => None, // it is asked
+            Self::Program(_) => None, // answers asynchronously
         }
     }
 }
 
-/// Which region that leaves waits for a shard's home: the one where it lives, or one that asks, since
-/// it keeps something of it.
+/// The leaving region that waits for a home of the shard: the present home, or the region that
+/// asked because it keeps a payload of the shard.
 fn leaver(
     coordinator: &Coordinator,
     (shard, asker): (ShardId, Option<RegionId>),
@@ -443,7 +447,7 @@ fn decide(wanted: &Move) -> Next {
     Next::Decide(CoordinatorInput::Move { shard: wanted.shard, to: Some(wanted.to), why })
 }
 
-/// Homes of those shards that `choose` finds one for; each sees where the ones before it went.
+/// Homes for the shards that `choose` finds one for. Each choice sees the choices before it.
 fn homes(
     shards: &Shards,
     mut seen: Allocations,
@@ -460,7 +464,7 @@ fn homes(
     homes
 }
 
-/// By when its home was decided, what is not written yet last.
+/// Sort key of shards by the time of their decision. Decisions that are not written yet come last.
 type Age = (bool, Option<Generation>, ShardId);
 
 fn age(coordinator: &Coordinator, shard: ShardId) -> Age {
@@ -468,7 +472,7 @@ fn age(coordinator: &Coordinator, shard: ShardId) -> Age {
     (decided.is_none(), decided, shard)
 }
 
-/// Everything that is known of the balance. Regions of members that nobody knows are left out.
+/// Builds the snapshot that strategies see. Regions of unknown members are left out.
 fn seen(coordinator: &Coordinator, state: &ClusterState) -> Allocations {
     let mut planned = coordinator.allocation();
     let mut candidate = |region: RegionId, leaving: bool| {

@@ -1,6 +1,7 @@
-//! What a strategy of the program's own is shown, kept from one question to the next: a question
-//! costs what has changed since the last one. (A strategy that is asked about each of S shards, and
-//! is shown all homes each time, would cost S times S on the control thread.)
+//! The allocation snapshot that the program's strategy sees. It is kept from one question to the
+//! next and updated with the shards that have changed, because the strategy is asked about one
+//! shard at a time: building a snapshot of S shards for each of S questions would take quadratic
+//! time on the control thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,10 +12,10 @@ use crate::sharding::allocation::{Allocations, Moving};
 use crate::sharding::coordinator::Coordinator;
 use crate::sharding::ids::{RegionId, ShardId};
 
-/// With so few shards a picture is compared with one that is made anew, where code is debugged.
+/// Up to this number of shards, debug builds compare an updated snapshot with a new one.
 const COMPARED: usize = 64;
 
-/// See the module's page.
+/// A snapshot, with the position of each shard in it.
 #[derive(Clone, Debug)]
 pub(super) struct Picture {
     seen: Arc<Allocations>,
@@ -22,7 +23,7 @@ pub(super) struct Picture {
     places: BTreeMap<ShardId, Place>, // ≤ number-of-shards
 }
 
-/// Where a shard stands in the list of which candidate.
+/// A shard's candidate, and its sort key in the candidate's list.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     at: RegionId,
@@ -37,23 +38,25 @@ impl Picture {
         Self { seen: Arc::new(seen), of: Arc::clone(state), places }
     }
 
-    /// Whether membership is still what it was.
+    /// Whether the snapshot was built from this state of the membership.
     pub(super) fn is_of(&self, state: &Arc<ClusterState>) -> bool {
         Arc::ptr_eq(&self.of, state)
     }
 
-    /// The same, where nothing but these has changed. Copied only if somebody still looks at it.
+    /// Updates the snapshot for these shards; nothing else may have changed. The content is copied
+    /// only if a strategy still holds the former snapshot.
     pub(super) fn with(mut self, changed: &BTreeSet<ShardId>, coordinator: &Coordinator) -> Self {
         let seen = Arc::make_mut(&mut self.seen);
-        // All first: the others stand in the order of what is known of them here.
+        // Remove all first: the lists are sorted by the keys noted here, and the binary search
+        // needs these keys to be consistent.
         for shard in changed {
             seen.moving.remove(shard);
             seen.with_slow_handlers.remove(shard);
             if let Some(Place { at, age }) = self.places.get(shard).copied() {
                 let shards = seen.regions.get_mut(&at).map(|candidate| &mut candidate.shards);
-                let shards = shards.expect("a place is one among the candidates");
+                let shards = shards.expect("every place refers to a candidate");
                 let found = shards.binary_search_by_key(&age, |id| self.places[id].age);
-                shards.remove(found.expect("it stands where its age says"));
+                shards.remove(found.expect("each list is sorted by age"));
                 self.places.remove(shard);
             }
         }
@@ -77,7 +80,7 @@ impl Picture {
         }
         debug_assert!(
             self.places.len() > COMPARED || *self.seen == super::seen(coordinator, &self.of),
-            "a picture shows what there is"
+            "an updated snapshot equals a new one"
         );
         self
     }

@@ -1,8 +1,8 @@
-//! What this node knows of where somebody wants shards to be.
+//! The pins of the `external` strategy, as this node knows them.
 //!
-//! Its own copy of the replicated map, followed by a subscription. A coordinator that begins makes
-//! it as new as a majority's before it chooses any home: a pin that was acknowledged counts from
-//! then on. Where no majority answers, the copy has to do, and is brought up to date later.
+//! A subscription keeps a local copy of the replicated map of pins. A new coordinator first reads
+//! the map from a majority, so that it obeys every pin that was acknowledged before. If no majority
+//! answers, it chooses homes by the local copy, moves no shards, and tries again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,21 +15,21 @@ use crate::sharding::allocation::pins::{self, AskPins};
 use crate::sharding::allocation::{Allocations, External};
 use crate::sharding::ids::ShardId;
 
-/// Before a majority is asked again.
+/// Pause before a failed read of a majority is repeated.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// See the module's page.
+/// The known pins, and how current they are.
 #[derive(Clone, Debug)]
 pub(super) struct Pinned {
     pub(super) external: External,
     shards: u32,
     patience: Duration,
-    /// The coordinator that acts here has read what there is.
+    /// Whether the active coordinator has read the local copy. Homes need that.
     is_read: bool,
-    /// What it has read is as new as a majority's: shards move by nothing less.
+    /// Whether the local copy is as new as a majority's. Moves need that.
     caught_up: bool,
     again_at: Option<Instant>,
-    told: BTreeMap<Address, usize>, // addresses without a region, as an operator knows; ≤ shards
+    told: BTreeMap<Address, usize>, // reported addresses without a region; ≤ shards
 }
 
 impl Pinned {
@@ -43,12 +43,12 @@ impl Pinned {
         self.is_read
     }
 
-    /// Whether what is known may move shards.
+    /// Whether the pins are current enough to move shards.
     pub(super) const fn may_move(&self) -> bool {
         self.is_read && self.caught_up
     }
 
-    /// The coordinator acts, or no more; what is to be asked then.
+    /// The coordinator became active, or ended. Returns the request to send.
     pub(super) fn acts(&mut self, acts: bool) -> Option<AskPins> {
         (self.is_read, self.caught_up, self.again_at) = (false, false, None);
         self.told.clear();
@@ -59,13 +59,13 @@ impl Pinned {
         AskPins::Catch { within: self.patience }
     }
 
-    /// What is to be asked now.
+    /// Returns the request that is due, if any.
     pub(super) fn due(&mut self, now: Instant) -> Option<AskPins> {
         let due = self.again_at.take_if(|at| *at <= now).is_some();
         due.then(|| self.catch())
     }
 
-    /// The Replicator's answer, and what to ask next.
+    /// Handles the Replicator's answer, and returns the next request.
     pub(super) fn answered(
         &mut self,
         now: Instant,
@@ -88,13 +88,13 @@ impl Pinned {
                 None
             }
             (AskPins::Read | AskPins::Watch, _) => {
-                self.is_read = true; // there is nothing more to know
+                self.is_read = true; // the local copy has no more to offer
                 None
             }
         }
     }
 
-    /// The map has changed here.
+    /// Handles a change of the map on this node.
     pub(super) fn noticed(&mut self, notice: &Notice) {
         match notice {
             Notice::Changed { value, .. } => self.hold(pins::told(value, self.shards)),
@@ -102,14 +102,14 @@ impl Pinned {
         }
     }
 
-    /// Other data under the key says nothing: what is known stays.
+    /// Replaces the pins. Data of another type under the key is ignored.
     fn hold(&mut self, pins: Option<BTreeMap<ShardId, Address>>) {
         if pins.is_some() {
             self.external.pinned = pins;
         }
     }
 
-    /// Addresses with pins and without a region, if they are others than an operator knows.
+    /// Pinned addresses without a region, if they differ from those reported last.
     pub(super) fn absent(&mut self, seen: &Allocations) -> Option<BTreeMap<Address, usize>> {
         let absent = self.external.absent(seen);
         let is_known = absent.keys().eq(self.told.keys());
