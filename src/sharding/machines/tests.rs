@@ -120,7 +120,7 @@ fn fence(outputs: &[Output]) -> Option<(u64, Term)> {
 }
 
 #[test]
-fn a_lone_node_coordinates_registers_and_says_what_it_hosts() {
+fn lone_node_coordinates_registers_and_offers_its_type() {
     let mut bench = Bench::new();
     let entity_types = BTreeSet::from(["counter".to_owned()]);
     assert_eq!(bench.start(), [Output::Host { entity_types, draining: false }]);
@@ -134,7 +134,7 @@ fn a_lone_node_coordinates_registers_and_says_what_it_hosts() {
 }
 
 #[test]
-fn a_coordinator_that_was_refused_is_replaced_by_one_with_a_higher_term() {
+fn refused_coordinator_is_replaced_at_a_higher_term() {
     let mut bench = Bench::new();
     bench.start();
     let (id, term) = fence(&bench.up(&[1], |_| {})).expect("it takes a term");
@@ -170,7 +170,7 @@ fn a_node_without_the_type_lets_others_coordinate_it() {
 }
 
 #[test]
-fn words_about_types_that_are_not_here_make_nothing_and_there_are_not_too_many_types() {
+fn messages_about_unknown_types_create_bounded_state() {
     let mut bench = Bench::new();
     let leaving = Word::Sharding(ShardingMessage::Coordinator(ToCoordinator::Leaving));
     let from = OTHER;
@@ -191,7 +191,7 @@ fn words_about_types_that_are_not_here_make_nothing_and_there_are_not_too_many_t
 }
 
 #[test]
-fn types_that_peers_ask_for_keep_the_program_from_starting_none() {
+fn types_of_peers_do_not_block_a_local_start() {
     let mut bench = Bench::new();
     for number in 0..ENTITY_TYPES_MAX {
         let entity_type = EntityType::new(&format!("type-{number}")).expect("a name");
@@ -203,7 +203,7 @@ fn types_that_peers_ask_for_keep_the_program_from_starting_none() {
 }
 
 #[test]
-fn who_is_removed_without_a_lease_counts_until_its_margin_is_over() {
+fn without_leases_removed_node_counts_for_the_margin() {
     let mut bench = Bench::new();
     let lease = ostraca_ddata::replicator::epoch::LeaseSettings {
         enabled: false,
@@ -221,7 +221,7 @@ fn who_is_removed_without_a_lease_counts_until_its_margin_is_over() {
 }
 
 #[test]
-fn with_leases_who_is_removed_is_over_at_once() {
+fn with_leases_removed_node_is_over_at_once() {
     let mut bench = Bench::new();
     let first = epoch([1, 2]);
     let next = first.next(&Change { lost: vec![OTHER], ..Change::default() }).expect("one is left");
@@ -231,7 +231,7 @@ fn with_leases_who_is_removed_is_over_at_once() {
 }
 
 #[test]
-fn who_has_nothing_or_is_out_has_left_at_once() {
+fn node_without_shards_or_membership_leaves_at_once() {
     let mut bench = Bench::new();
     assert_eq!(bench.tell(Input::Leave), [Output::Left]);
     let mut bench = Bench::new();
@@ -244,7 +244,7 @@ fn who_has_nothing_or_is_out_has_left_at_once() {
 }
 
 #[test]
-fn who_has_handed_over_everything_stops_no_gate_and_takes_nothing_any_more() {
+fn region_that_has_left_keeps_gates_and_takes_no_shard() {
     let mut bench = Bench::new();
     bench.start();
     bench.up(&[1, 2], |_| {});
@@ -286,7 +286,7 @@ fn keeps(change: impl FnOnce(&mut ClusterState)) -> (Bench, ShardId) {
 }
 
 #[test]
-fn who_leaves_stays_until_somebody_has_taken_what_it_keeps_or_nobody_is_left_to() {
+fn leaving_node_stays_while_its_payload_has_an_heir() {
     let (mut bench, _) = keeps(|_| {});
     assert!(!bench.tell(Input::Leave).contains(&Output::Left));
     let mut state = (*bench.machines.with.state).clone();
@@ -295,7 +295,7 @@ fn who_leaves_stays_until_somebody_has_taken_what_it_keeps_or_nobody_is_left_to(
 }
 
 #[test]
-fn what_the_last_host_of_a_type_kept_for_nobody_is_counted_as_lost_once() {
+fn payload_kept_by_the_last_host_counts_as_lost_once() {
     let (mut bench, shard) = keeps(other_drains);
     assert!(bench.tell(Input::Leave).contains(&Output::Left));
     let mut told = bench.tell(Input::Out);
@@ -311,7 +311,7 @@ fn what_the_last_host_of_a_type_kept_for_nobody_is_counted_as_lost_once() {
 }
 
 #[test]
-fn before_a_stop_of_all_nothing_is_handed_over() {
+fn full_shutdown_hands_nothing_over() {
     let mut bench = Bench::new();
     bench.start();
     bench.up(&[1, 2], |state| state.preparing_for_shutdown = true);
@@ -320,7 +320,7 @@ fn before_a_stop_of_all_nothing_is_handed_over() {
 }
 
 #[test]
-fn who_leaves_when_a_stop_of_all_begins_waits_for_nobody() {
+fn full_shutdown_ends_a_leaving_node_at_once() {
     let mut bench = Bench::new();
     bench.start();
     bench.up(&[1, 2], |_| {});
@@ -351,7 +351,7 @@ fn a_node_that_drains_says_so_and_goes_on_hosting() {
 
 /// 2 has started the type again and coordinates: what 3 and 2 have said of that was lost.
 #[test]
-fn who_hears_that_its_coordinator_is_elsewhere_asks_the_oldest() {
+fn elsewhere_makes_the_proxy_ask_the_oldest() {
     let mut bench = Bench::new();
     bench.start();
     bench.up(&[1, 2, 3], |state| {
@@ -381,8 +381,7 @@ fn offers(outputs: &[Output]) -> Option<bool> {
 }
 
 #[test]
-fn who_says_otherwise_of_a_type_than_its_coordinator_says_so_and_is_no_candidate_until_it_is_alone()
-{
+fn settings_mismatch_disqualifies_until_the_node_is_alone() {
     let mut bench = Bench::new();
     bench.start();
     bench.up(&[1, 2], |state| {
@@ -413,7 +412,7 @@ fn who_says_otherwise_of_a_type_than_its_coordinator_says_so_and_is_no_candidate
 }
 
 #[test]
-fn known_failure_14_a_coordinator_registers_nobody_who_says_otherwise_of_the_type() {
+fn known_failure_14_other_settings_are_not_registered() {
     let mut bench = Bench::new();
     bench.start();
     let (id, term) = fence(&bench.up(&[1, 2], |_| {})).expect("it takes a term");
@@ -440,7 +439,7 @@ fn known_failure_14_a_coordinator_registers_nobody_who_says_otherwise_of_the_typ
 }
 
 #[test]
-fn a_node_that_says_otherwise_than_the_clusters_data_coordinates_never_again_even_alone() {
+fn mismatch_with_stored_settings_disqualifies_for_good() {
     let mut bench = Bench::new();
     bench.start();
     let (id, _) = fence(&bench.up(&[1], |_| {})).expect("it takes a term");
@@ -465,7 +464,7 @@ const fn with_epoch() -> EpochId {
 }
 
 #[test]
-fn known_failure_42_a_coordinator_that_ends_leaves_the_region_beside_it_as_it_is() {
+fn known_failure_42_coordinator_end_leaves_region_as_is() {
     let mut bench = Bench::new();
     bench.start();
     let (id, term) = fence(&bench.up(&[1, 2], |_| {})).expect("it takes a term");

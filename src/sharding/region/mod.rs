@@ -105,7 +105,7 @@ pub struct Region {
     highest: Generation,              // received, routes included
     floor: Term, // decisions of lower terms are ignored: a forced recovery may have lost them
     registration: Registration,
-    slow: BTreeSet<ShardId>, // with slow handlers; ≤ SLOW_SHARDS_MAX
+    slow: BTreeSet<ShardId>,   // with slow handlers; ≤ SLOW_SHARDS_MAX
     wanted: BTreeSet<ShardId>, // ≤ config.shards
     ask_at: Option<Instant>,
     mail: Mail,

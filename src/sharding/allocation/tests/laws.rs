@@ -55,7 +55,7 @@ proptest! {
     }
 
     #[test]
-    fn a_joining_node_costs_its_own_part_and_nobody_else_moves(
+    fn joining_node_moves_only_its_own_share(
         regions in 1..12_usize, total in 0..400_usize,
     ) {
         let part = |at| total / regions + usize::from(at < total % regions);
@@ -69,7 +69,7 @@ proptest! {
     }
 
     #[test]
-    fn a_leaving_node_moves_only_its_own_shards_from_balance_to_balance(
+    fn leaving_node_moves_only_its_own_shards(
         regions in 2..12_usize, total in 0..400_usize, leaver in 0..12_usize,
     ) {
         let part = |at| total / regions + usize::from(at < total % regions);

@@ -22,7 +22,7 @@ fn settled(count: usize) -> Allocations {
 }
 
 #[test]
-fn c1_c2_c3_every_type_finds_the_same_node_evenly_and_there_it_stays() {
+fn c1_c2_c3_hashing_is_even_stable_and_equal_for_all_types() {
     let seen = settled(10);
     assert_eq!(counts(&settled(10)), counts(&seen));
     assert!(counts(&seen).iter().all(|count| (70..=130).contains(count)), "{:?}", counts(&seen));
@@ -30,7 +30,7 @@ fn c1_c2_c3_every_type_finds_the_same_node_evenly_and_there_it_stays() {
 }
 
 #[test]
-fn c4_only_what_belongs_to_the_new_node_moves_and_only_what_was_on_the_old_one() {
+fn c4_hashing_moves_only_shards_of_the_changed_node() {
     let mut seen = settled(10);
     seen.regions.insert(region(11), candidate(11, []));
     let moves = RING.rebalance(&seen);
@@ -56,7 +56,7 @@ fn c5_c6_two_a_round_and_none_that_moves_already() {
 }
 
 #[test]
-fn c7_the_ring_waits_while_anything_is_in_the_air() {
+fn c7_hashing_waits_while_the_cluster_is_unsettled() {
     let mut seen = sizes(&[100, 0, 0]);
     seen.regions.get_mut(&region(3)).expect("it is there").status = Status::WeaklyUp;
     assert_eq!(RING.rebalance(&seen), []);
@@ -76,7 +76,7 @@ fn pinned(pins: &[(u32, u64)]) -> External {
 }
 
 #[test]
-fn x1_to_x4_a_shard_goes_where_it_is_pinned_else_to_whoever_asks() {
+fn x1_to_x4_shard_goes_to_its_pin_else_to_the_asker() {
     let seen = sizes(&[5, 5, 0]);
     let table = [
         (pinned(&[]), Why::Asked, 2),
@@ -115,7 +115,7 @@ fn a_pin_to_a_node_that_may_not_host_waits_and_is_counted() {
 }
 
 #[test]
-fn of_pinned_shards_so_many_move_at_a_time_per_source_and_target() {
+fn pinned_moves_are_bounded_per_source_and_target() {
     let all: Vec<(u32, u64)> = (1..=9).map(|shard| (shard, 3)).collect();
     let external = External { max_moves_in_flight: 2, ..pinned(&all) };
     let mut seen = sizes(&[6, 3, 0]);
@@ -133,7 +133,7 @@ fn of_pinned_shards_so_many_move_at_a_time_per_source_and_target() {
 }
 
 #[test]
-fn x5_a_shard_moves_when_it_is_pinned_elsewhere_and_that_node_is_there() {
+fn x5_new_pin_moves_the_shard_if_that_node_is_there() {
     let seen = sizes(&[2, 2]);
     let moved = |pins: &[(u32, u64)]| shards(&pinned(pins).rebalance(&seen));
     assert_eq!(moved(&[]), [0_u32; 0]);

@@ -114,7 +114,7 @@ fn chosen(rounds: &LeastShardRounds, seen: &Allocations) -> Vec<u32> {
 }
 
 #[test]
-fn a14_to_a17_b4_no_round_while_anything_is_in_the_air_but_new_shards_have_a_home() {
+fn a14_to_a17_b4_no_round_while_the_cluster_is_unsettled() {
     let unsettle: [fn(&mut Allocations); 5] = [
         |seen| seen.regions.values_mut().next().expect("one").version = AppVersion::new("2.0"),
         |seen| seen.regions.values_mut().next().expect("one").reachable = false,

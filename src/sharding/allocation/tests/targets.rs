@@ -24,7 +24,7 @@ fn a13_not_leaving_then_newest_then_fewest() {
 }
 
 #[test]
-fn who_can_not_host_is_no_target() {
+fn node_that_may_not_host_is_no_target() {
     let unable: [fn(&mut super::Candidate); 6] = [
         |of| of.status = Status::Joining,
         |of| of.status = Status::WeaklyUp,
@@ -44,7 +44,7 @@ fn who_can_not_host_is_no_target() {
 }
 
 #[test]
-fn a_fresh_node_is_filled_at_once_though_others_join_leave_or_are_unreachable() {
+fn new_node_is_filled_while_others_are_unsettled() {
     let mut seen = sizes(&[10, 10, 10, 0, 0]);
     seen.regions.get_mut(&region(5)).expect("it is there").status = Status::Joining;
     seen.regions.get_mut(&region(3)).expect("it is there").reachable = false;
@@ -53,7 +53,7 @@ fn a_fresh_node_is_filled_at_once_though_others_join_leave_or_are_unreachable() 
 }
 
 #[test]
-fn during_a_rolling_update_the_newest_nodes_are_filled_and_the_older_ones_get_nothing() {
+fn rolling_update_moves_shards_to_newest_nodes_only() {
     let mut seen = sizes(&[12, 10, 2, 0]);
     seen.regions.get_mut(&region(4)).expect("it is there").version = AppVersion::new("1.1");
     let moves = LeastShard::default().rebalance(&seen);
@@ -72,7 +72,7 @@ fn a_node_that_leaves_is_emptied_in_one_batch_and_evenly() {
 }
 
 #[test]
-fn moves_in_flight_are_few_and_fewer_while_entities_stand_still_for_long() {
+fn moves_in_flight_are_bounded_and_halved_by_stalls() {
     for (stall, expected) in [(None, 16), (Some(250), 16), (Some(251), 8)] {
         let mut seen = sizes(&[100, 0]);
         seen.stall_p99 = stall.map(Duration::from_millis);
@@ -85,7 +85,7 @@ fn moves_in_flight_are_few_and_fewer_while_entities_stand_still_for_long() {
 }
 
 #[test]
-fn an_answer_that_makes_no_sense_changes_nothing() {
+fn invalid_moves_of_an_answer_are_dropped() {
     let mut seen = sizes(&[3, 0]);
     let moving = Moving { from: None, to: region(1) };
     seen.moving.insert(ShardId::new(3), moving);

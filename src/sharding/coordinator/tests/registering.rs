@@ -4,7 +4,7 @@ use super::*;
 use crate::sharding::wire::{NotYet, SLOW_SHARDS_MAX};
 
 #[test]
-fn known_failure_27_a_region_gets_the_whole_table_and_a_proxy_no_shard() {
+fn known_failure_27_proxy_gets_all_homes_and_no_shard() {
     let mut bench = Bench::hosted();
     let (hosted, highest) = (Vec::new(), Generation::NEVER);
     let word = ToCoordinator::Register {
@@ -24,7 +24,7 @@ fn known_failure_27_a_region_gets_the_whole_table_and_a_proxy_no_shard() {
 }
 
 #[test]
-fn an_audit_is_answered_with_the_table_only_if_something_was_missed() {
+fn audit_gets_the_table_only_if_it_missed_a_decision() {
     let mut bench = Bench::hosted();
     for (highest, routes) in [(Generation::NEVER, 1), (g(1), 0)] {
         let out = bench.hear(
@@ -45,7 +45,7 @@ fn an_audit_is_answered_with_the_table_only_if_something_was_missed() {
 }
 
 #[test]
-fn a_stranger_is_put_off_and_called_when_it_is_a_member() {
+fn non_member_is_invited_once_it_is_a_member() {
     let mut bench = Bench::acting(1..=3);
     assert_eq!(sent(&bench.register(6, &[])), [(6, ToRegion::NotYet(NotYet::NoMember))]);
     let out = bench.tell(CoordinatorInput::Installed(installed(2, 1..=6)));
@@ -53,7 +53,7 @@ fn a_stranger_is_put_off_and_called_when_it_is_a_member() {
 }
 
 #[test]
-fn a_home_that_does_not_host_yet_is_told_again_at_once_when_it_registers() {
+fn registration_repeats_unconfirmed_host_at_once() {
     let mut bench = Bench::hosted();
     bench.moves(Some(2));
     bench.answer(Answer::Written);
@@ -75,7 +75,7 @@ fn moved_twice() -> Bench {
 }
 
 #[test]
-fn a_region_that_hosts_without_authority_is_told_to_release_and_counted() {
+fn unauthorized_host_is_told_to_release_and_counted() {
     for (highest, counted) in [(g(1), 0), (g(2), 0), (g(3), 1)] {
         let mut bench = moved_twice();
         let hosted = vec![(SHARD, g(1))];
@@ -96,7 +96,7 @@ fn a_region_that_hosts_without_authority_is_told_to_release_and_counted() {
 }
 
 #[test]
-fn a_region_that_is_still_to_release_is_no_duplicate() {
+fn region_that_must_still_release_is_no_duplicate() {
     let mut bench = Bench::hosted();
     bench.moves(Some(2));
     bench.answer(Answer::Written);
@@ -115,7 +115,7 @@ fn a_region_that_is_still_to_release_is_no_duplicate() {
 }
 
 #[test]
-fn what_is_found_running_without_a_decision_is_taken_over() {
+fn shard_running_without_a_decision_is_kept_there() {
     let mut bench = Bench::acting([1]);
     let lost = Generation::new(Term { number: 1, owner: ReplicaId::new(3) }, 4);
     let out = bench.register(2, &[(SHARD, lost)]);
@@ -149,7 +149,7 @@ fn the_last_region_leaves_its_shards_nowhere() {
 }
 
 #[test]
-fn the_last_region_to_say_so_leaves_no_question_to_be_waited_for() {
+fn question_ends_when_the_last_target_leaves() {
     let mut bench = Bench::hosted();
     assert_eq!(questions(&bench.hear(1, ToCoordinator::Leaving)), [vec![SHARD]]);
     let question = bench.machine.desk.question.as_ref().expect("it was asked").number;
@@ -163,7 +163,7 @@ fn the_last_region_to_say_so_leaves_no_question_to_be_waited_for() {
 }
 
 #[test]
-fn who_leaves_and_is_not_known_is_told_to_register() {
+fn unknown_leaving_region_is_told_to_register() {
     let mut bench = Bench::acting(1..=3);
     bench.tell(CoordinatorInput::Installed(installed(2, 1..=4)));
     let here = |out: &[CoordinatorOutput], id| {
@@ -178,7 +178,7 @@ fn who_leaves_and_is_not_known_is_told_to_register() {
 }
 
 #[test]
-fn a_drain_of_a_thousand_shards_of_one_of_ten_takes_twenty_words_of_the_coordinator() {
+fn draining_1000_shards_takes_20_coordinator_messages() {
     let mut bench = Bench::new(CoordinatorConfig::default());
     bench.tell(CoordinatorInput::Installed(installed(2, 1..=10)));
     bench.tell(CoordinatorInput::Start { above: 0 });
@@ -210,7 +210,7 @@ fn may_leave() -> ToRegion {
 
 /// What a decision names it has heard of then, and nobody counts it as one that may have hosted.
 #[test]
-fn who_leaves_hears_that_it_may_once_no_decision_names_it() {
+fn leaving_region_may_exit_once_no_decision_names_it() {
     let mut bench = Bench::hosted();
     assert_eq!(sent(&bench.hear(3, ToCoordinator::Leaving)), [(3, may_leave())], "none ever did");
     assert_eq!(sent(&bench.hear(3, ToCoordinator::Leaving)), [(3, may_leave())], "said again");
@@ -240,7 +240,7 @@ fn who_leaves_hears_that_it_may_once_no_decision_names_it() {
 
 /// Others may take long, or have crashed.
 #[test]
-fn who_leaves_waits_for_no_other_region_that_is_to_end_a_shard() {
+fn leaving_region_waits_for_no_other_predecessor() {
     let mut bench = Bench::hosted();
     bench.moves(Some(2));
     bench.answer(Answer::Written);
@@ -257,7 +257,7 @@ fn who_leaves_waits_for_no_other_region_that_is_to_end_a_shard() {
 }
 
 #[test]
-fn what_was_to_go_to_who_leaves_and_is_not_written_yet_goes_elsewhere() {
+fn unwritten_home_on_a_leaving_region_is_replaced() {
     let mut bench = Bench::hosted();
     bench.moves(Some(2));
     let other = ShardId::new(8);
@@ -285,7 +285,7 @@ fn stopped() -> Bench {
 
 /// Messages wait there for a shard that others have hosted and that was stopped.
 #[test]
-fn who_leaves_and_asks_for_a_stopped_shard_gets_it_a_home() {
+fn leaving_region_gets_a_home_for_a_stopped_shard() {
     let mut bench = stopped();
     bench.hear(2, ToCoordinator::Leaving);
     let out = bench.hear(2, ToCoordinator::GetShardHome(vec![SHARD]));
@@ -296,7 +296,7 @@ fn who_leaves_and_asks_for_a_stopped_shard_gets_it_a_home() {
 
 /// A rebalance that waits for its write.
 #[test]
-fn what_was_to_move_to_who_leaves_stays_where_it_is() {
+fn planned_move_to_a_leaving_region_is_withdrawn() {
     let mut bench = Bench::hosted();
     let other = ShardId::new(8);
     bench.hear(3, ToCoordinator::GetShardHome(vec![other]));
@@ -309,7 +309,7 @@ fn what_was_to_move_to_who_leaves_stays_where_it_is() {
 
 /// Its next home, which has taken what it keeps, may have died before it could say so.
 #[test]
-fn who_leaves_and_asks_hears_that_somebody_has_hosted_who_had_heard_of_its_release() {
+fn leaving_region_learns_that_its_release_was_used() {
     let mut bench = Bench::hosted();
     bench.moves(Some(2));
     bench.answer(Answer::Written);
@@ -329,7 +329,7 @@ fn who_leaves_and_asks_hears_that_somebody_has_hosted_who_had_heard_of_its_relea
 
 /// What a leaver keeps of a shard that was stopped goes to a next home like any other's.
 #[test]
-fn a_shard_that_lives_nowhere_gets_a_home_when_who_keeps_what_is_left_of_it_leaves_and_asks() {
+fn payload_of_a_stopped_shard_gets_a_home_when_keeper_leaves() {
     let mut bench = stopped();
     assert!(bench.machine.record(SHARD).unwrap().is_settled());
     bench.hear(1, ToCoordinator::Leaving);
@@ -347,7 +347,7 @@ fn a_shard_that_lives_nowhere_gets_a_home_when_who_keeps_what_is_left_of_it_leav
 
 /// With 1,000 shards and the least that a lane may take, none of these words ever arrived.
 #[test]
-fn words_about_many_shards_go_in_messages_that_lanes_take() {
+fn messages_about_many_shards_fit_the_lane_limit() {
     let word_bytes_max = 4 << 10;
     let config =
         CoordinatorConfig { word_bytes_max, shards: SHARDS_MAX, ..CoordinatorConfig::default() };
@@ -388,7 +388,7 @@ fn words_about_many_shards_go_in_messages_that_lanes_take() {
 
 /// A registration of many shards comes in parts.
 #[test]
-fn a_registration_in_parts_is_answered_once_and_nothing_is_said_of_what_it_confirms() {
+fn registration_in_parts_is_acknowledged_once() {
     let config = CoordinatorConfig { word_bytes_max: 4 << 10, ..CoordinatorConfig::default() };
     let mut bench = Bench::new(config);
     bench.tell(CoordinatorInput::Start { above: 0 });

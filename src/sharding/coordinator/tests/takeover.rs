@@ -19,7 +19,7 @@ fn rewriting() -> (Bench, Vec<CoordinatorOutput>) {
 }
 
 #[test]
-fn it_takes_a_term_above_all_that_its_process_knows() {
+fn takes_a_term_above_all_that_its_process_knows() {
     let mut bench = Bench::new(CoordinatorConfig::default());
     let out = bench.tell(CoordinatorInput::Start { above: 4 });
     assert_eq!(asked(&out), [Ask::Fence { term: term(5), within: Duration::from_secs(2) }]);
@@ -27,7 +27,7 @@ fn it_takes_a_term_above_all_that_its_process_knows() {
 }
 
 #[test]
-fn a_fence_is_asked_again_at_once_when_late_and_after_a_while_when_impossible() {
+fn late_fencing_read_repeats_at_once_impossible_one_later() {
     let mut bench = Bench::new(CoordinatorConfig::default());
     bench.tell(CoordinatorInput::Start { above: 0 });
     assert_eq!(asked(&bench.answer(Answer::Late)).len(), 1);
@@ -39,7 +39,7 @@ fn a_fence_is_asked_again_at_once_when_late_and_after_a_while_when_impossible() 
 }
 
 #[test]
-fn a_term_that_is_too_low_is_raised_as_long_as_nothing_was_said_under_it() {
+fn refused_fencing_read_raises_the_term() {
     let mut bench = Bench::new(CoordinatorConfig::default());
     bench.tell(CoordinatorInput::Start { above: 0 });
     let current = Term { number: 8, owner: ReplicaId::new(3) };
@@ -49,7 +49,7 @@ fn a_term_that_is_too_low_is_raised_as_long_as_nothing_was_said_under_it() {
 }
 
 #[test]
-fn what_a_higher_term_has_written_is_not_built_upon_under_a_lower_one() {
+fn cells_of_a_higher_term_raise_the_own_term() {
     let mut bench = Bench::new(CoordinatorConfig::default());
     bench.tell(CoordinatorInput::Start { above: 0 });
     assert_eq!(
@@ -62,7 +62,7 @@ fn what_a_higher_term_has_written_is_not_built_upon_under_a_lower_one() {
 }
 
 #[test]
-fn every_cell_is_written_unchanged_under_its_own_stamp_before_anything_is_said() {
+fn takeover_rewrites_every_cell_before_speaking() {
     let (mut bench, out) = rewriting();
     assert_eq!(written(&out), [(1, read())]);
     assert_eq!((sent(&out), bench.machine.phase()), (vec![], Phase::Rewriting));
@@ -97,7 +97,7 @@ fn many_cells_are_written_in_several_batches() {
 }
 
 #[test]
-fn refused_once_it_is_silent_for_good() {
+fn refused_coordinator_is_silent_for_good() {
     let current = Term { number: 7, owner: ReplicaId::new(3) };
     let mut acting = Bench::hosted();
     acting.moves(Some(2));
@@ -115,7 +115,7 @@ fn refused_once_it_is_silent_for_good() {
 }
 
 #[test]
-fn a_region_that_has_heard_of_a_higher_term_ends_it() {
+fn reported_higher_term_ends_the_coordinator() {
     let mut bench = Bench::hosted();
     let highest = Generation::new(Term { number: 2, owner: ReplicaId::new(3) }, 1);
     let word = ToCoordinator::Register {
@@ -131,7 +131,7 @@ fn a_region_that_has_heard_of_a_higher_term_ends_it() {
 }
 
 #[test]
-fn a_coordinator_that_is_stopped_forgets_and_takes_a_higher_term_when_it_starts_again() {
+fn stopped_coordinator_forgets_and_restarts_at_a_higher_term() {
     let mut bench = Bench::hosted();
     bench.moves(Some(2));
     let late = bench.machine.asked.unwrap();
@@ -144,7 +144,7 @@ fn a_coordinator_that_is_stopped_forgets_and_takes_a_higher_term_when_it_starts_
 }
 
 #[test]
-fn what_regions_report_as_done_is_not_said_again_after_a_takeover() {
+fn takeover_repeats_only_unconfirmed_decisions() {
     let (mut bench, _) = rewriting();
     bench.answer(Answer::Written);
     let [(one, first), (_, second)] = <[_; 2]>::try_from(read()).unwrap();
@@ -179,7 +179,7 @@ fn homes_that_were_lost_meanwhile_are_replaced_by_one_write() {
 }
 
 #[test]
-fn known_failure_11_what_a_coordinator_reads_or_writes_after_its_end_is_not_used() {
+fn known_failure_11_answers_after_a_stop_are_ignored() {
     for rewrites in [false, true] {
         let mut bench = Bench::new(CoordinatorConfig::default());
         bench.tell(CoordinatorInput::Start { above: 4 });
@@ -223,7 +223,7 @@ fn agrees(outputs: &[CoordinatorOutput]) -> Vec<(u64, u32)> {
 }
 
 #[test]
-fn before_the_first_decision_of_all_what_its_node_says_is_written_whatever_stood_there() {
+fn first_coordinator_overwrites_settings_without_homes() {
     for there in [None, Some(1_000), Some(100)] {
         let (mut bench, out) = agreeing(1_000, vec![], there);
         assert_eq!((agrees(&out), bench.machine.phase()), (vec![(1, 1_000)], Phase::Rewriting));
@@ -234,14 +234,14 @@ fn before_the_first_decision_of_all_what_its_node_says_is_written_whatever_stood
 }
 
 #[test]
-fn homes_of_an_earlier_release_get_settings_before_they_are_written_again() {
+fn homes_without_settings_get_settings_before_the_rewrite() {
     let (mut bench, out) = agreeing(1_000, read(), None);
     assert_eq!((agrees(&out), written(&out)), (vec![(1, 1_000)], vec![]));
     assert_eq!(written(&bench.answer(Answer::Written)), [(2, read())]);
 }
 
 #[test]
-fn who_says_otherwise_than_the_data_where_there_are_homes_writes_nothing_and_steps_down() {
+fn settings_mismatch_with_homes_steps_down_without_a_write() {
     let (mut bench, out) = agreeing(100, read(), Some(1_000));
     let [CoordinatorOutput::SteppedDown { .. }, CoordinatorOutput::Differs(there)] = &out[..]
     else {
@@ -254,7 +254,7 @@ fn who_says_otherwise_than_the_data_where_there_are_homes_writes_nothing_and_ste
 }
 
 #[test]
-fn a_coordinator_that_is_refused_while_it_writes_settings_decides_nothing() {
+fn refused_write_of_settings_ends_the_coordinator() {
     let (mut bench, _) = agreeing(1_000, vec![], None);
     let current = Term { number: 9, owner: ReplicaId::new(3) };
     let out = bench.answer(Answer::Refused { current });

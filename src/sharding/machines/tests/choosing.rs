@@ -116,7 +116,7 @@ fn reasons(outputs: &[Output]) -> Vec<&str> {
 }
 
 #[test]
-fn a_strategy_of_the_programs_own_is_asked_one_by_one_and_its_word_is_the_home() {
+fn program_strategy_is_asked_one_shard_at_a_time() {
     let mut bench = own();
     let asked = bench.want(&[3, 4]);
     let [Output::Consult { number, asked: Asked::Home { shard, asker, seen }, .. }] = &asked[..]
@@ -133,7 +133,7 @@ fn a_strategy_of_the_programs_own_is_asked_one_by_one_and_its_word_is_the_home()
 }
 
 #[test]
-fn a_late_answer_is_nobodys_and_another_shard_is_asked_about_first() {
+fn late_answer_is_ignored_and_the_next_shard_is_asked() {
     let mut bench = own();
     assert_eq!(homes(&bench.want(&[3, 4])), [(1, 3)]);
     let over = bench.pass(5_000 * MS);
@@ -146,7 +146,7 @@ fn a_late_answer_is_nobodys_and_another_shard_is_asked_about_first() {
 }
 
 #[test]
-fn who_fails_again_and_again_is_asked_more_and_more_rarely_and_complained_about_once_a_minute() {
+fn failing_strategy_backs_off_and_warns_once_a_minute() {
     let mut bench = own();
     let mut asked = homes(&bench.want(&[3]));
     let mut complaints = 0;
@@ -165,7 +165,7 @@ fn who_fails_again_and_again_is_asked_more_and_more_rarely_and_complained_about_
 }
 
 #[test]
-fn a_question_costs_what_has_changed_since_the_last_and_not_as_much_as_there_is() {
+fn question_costs_only_changes_since_the_last() {
     const SHARDS: u32 = 10_000;
     let settings = Settings { number_of_shards: SHARDS, preallocate: true, ..Settings::default() };
     let (mut bench, mut told) = acting_by(Some("mine"), settings, &[1]);
@@ -188,7 +188,7 @@ fn a_question_costs_what_has_changed_since_the_last_and_not_as_much_as_there_is(
 }
 
 #[test]
-fn what_a_strategy_still_looks_at_does_not_change_under_its_eyes() {
+fn snapshot_held_by_a_strategy_never_changes() {
     let mut bench = own();
     let [Output::Consult { number, asked: Asked::Home { seen, .. }, .. }] =
         &bench.want(&[3, 4])[..]
@@ -205,7 +205,7 @@ fn what_a_strategy_still_looks_at_does_not_change_under_its_eyes() {
 }
 
 #[test]
-fn a_region_that_is_not_there_leaves_things_as_they_are() {
+fn unknown_region_as_answer_changes_nothing() {
     let mut bench = own();
     assert_eq!(homes(&bench.want(&[3])), [(1, 3)]);
     let told = bench.home(1, NOBODY);
@@ -214,7 +214,7 @@ fn a_region_that_is_not_there_leaves_things_as_they_are() {
 }
 
 #[test]
-fn an_answer_to_an_earlier_coordinator_is_nobodys() {
+fn answer_to_a_former_coordinator_is_ignored() {
     let mut bench = own();
     assert_eq!(homes(&bench.want(&[3])), [(1, 3)]);
     bench.tell(Input::LeaseLost);
@@ -228,7 +228,7 @@ fn an_answer_to_an_earlier_coordinator_is_nobodys() {
 }
 
 #[test]
-fn moves_are_asked_for_one_question_at_a_time_and_what_makes_no_sense_is_left_out() {
+fn moves_take_one_question_and_invalid_ones_are_dropped() {
     let mut bench = own();
     let asked = bench.pass(10_000 * MS);
     let [number] = moves(&asked)[..] else { panic!("{asked:?}") };
@@ -285,7 +285,7 @@ impl Bench {
 }
 
 #[test]
-fn a_node_that_leaves_waits_for_no_strategy_that_fails() {
+fn leaving_node_waits_for_no_failing_strategy() {
     let mut bench = own_with_another();
     bench.place(&[3], THERE);
     let [(number, 3)] = homes(&bench.hear(ToCoordinator::Leaving))[..] else {
@@ -301,7 +301,7 @@ fn a_node_that_leaves_waits_for_no_strategy_that_fails() {
 
 /// The shard was stopped, and the node keeps messages for whoever gets it next.
 #[test]
-fn nor_with_what_it_keeps_of_a_shard_without_a_home() {
+fn kept_payload_of_a_leaver_waits_for_no_failing_strategy() {
     let mut bench = own_with_another();
     bench.place(&[3], THERE);
     let told = bench.hear(ToCoordinator::Stop(vec![(ShardId::new(3), 1)]));
@@ -318,7 +318,7 @@ fn nor_with_what_it_keeps_of_a_shard_without_a_home() {
 }
 
 #[test]
-fn a_node_that_leaves_waits_for_a_slow_strategy_no_longer_than_for_all_its_shards_together() {
+fn leaving_node_waits_3_s_in_total_for_a_slow_strategy() {
     const SHARDS: u32 = 400;
     let mut bench = own_with_another();
     bench.place(&(0..SHARDS).collect::<Vec<_>>(), THERE);
@@ -355,7 +355,7 @@ fn a_node_that_leaves_waits_for_a_slow_strategy_no_longer_than_for_all_its_shard
 }
 
 #[test]
-fn an_old_answer_is_nobodys_also_while_a_newer_question_is_open() {
+fn old_answer_is_ignored_while_a_newer_question_is_open() {
     let mut bench = own_with_another();
     assert_eq!(homes(&bench.want(&[3, 4])), [(1, 3)]);
     bench.pass(5_000 * MS);
@@ -368,7 +368,7 @@ fn an_old_answer_is_nobodys_also_while_a_newer_question_is_open() {
 }
 
 #[test]
-fn old_moves_are_nobodys_also_while_a_newer_question_is_open() {
+fn old_moves_are_ignored_while_a_newer_question_is_open() {
     let mut bench = own_with_another();
     bench.place(&[3, 4], HERE);
     let [old] = moves(&bench.pass(10_000 * MS))[..] else { panic!("it is time to look") };
@@ -413,7 +413,7 @@ fn asks(outputs: &[Output]) -> Vec<(u64, AskPins)> {
 }
 
 #[test]
-fn no_home_is_chosen_before_the_pins_are_as_new_as_a_majoritys() {
+fn no_home_before_the_pins_of_a_majority_are_read() {
     let (mut bench, told) = acting(None, StrategyName::External, &[1]);
     let [(watched, AskPins::Watch), (catch, AskPins::Catch { .. })] = asks(&told)[..] else {
         panic!("{told:?}");
@@ -439,7 +439,7 @@ fn no_home_is_chosen_before_the_pins_are_as_new_as_a_majoritys() {
 }
 
 #[test]
-fn where_no_majority_answers_its_own_copy_has_to_do_and_it_asks_again() {
+fn without_a_majority_the_local_pins_choose_homes() {
     let (mut bench, told) = acting(None, StrategyName::External, &[1]);
     let (catch, _) = asks(&told)[1];
     let late = Err(RequestError::Timeout(Default::default()));

@@ -10,7 +10,7 @@ fn forced_after(before: &Epoch, kept: &[u64]) -> Arc<Epoch> {
 }
 
 #[test]
-fn nobody_coordinates_before_the_leases_of_those_who_were_given_up_are_over() {
+fn no_coordinator_before_leases_of_given_up_nodes_expire() {
     let mut bench = Bench::new();
     bench.start();
     let (id, term) = fence(&bench.up(&[1, 2], |_| {})).expect("it takes a term");
@@ -52,7 +52,7 @@ fn bench_asked(of_type: &TypeMachines) -> u64 {
 }
 
 #[test]
-fn a_node_without_the_type_says_that_it_knows_nothing_once_it_has_installed_the_same() {
+fn node_without_the_type_answers_recount_once_installed() {
     let mut bench = Bench::new();
     bench.up(&[1, 2], |_| {});
     let forced = forced_after(&epoch([1, 2]), &[2]);

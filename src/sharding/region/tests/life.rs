@@ -30,7 +30,7 @@ pub(super) fn asks(shards: &[u32]) -> (u64, ShardingMessage) {
 }
 
 #[test]
-fn it_registers_when_a_coordinator_is_found_and_again_until_it_is_answered() {
+fn registration_repeats_until_acknowledged() {
     let mut bench = Bench::new();
     assert_eq!(sent(&found(&mut bench)), [registers(&[], Generation::NEVER)]);
     let (waited, out) = bench.wait().unwrap();
@@ -40,7 +40,7 @@ fn it_registers_when_a_coordinator_is_found_and_again_until_it_is_answered() {
 }
 
 #[test]
-fn a_registration_is_repeated_as_an_audit_and_names_what_it_hosts() {
+fn audit_registration_lists_hosted_shards() {
     let mut bench = Bench::new();
     found(&mut bench);
     bench.order(ack(1));
@@ -51,7 +51,7 @@ fn a_registration_is_repeated_as_an_audit_and_names_what_it_hosts() {
 }
 
 #[test]
-fn a_coordinator_that_says_it_is_here_is_registered_with_at_once() {
+fn here_causes_a_registration_at_once() {
     let mut bench = Bench::new();
     found(&mut bench);
     bench.order(ToRegion::NotYet(NotYet::Reading));
@@ -63,7 +63,7 @@ fn a_coordinator_that_says_it_is_here_is_registered_with_at_once() {
 }
 
 #[test]
-fn unknown_homes_are_asked_for_together_once_registered_and_again_until_known() {
+fn unknown_homes_are_requested_together_until_known() {
     let mut bench = Bench::new();
     for shard in [1, 2, 3] {
         assert_eq!(bench.tell(RegionInput::Wanted(ShardId::new(shard))), []);
@@ -79,7 +79,7 @@ fn unknown_homes_are_asked_for_together_once_registered_and_again_until_known() 
 }
 
 #[test]
-fn a_drain_that_lasts_is_aborted_once_and_still_releases_only_when_it_ends() {
+fn long_drain_is_aborted_once_and_releases_at_its_end() {
     let mut bench = Bench::new();
     bench.order(host(1, &[]));
     bench.order(release(2, Some(2)));
@@ -90,7 +90,7 @@ fn a_drain_that_lasts_is_aborted_once_and_still_releases_only_when_it_ends() {
 }
 
 #[test]
-fn it_remembers_how_long_a_start_took_and_who_was_awaited() {
+fn start_is_remembered_with_duration_and_awaited_regions() {
     let mut bench = Bench::new();
     bench.order(host(3, &[(2, 2)]));
     bench.now.mono = bench.now.mono + Duration::from_millis(40);
@@ -102,7 +102,7 @@ fn it_remembers_how_long_a_start_took_and_who_was_awaited() {
 }
 
 #[test]
-fn it_remembers_how_long_a_drain_took_and_nothing_of_what_it_did_not_host() {
+fn only_drains_of_hosted_shards_are_remembered() {
     let mut bench = Bench::new();
     bench.order(release(1, Some(2)));
     bench.order(host(2, &[]));
@@ -120,7 +120,7 @@ fn it_remembers_how_long_a_drain_took_and_nothing_of_what_it_did_not_host() {
 }
 
 #[test]
-fn a_start_that_waits_too_long_is_told_of_once_with_those_who_have_not_released() {
+fn slow_start_is_reported_once_with_awaited_regions() {
     let mut bench = Bench::new();
     bench.order(host(4, &[(2, 2), (3, 3)]));
     bench.hear(3, released(4, 3, None));
@@ -157,7 +157,7 @@ fn a_thousand_releases_to_one_region_are_two_messages() {
 }
 
 #[test]
-fn shards_that_are_to_stop_are_asked_for_until_the_coordinator_says_that_they_have() {
+fn stop_request_repeats_until_answered_or_expired() {
     let mut bench = Bench::new();
     let within = Duration::from_secs(9);
     let shards = vec![SHARD, ShardId::new(8)];
@@ -182,7 +182,7 @@ fn shards_that_are_to_stop_are_asked_for_until_the_coordinator_says_that_they_ha
 }
 
 #[test]
-fn that_a_shard_has_stopped_for_an_earlier_wish_says_nothing_of_a_later_one() {
+fn answer_to_an_earlier_stop_does_not_end_a_later_one() {
     let mut bench = Bench::new();
     bench.tell(RegionInput::CoordinatorAt(Some(COORDINATOR)));
     bench.order(ack(1));
@@ -199,7 +199,7 @@ fn that_a_shard_has_stopped_for_an_earlier_wish_says_nothing_of_a_later_one() {
 }
 
 #[test]
-fn who_is_registered_nowhere_for_long_complains_and_again_every_minute() {
+fn unregistered_region_reports_after_10_s_then_each_minute() {
     for found_one in [false, true] {
         let mut bench = Bench::new();
         bench.tell(RegionInput::Wanted(SHARD)); // a message waits
