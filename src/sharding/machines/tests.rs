@@ -1,4 +1,5 @@
-//! The machines of one node, incarnation 1, in a cluster of its own or with others that are silent.
+//! Tests of the machines of one node, incarnation 1, alone or with members that are silent unless
+//! the test sends their messages.
 
 mod choosing;
 mod recovering;
@@ -47,7 +48,7 @@ impl Bench {
         Self { machines, now: Now::default(), out: Out::new(), shards: 1_000 }
     }
 
-    /// One input, and the ticks that follow from it; what was ordered.
+    /// Handles one input and the ticks that follow from it. Returns the outputs.
     fn tell(&mut self, input: Input) -> Vec<Output> {
         self.machines.handle(self.now, input, &mut self.out);
         for _ in 0..10 {
@@ -63,7 +64,7 @@ impl Bench {
         self.tell(Input::Tick)
     }
 
-    /// It has read nothing, writes what all must agree on, and decides.
+    /// The coordinator reads no cells, writes the settings of the type, and becomes active.
     fn act(&mut self, id: u64, term: Term) -> Vec<Output> {
         let fenced = Reply::Fenced { term, values: Vec::new() };
         let read = self.tell(Input::Answered { id, reply: Ok(fenced) });
@@ -71,7 +72,7 @@ impl Bench {
             Output::Ask { id, ask: Ask::Agree { agreed, .. }, .. } => Some((*id, agreed.clone())),
             _ => None,
         });
-        let (id, says) = written.expect("it writes what its node says");
+        let (id, says) = written.expect("it writes the settings of its node");
         assert_eq!(says, agreed(self.shards));
         let Machines { types, with, .. } = &mut self.machines;
         let of_type = types.get_mut(&counter()).expect("it is started");
@@ -85,7 +86,8 @@ impl Bench {
         self.tell(Input::Start { entity_type, settings, extractor, strategy: None, hosts })
     }
 
-    /// It is Up, hosts the type, and holds a lease; `change` says what else is so.
+    /// All members are Up and host the type, and this node holds a lease. `change` adapts the
+    /// state.
     fn up(&mut self, members: &[u64], change: impl FnOnce(&mut ClusterState)) -> Vec<Output> {
         let member = |number: u64| {
             let id = ReplicaId::new(number);
@@ -106,7 +108,7 @@ impl Bench {
     }
 }
 
-/// What a node says of the type that has so many shards of it.
+/// Settings of the type on a node that has it in so many shards.
 fn agreed(shards: u32) -> Agreed {
     let settings = Settings { number_of_shards: shards, ..Settings::default() };
     Agreed::new(&settings, "xxh3")
@@ -129,8 +131,8 @@ fn lone_node_coordinates_registers_and_offers_its_type() {
     let acting = bench.act(id, term);
     assert!(acting.contains(&Output::Acting { entity_type: counter(), term }));
     assert!(acting.contains(&Output::Registered(counter())), "{acting:?}");
-    assert_eq!(bench.tell(Input::LeaseHeld), [], "nothing new");
-    assert_eq!(bench.start().len(), 1, "it runs already; what it hosts is said again");
+    assert_eq!(bench.tell(Input::LeaseHeld), [], "the lease was held before");
+    assert_eq!(bench.start().len(), 1, "a second start only repeats the offer");
 }
 
 #[test]
@@ -240,7 +242,7 @@ fn node_without_shards_or_membership_leaves_at_once() {
     let stop = Output::Order { entity_type: counter(), order: RegionOutput::StopAll };
     assert!(bench.tell(Input::Out).contains(&stop));
     assert_eq!(bench.tell(Input::Leave), [Output::Left]);
-    assert_eq!(fence(&bench.tell(Input::LeaseHeld)), None, "nothing runs here ever again");
+    assert_eq!(fence(&bench.tell(Input::LeaseHeld)), None, "the node has stopped for good");
 }
 
 #[test]
@@ -248,9 +250,9 @@ fn region_that_has_left_keeps_gates_and_takes_no_shard() {
     let mut bench = Bench::new();
     bench.start();
     bench.up(&[1, 2], |_| {});
-    assert!(bench.tell(Input::Leave).contains(&Output::Left), "no coordinator knows it yet");
+    assert!(bench.tell(Input::Leave).contains(&Output::Left), "no coordinator has registered it");
     let stop = Output::Order { entity_type: counter(), order: RegionOutput::StopAll };
-    assert!(!bench.tell(Input::Out).contains(&stop), "what comes late is sent back");
+    assert!(!bench.tell(Input::Out).contains(&stop), "gates send late messages back");
     let generation = Generation::new(Term { number: 1, owner: OTHER }, 1);
     let id = EpochId { generation: 1, number: 1 };
     let host = HostShard { shard: ShardId::new(3), generation, after: After::default(), epoch: id };
@@ -260,14 +262,14 @@ fn region_that_has_left_keeps_gates_and_takes_no_shard() {
     assert_eq!(region.map(|region| region.hosted().count()), Some(0));
 }
 
-/// The other node, which hosts the type as well, drains.
+/// The other node, which also hosts the type, drains.
 fn other_drains(state: &mut ClusterState) {
     let mut other = state.members[&OTHER].as_ref().clone();
     other.hosting.draining = true;
     state.members.insert(OTHER, Arc::new(other));
 }
 
-/// A shard lived here, was stopped, and something of it is kept.
+/// A shard was hosted here and was stopped, and the region keeps its payload.
 fn keeps(change: impl FnOnce(&mut ClusterState)) -> (Bench, ShardId) {
     let mut bench = Bench::new();
     bench.start();
@@ -307,7 +309,7 @@ fn payload_kept_by_the_last_host_counts_as_lost_once() {
     let from = RegionId::new(ME);
     let lost =
         RegionOutput::Discard { reach: Reach::Unsent, shard, from, payload: vec![1, 2].into() };
-    assert_eq!(orders.collect::<Vec<_>>(), [lost], "and the gates go on sending back");
+    assert_eq!(orders.collect::<Vec<_>>(), [lost], "and no `StopAll`: gates send messages back");
 }
 
 #[test]
@@ -343,13 +345,13 @@ fn a_node_that_drains_says_so_and_goes_on_hosting() {
     let entity_types = BTreeSet::from(["counter".to_owned()]);
     let host = |draining| Output::Host { entity_types: entity_types.clone(), draining };
     assert_eq!(bench.tell(Input::Drain), [host(true)]);
-    assert_eq!(bench.tell(Input::StopDraining), [host(false)], "shards may come again");
+    assert_eq!(bench.tell(Input::StopDraining), [host(false)], "the node takes shards again");
     bench.tell(Input::Drain);
     bench.tell(Input::Leave);
     assert_eq!(bench.tell(Input::StopDraining), [], "a node that leaves drains for good");
 }
 
-/// 2 has started the type again and coordinates: what 3 and 2 have said of that was lost.
+/// Node 2 has started the type again and coordinates, but the messages that announced it were lost.
 #[test]
 fn elsewhere_makes_the_proxy_ask_the_oldest() {
     let mut bench = Bench::new();
@@ -372,7 +374,7 @@ fn differs(shards: u32) -> Word {
     Word::Sharding(ShardingMessage::Region(ToRegion::NotYet(NotYet::Differs(agreed(shards)))))
 }
 
-/// Whether the last word to membership names the type.
+/// Whether the last offer to membership contains the type; `None` without an offer.
 fn offers(outputs: &[Output]) -> Option<bool> {
     outputs.iter().rev().find_map(|output| match output {
         Output::Host { entity_types, .. } => Some(!entity_types.is_empty()),
@@ -403,7 +405,7 @@ fn settings_mismatch_disqualifies_until_the_node_is_alone() {
     };
     assert!(told.contains(&complaint), "{told:?}");
     assert_eq!(offers(&told), Some(false));
-    assert_eq!(hear(&mut bench), [], "said once a minute");
+    assert_eq!(hear(&mut bench), [], "reported once a minute");
     assert!(bench.pass(Duration::from_secs(60)).contains(&complaint));
     let alone = bench.up(&[1, 2], |state| {
         state.members.remove(&OTHER);
@@ -456,7 +458,7 @@ fn mismatch_with_stored_settings_disqualifies_for_good() {
     assert_eq!(offers(&told), Some(false));
     assert_eq!(fence(&bench.pass(Duration::from_secs(1))), None);
     let alone = bench.up(&[1], |state| state.unreachable.clear());
-    assert_eq!((fence(&alone), offers(&alone)), (None, None), "it is still withdrawn");
+    assert_eq!((fence(&alone), offers(&alone)), (None, None), "the offer stays withdrawn");
 }
 
 const fn with_epoch() -> EpochId {

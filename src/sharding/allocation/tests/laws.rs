@@ -1,5 +1,5 @@
-//! What continuous balancing promises: it ends, balanced, with the fewest moves, within its
-//! window.
+//! Laws of continuous balancing: it ends, balanced, with the fewest moves, within the limit of
+//! moves in flight.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use proptest::{prop_assert, prop_assert_eq, proptest};
 use super::super::{Allocations, LeastShard, Move};
 use super::{candidate, counts, done, region, sizes, started};
 
-/// Starts what is proposed and ends the oldest move, again and again: all moves.
+/// Starts all proposed moves and ends the oldest one, until nothing moves. Returns all moves.
 fn settle(strategy: &LeastShard, mut seen: Allocations) -> (Allocations, Vec<Move>) {
     let mut all: Vec<Move> = Vec::new();
     for _ in 0..10_000 {
@@ -32,7 +32,7 @@ fn check_window(strategy: &LeastShard, seen: &Allocations) {
     assert!(in_flight.values().all(|&moves| moves <= strategy.max_moves_in_flight));
 }
 
-/// The fewest moves that balance: what the largest have over their part.
+/// The smallest number of moves that balances: the surplus of the largest regions.
 fn fewest_moves(given: &[usize]) -> usize {
     let mut given = given.to_vec();
     given.sort_unstable_by(|a, b| b.cmp(a));

@@ -1,4 +1,4 @@
-//! Allocation: vectors as tables, laws as properties.
+//! Tests of the strategies: reference vectors as tables, general laws as properties.
 
 mod laws;
 mod pinned_and_hashed;
@@ -33,7 +33,7 @@ pub(super) fn candidate(number: u64, shards: impl IntoIterator<Item = u32>) -> C
     }
 }
 
-/// Regions 1, 2, … with that many shards each, numbered from 1 over all of them.
+/// Regions 1, 2, … with these numbers of shards. Shards are numbered from 1 across the regions.
 pub(super) fn sizes(counts: &[usize]) -> Allocations {
     let mut next = 1;
     let regions = (1..).zip(counts).map(|(number, &count)| {
@@ -48,7 +48,7 @@ pub(super) fn counts(seen: &Allocations) -> Vec<usize> {
     seen.regions.values().map(|candidate| candidate.shards.len()).collect()
 }
 
-/// The world once `moves` are decided, and unfinished.
+/// The allocations while `moves` are in flight.
 pub(super) fn started(mut seen: Allocations, moves: &[Move]) -> Allocations {
     for Move { shard, from, to, .. } in moves {
         let source = &mut seen.regions.get_mut(from).expect("a region that is there").shards;
@@ -61,14 +61,14 @@ pub(super) fn started(mut seen: Allocations, moves: &[Move]) -> Allocations {
     seen
 }
 
-/// The world once `moves` are over.
+/// The allocations after `moves` have ended.
 pub(super) fn done(seen: Allocations, moves: &[Move]) -> Allocations {
     let mut seen = started(seen, moves);
     seen.moving.clear();
     seen
 }
 
-/// The same with these shards on their way to the last region.
+/// Adds moves in flight of these shards to the last region.
 pub(super) fn in_progress(seen: Allocations, shards: &[u32]) -> Allocations {
     let to = *seen.regions.keys().next_back().expect("there are regions");
     let homes: BTreeMap<ShardId, RegionId> = seen.homes().collect();

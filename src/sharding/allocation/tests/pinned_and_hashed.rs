@@ -1,4 +1,5 @@
-//! C1 to C8 and X1 to X5 of spec/reference/pekko-sharding.md §5.2.
+//! Tests of consistent hashing (C1 to C8) and of pinned shards (X1 to X5), numbered like the cases
+//! for Pekko's strategies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +10,7 @@ use crate::sharding::ids::ShardId;
 
 const RING: ConsistentHashing = ConsistentHashing { rebalance_limit: 0 };
 
-/// `count` regions, with each of 1,000 shards where the ring wants it.
+/// `count` regions, with each of 1,000 shards on the region that hashing assigns.
 fn settled(count: usize) -> Allocations {
     let mut seen = sizes(&vec![0; count]);
     for number in 1..=1_000 {
@@ -82,7 +83,7 @@ fn x1_to_x4_shard_goes_to_its_pin_else_to_the_asker() {
         (pinned(&[]), Why::Asked, 2),
         (pinned(&[(99, 1)]), Why::Pinned, 1),
         (pinned(&[(99, 77)]), Why::Absent { pinned: address(77) }, 2),
-        (External::default(), Why::Asked, 2), // nobody could read it
+        (External::default(), Why::Asked, 2), // the pins could not be read
     ];
     for (external, why, to) in table {
         let answer = external.allocate(ShardId::new(99), Some(region(2)), &seen);

@@ -1,4 +1,5 @@
-//! The vectors A1 to A18 and B1 to B4 of spec/reference/pekko-sharding.md §5.2.
+//! Reference vectors of Pekko's least-shard strategy: A1 to A18 for its newer algorithm, B1 to B4
+//! for its older one.
 
 use proptest::{prop_assert, proptest};
 
@@ -143,7 +144,7 @@ fn any_sizes(
     proptest::collection::vec(0..=shards, 1..=regions)
 }
 
-/// Rounds until nothing moves; fails after `most`.
+/// Runs rounds until nothing moves; fails after `most` rounds.
 fn settle(rounds: &LeastShardRounds, given: &[usize], most: usize) -> Vec<usize> {
     let mut seen = sizes(given);
     let total: usize = given.iter().sum();

@@ -1,4 +1,4 @@
-//! A13, and who is a target for whom.
+//! Tests of the order of suitability (vector A13) and of the choice of targets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -91,9 +91,9 @@ fn invalid_moves_of_an_answer_are_dropped() {
     seen.moving.insert(ShardId::new(3), moving);
     let answer = BTreeMap::from([
         (ShardId::new(1), region(2)),
-        (ShardId::new(2), region(7)),  // is not there
+        (ShardId::new(2), region(7)),  // unknown region
         (ShardId::new(3), region(2)),  // moves already
-        (ShardId::new(99), region(2)), // nobody knows it
+        (ShardId::new(99), region(2)), // unknown shard
     ]);
     let why: Arc<str> = "mine".into();
     let expected = Move {

@@ -1,4 +1,5 @@
-//! One coordinator at a bench: incarnation 9, regions 1 to 5; the test is the Replicator.
+//! Tests of one coordinator, on incarnation 9, with regions 1 to 5. The test plays the Replicator,
+//! the strategy and the regions.
 
 mod deciding;
 mod recounting;
@@ -27,7 +28,7 @@ pub(super) const fn term(number: u64) -> Term {
     Term { number, owner: ME }
 }
 
-/// Of the term that the bench's coordinator takes first.
+/// A generation of the first term that the coordinator takes.
 pub(super) fn g(seq: u64) -> Generation {
     Generation::new(term(1), seq)
 }
@@ -43,7 +44,7 @@ pub(super) fn cell(generation: Generation, home: Option<u64>, after: &[(u64, u64
     ShardHome { generation, region: home.map(region), after, epoch }
 }
 
-/// The machine, and what it has ordered.
+/// The coordinator, with the steps of decisions that it reported.
 pub(super) struct Bench {
     pub(super) machine: Coordinator,
     pub(super) now: Now,
@@ -59,7 +60,7 @@ impl Bench {
         bench
     }
 
-    /// It acts, and these regions have registered.
+    /// The coordinator is active, and these regions have registered.
     pub(super) fn acting(regions: impl IntoIterator<Item = u64>) -> Self {
         Self::acting_with(CoordinatorConfig::default(), regions)
     }
@@ -77,13 +78,13 @@ impl Bench {
         bench
     }
 
-    /// One input and the tick that follows a batch; what was ordered.
+    /// Handles one input and the tick that follows a batch. Returns the outputs except steps.
     pub(super) fn tell(&mut self, input: CoordinatorInput) -> Vec<CoordinatorOutput> {
         self.machine.handle(self.now, input, &mut self.out);
         self.tick()
     }
 
-    /// Many inputs in one batch.
+    /// Handles several inputs in one batch.
     pub(super) fn batch(&mut self, inputs: Vec<CoordinatorInput>) -> Vec<CoordinatorOutput> {
         for input in inputs {
             self.machine.handle(self.now, input, &mut self.out);
@@ -126,15 +127,15 @@ impl Bench {
         )
     }
 
-    /// The Replicator's answer to what was asked last.
+    /// The Replicator answers the last request.
     pub(super) fn answer(&mut self, answer: Answer) -> Vec<CoordinatorOutput> {
-        let id = self.machine.asked.expect("something was asked");
+        let id = self.machine.asked.expect("a request is pending");
         self.tell(CoordinatorInput::Answered { id, answer })
     }
 
-    /// The strategy's answer to what was asked last.
+    /// The strategy answers the last question with these homes.
     pub(super) fn place(&mut self, homes: &[(ShardId, u64)]) -> Vec<CoordinatorOutput> {
-        let question = self.machine.desk.question.as_ref().expect("it was asked").number;
+        let question = self.machine.desk.question.as_ref().expect("a question is open").number;
         let why: Arc<str> = "fewest shards".into();
         let chosen = |(shard, to): &(ShardId, u64)| {
             let why = why.clone();
@@ -159,7 +160,8 @@ impl Bench {
         bench
     }
 
-    /// Time passes up to the next deadline; what is ordered then, and after how many ms.
+    /// Advances time to the next deadline. Returns the milliseconds and the outputs; `None` without
+    /// a deadline.
     pub(super) fn wait(&mut self) -> Option<(u64, Vec<CoordinatorOutput>)> {
         let at = self.machine.next_deadline()?;
         let waited = (at - self.now.mono).as_millis();
@@ -168,7 +170,7 @@ impl Bench {
     }
 }
 
-/// What was asked of the Replicator.
+/// Requests to the Replicator among the outputs.
 pub(super) fn asked(outputs: &[CoordinatorOutput]) -> Vec<Ask> {
     let asked = outputs.iter().filter_map(|output| match output {
         CoordinatorOutput::Ask { ask, .. } => Some(ask.clone()),
@@ -177,7 +179,7 @@ pub(super) fn asked(outputs: &[CoordinatorOutput]) -> Vec<Ask> {
     asked.collect()
 }
 
-/// What was written, and under which stamp.
+/// Cells of the writes among the outputs, with the sequence number of each write's stamp.
 pub(super) fn written(outputs: &[CoordinatorOutput]) -> Vec<(u64, Vec<(ShardId, ShardHome)>)> {
     let written = asked(outputs).into_iter().filter_map(|ask| match ask {
         Ask::Write { seq, cells, .. } => Some((seq, cells)),
@@ -196,7 +198,7 @@ pub(super) fn questions(outputs: &[CoordinatorOutput]) -> Vec<Vec<ShardId>> {
     questions.collect()
 }
 
-/// Who asked for the shards that the strategy was asked about.
+/// Shards in questions to the strategy, each with the region that asked for it.
 pub(super) fn askers(outputs: &[CoordinatorOutput]) -> Vec<(ShardId, Option<RegionId>)> {
     let asked = outputs.iter().filter_map(|output| match output {
         CoordinatorOutput::Allocate { shards, .. } => Some(shards.clone()),
@@ -220,7 +222,7 @@ pub(super) fn host(home: &ShardHome) -> ToRegion {
     ToRegion::Host(vec![HostShard { shard: SHARD, generation, after: after.into(), epoch }])
 }
 
-/// To who is listed at `listed`; 0: to who is not.
+/// `Release` for a region that the cell lists at `listed`; 0: for a region that it does not list.
 pub(super) fn release(seq: u64, to: Option<u64>, listed: u64) -> ToRegion {
     let listed = if listed == 0 { Generation::NEVER } else { g(listed) };
     let to = to.map(region);

@@ -1,4 +1,4 @@
-//! Registrations and audits, leaving, and how many words it all takes.
+//! Tests of registrations and audits, of leaving regions, and of the number and length of messages.
 
 use super::*;
 use crate::sharding::wire::{NotYet, SLOW_SHARDS_MAX};
@@ -20,7 +20,7 @@ fn known_failure_27_proxy_gets_all_homes_and_no_shard() {
     assert_eq!((bench.moves(Some(4)), bench.machine.stats().refused), (vec![], 1));
     bench.moves(Some(2));
     let told = sent(&bench.answer(Answer::Written));
-    assert!(told.contains(&(4, announce(2, Some(2)))), "it routes");
+    assert!(told.contains(&(4, announce(2, Some(2)))), "a proxy learns homes");
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn registration_repeats_unconfirmed_host_at_once() {
     assert!(out.contains(&(1, release(2, Some(2), 1))), "{out:?}");
 }
 
-/// The shard has moved from 1 over 2 to 3; 1 is listed no more.
+/// The shard has moved from region 1 to 2 and to 3. The cell no longer lists region 1.
 fn moved_twice() -> Bench {
     let mut bench = Bench::hosted();
     bench.moves(Some(2));
@@ -91,7 +91,7 @@ fn unauthorized_host_is_told_to_release_and_counted() {
         );
         assert!(sent(&out).contains(&(1, release(3, Some(3), 0))), "{out:?}");
         let stats = bench.machine.stats();
-        assert_eq!(stats.duplicate_home_detected, counted, "having heard of {highest}");
+        assert_eq!(stats.duplicate_home_detected, counted, "highest generation {highest}");
     }
 }
 
@@ -131,8 +131,8 @@ fn a_leaving_region_is_emptied_by_one_write_and_is_no_target() {
     bench.answer(Answer::Written);
     let out = bench.hear(1, ToCoordinator::Leaving);
     assert_eq!(questions(&out), std::slice::from_ref(&shards));
-    assert_eq!(bench.hear(1, ToCoordinator::Leaving), [], "asked again, answered once");
-    assert_eq!(bench.place(&[(shards[0], 1)]), [], "it is no target any more");
+    assert_eq!(bench.hear(1, ToCoordinator::Leaving), [], "a repeated request is ignored");
+    assert_eq!(bench.place(&[(shards[0], 1)]), [], "a leaving region is no target");
     bench.wait();
     let out = bench.place(&shards.iter().map(|shard| (*shard, 3)).collect::<Vec<_>>());
     let lost = sent(&out).len();
@@ -152,14 +152,14 @@ fn the_last_region_leaves_its_shards_nowhere() {
 fn question_ends_when_the_last_target_leaves() {
     let mut bench = Bench::hosted();
     assert_eq!(questions(&bench.hear(1, ToCoordinator::Leaving)), [vec![SHARD]]);
-    let question = bench.machine.desk.question.as_ref().expect("it was asked").number;
+    let question = bench.machine.desk.question.as_ref().expect("a question is open").number;
     bench.hear(2, ToCoordinator::Leaving);
     let out = bench.hear(3, ToCoordinator::Leaving);
     let nowhere = [(2, vec![(SHARD, cell(g(2), None, &[(1, 1)]))])];
-    assert_eq!(written(&out), nowhere, "no answer to it can help");
+    assert_eq!(written(&out), nowhere, "no target is left");
     let homes = vec![Chosen { shard: SHARD, to: region(3), why: "test".into() }];
     let late = bench.tell(CoordinatorInput::Allocated { question, homes });
-    assert_eq!((written(&late), questions(&late)), (vec![], vec![]), "a late one does nothing");
+    assert_eq!((written(&late), questions(&late)), (vec![], vec![]), "the late answer is ignored");
 }
 
 #[test]
@@ -169,8 +169,8 @@ fn unknown_leaving_region_is_told_to_register() {
     let here = |out: &[CoordinatorOutput], id| {
         sent(out).into_iter().any(|(to, word)| to == id && matches!(word, ToRegion::Here(_)))
     };
-    assert!(here(&bench.hear(4, ToCoordinator::Leaving), 4), "it believes that it is");
-    assert!(!here(&bench.hear(9, ToCoordinator::Leaving), 9), "it is no member");
+    assert!(here(&bench.hear(4, ToCoordinator::Leaving), 4), "4 is a member, not registered");
+    assert!(!here(&bench.hear(9, ToCoordinator::Leaving), 9), "9 is no member");
     bench.register(4, &[]);
     let out = bench.hear(4, ToCoordinator::Leaving);
     assert!(!here(&out, 4));
@@ -208,37 +208,37 @@ fn may_leave() -> ToRegion {
     ToRegion::MayLeave(term(1))
 }
 
-/// What a decision names it has heard of then, and nobody counts it as one that may have hosted.
+/// Once no open decision names a region, no later home waits for it.
 #[test]
 fn leaving_region_may_exit_once_no_decision_names_it() {
     let mut bench = Bench::hosted();
-    assert_eq!(sent(&bench.hear(3, ToCoordinator::Leaving)), [(3, may_leave())], "none ever did");
-    assert_eq!(sent(&bench.hear(3, ToCoordinator::Leaving)), [(3, may_leave())], "said again");
+    assert_eq!(sent(&bench.hear(3, ToCoordinator::Leaving)), [(3, may_leave())], "never named");
+    assert_eq!(sent(&bench.hear(3, ToCoordinator::Leaving)), [(3, may_leave())], "repeated");
     assert_eq!(bench.machine.leavers().count(), 0);
     let lets_go = |out: &[CoordinatorOutput], to| sent(out).contains(&(to, may_leave()));
 
     let mut bench = Bench::hosted();
-    assert!(!lets_go(&bench.hear(1, ToCoordinator::Leaving), 1), "it is a home");
+    assert!(!lets_go(&bench.hear(1, ToCoordinator::Leaving), 1), "1 is the home");
     bench.place(&[(SHARD, 2)]);
-    assert!(!lets_go(&bench.answer(Answer::Written), 1), "it may still host");
+    assert!(!lets_go(&bench.answer(Answer::Written), 1), "1 may still host");
     assert!(lets_go(&bench.hear(2, ToCoordinator::Hosted(vec![(SHARD, g(2))])), 1));
 
     let mut bench = Bench::hosted();
-    bench.moves(Some(2)); // and is written
-    assert!(!lets_go(&bench.hear(2, ToCoordinator::Leaving), 2), "it may have become a home");
-    assert!(!lets_go(&bench.answer(Answer::Written), 2), "it is one");
+    bench.moves(Some(2)); // the write is pending
+    assert!(!lets_go(&bench.hear(2, ToCoordinator::Leaving), 2), "2 may have become the home");
+    assert!(!lets_go(&bench.answer(Answer::Written), 2), "2 is the home");
     bench.place(&[(SHARD, 3)]);
-    assert!(!lets_go(&bench.answer(Answer::Written), 2), "it is to hear that it is none");
+    assert!(!lets_go(&bench.answer(Answer::Written), 2), "2 must still receive its release");
     assert!(lets_go(&bench.hear(3, ToCoordinator::Hosted(vec![(SHARD, g(3))])), 2));
 
     let mut bench = Bench::hosted();
     bench.moves(None);
     bench.answer(Answer::Written);
-    assert!(!lets_go(&bench.hear(1, ToCoordinator::Leaving), 1), "it is to release it");
+    assert!(!lets_go(&bench.hear(1, ToCoordinator::Leaving), 1), "1 must still release the shard");
     assert!(lets_go(&bench.hear(1, ToCoordinator::Drained(vec![(SHARD, g(2))])), 1));
 }
 
-/// Others may take long, or have crashed.
+/// Other predecessors may take long, or may have crashed.
 #[test]
 fn leaving_region_waits_for_no_other_predecessor() {
     let mut bench = Bench::hosted();
@@ -248,12 +248,12 @@ fn leaving_region_waits_for_no_other_predecessor() {
     bench.answer(Answer::Written);
     let may = (1, may_leave());
     bench.hear(2, ToCoordinator::Drained(vec![(SHARD, g(2))]));
-    assert!(!sent(&bench.hear(1, ToCoordinator::Leaving)).contains(&may), "it has not drained");
+    assert!(!sent(&bench.hear(1, ToCoordinator::Leaving)).contains(&may), "1 has not drained");
     let out = bench.hear(1, ToCoordinator::Drained(vec![(SHARD, g(2))]));
-    assert!(!sent(&out).contains(&may), "that was of an earlier decision");
+    assert!(!sent(&out).contains(&may), "this drain was for an earlier decision");
     let out = bench.hear(1, ToCoordinator::Drained(vec![(SHARD, g(3))]));
     assert!(sent(&out).contains(&may), "{out:?}");
-    assert!(!bench.machine.record(SHARD).expect("it is known").is_settled(), "2 is not heard of");
+    assert!(!bench.machine.record(SHARD).expect("it is known").is_settled(), "2 has not drained");
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn unwritten_home_on_a_leaving_region_is_replaced() {
     bench.moves(Some(2));
     let other = ShardId::new(8);
     bench.hear(3, ToCoordinator::GetShardHome(vec![other]));
-    bench.place(&[(other, 3)]); // waits for the write of the other
+    bench.place(&[(other, 3)]); // waits until the pending write has ended
     assert_eq!(bench.machine.planned(other), Some(region(3)));
     assert_eq!(questions(&bench.hear(3, ToCoordinator::Leaving)), [[other]]);
     let out = bench.place(&[(other, 2)]);
@@ -274,7 +274,7 @@ fn unwritten_home_on_a_leaving_region_is_replaced() {
     );
 }
 
-/// The shard lived at 1, and lives nowhere.
+/// The shard was hosted by region 1, and was stopped.
 fn stopped() -> Bench {
     let mut bench = Bench::hosted();
     bench.moves(None);
@@ -283,7 +283,7 @@ fn stopped() -> Bench {
     bench
 }
 
-/// Messages wait there for a shard that others have hosted and that was stopped.
+/// Messages wait at region 2 for a shard that was stopped.
 #[test]
 fn leaving_region_gets_a_home_for_a_stopped_shard() {
     let mut bench = stopped();
@@ -294,20 +294,20 @@ fn leaving_region_gets_a_home_for_a_stopped_shard() {
     assert!(sent(&bench.answer(Answer::Written)).contains(&(2, announce(3, Some(3)))));
 }
 
-/// A rebalance that waits for its write.
+/// A planned move to the leaving region waits for its write.
 #[test]
 fn planned_move_to_a_leaving_region_is_withdrawn() {
     let mut bench = Bench::hosted();
     let other = ShardId::new(8);
     bench.hear(3, ToCoordinator::GetShardHome(vec![other]));
-    bench.place(&[(other, 3)]); // is written
+    bench.place(&[(other, 3)]); // the write is pending
     bench.moves(Some(2));
     assert_eq!(bench.machine.planned(SHARD), Some(region(2)));
     assert_eq!(questions(&bench.hear(2, ToCoordinator::Leaving)), [[]; 0]);
     assert_eq!(bench.machine.planned(SHARD), Some(region(1)));
 }
 
-/// Its next home, which has taken what it keeps, may have died before it could say so.
+/// The next home, which took the payload, may have died before it could confirm that.
 #[test]
 fn leaving_region_learns_that_its_release_was_used() {
     let mut bench = Bench::hosted();
@@ -317,7 +317,7 @@ fn leaving_region_learns_that_its_release_was_used() {
     let asks = || ToCoordinator::GetShardHome(vec![SHARD]);
     let hosted = ToRegion::Hosted(vec![(SHARD, g(2))]);
     let tells = |out: &[CoordinatorOutput]| sent(out).contains(&(1, hosted.clone()));
-    assert!(!tells(&bench.hear(1, asks())), "it does not leave");
+    assert!(!tells(&bench.hear(1, asks())), "1 does not leave");
     bench.hear(1, ToCoordinator::Leaving);
     assert!(tells(&bench.hear(1, asks())));
     bench.moves(Some(3));
@@ -327,7 +327,7 @@ fn leaving_region_learns_that_its_release_was_used() {
     assert!(!out.iter().any(|(_, word)| matches!(word, ToRegion::Hosted(_))), "{out:?}");
 }
 
-/// What a leaver keeps of a shard that was stopped goes to a next home like any other's.
+/// The payload of a stopped shard goes to a next home like any other payload.
 #[test]
 fn payload_of_a_stopped_shard_gets_a_home_when_keeper_leaves() {
     let mut bench = stopped();
@@ -336,7 +336,7 @@ fn payload_of_a_stopped_shard_gets_a_home_when_keeper_leaves() {
     let out = bench.hear(1, ToCoordinator::GetShardHome(vec![SHARD]));
     assert!(matches!(out[..], [CoordinatorOutput::Allocate { .. }]), "{out:?}");
     bench.place(&[(SHARD, 1)]);
-    assert!(bench.machine.desk.planned(SHARD).is_none(), "who leaves gets none");
+    assert!(bench.machine.desk.planned(SHARD).is_none(), "a leaving region gets no shard");
     bench.hear(1, ToCoordinator::GetShardHome(vec![SHARD]));
     bench.now.mono = bench.now.mono + Duration::from_secs(60);
     bench.tick();
@@ -345,14 +345,14 @@ fn payload_of_a_stopped_shard_gets_a_home_when_keeper_leaves() {
     assert!(sent(&out).contains(&(1, release(3, Some(2), 1))), "{out:?}");
 }
 
-/// With 1,000 shards and the least that a lane may take, none of these words ever arrived.
+/// In one message each, these orders for 1,000 shards would exceed the smallest lane limit.
 #[test]
 fn messages_about_many_shards_fit_the_lane_limit() {
     let word_bytes_max = 4 << 10;
     let config =
         CoordinatorConfig { word_bytes_max, shards: SHARDS_MAX, ..CoordinatorConfig::default() };
     let mut bench = Bench::new(config);
-    let [from, to] = [u64::MAX - 2, u64::MAX - 1]; // no words are longer than these
+    let [from, to] = [u64::MAX - 2, u64::MAX - 1]; // ids of the greatest encoded length
     bench.tell(CoordinatorInput::Installed(installed(2, [from, to])));
     let number = Term::NUMBER_MAX - 9;
     bench.tell(CoordinatorInput::Start { above: number });
@@ -386,7 +386,8 @@ fn messages_about_many_shards_fit_the_lane_limit() {
     assert!(routes >= 2_000 && hosts >= 1_000 && releases >= 1_000, "{routes} {hosts} {releases}");
 }
 
-/// A registration of many shards comes in parts.
+/// A registration of many shards comes in parts. The coordinator orders nothing for confirmed
+/// shards.
 #[test]
 fn registration_in_parts_is_acknowledged_once() {
     let config = CoordinatorConfig { word_bytes_max: 4 << 10, ..CoordinatorConfig::default() };
@@ -405,7 +406,7 @@ fn registration_in_parts_is_acknowledged_once() {
             slow: Vec::new(),
         },
     };
-    // One shard is still on its way.
+    // One shard is not hosted yet.
     let parts = vec![register(0..400), register(400..800), register(800..999)];
     let told = sent(&bench.batch(parts.clone()));
     let routes = told.iter().filter_map(|(to, word)| match word {
@@ -426,7 +427,7 @@ fn registration_in_parts_is_acknowledged_once() {
     assert_eq!(named.collect::<Vec<_>>(), [(1, 999), (2, 999)]);
     let again = sent(&bench.batch(parts));
     let acks = again.iter().filter(|(_, word)| matches!(word, ToRegion::RegisterAck { .. }));
-    assert_eq!(acks.count(), 1, "the next batch has an answer of its own");
+    assert_eq!(acks.count(), 1, "each batch is acknowledged once");
 }
 
 fn reports_slow(slow: impl IntoIterator<Item = u32>) -> ToCoordinator {
@@ -443,7 +444,7 @@ fn reports_slow(slow: impl IntoIterator<Item = u32>) -> ToCoordinator {
 fn report_of_slow_handlers_replaces_the_former_one() {
     let mut bench = Bench::hosted();
     bench.hear(2, reports_slow([SHARD.get()]));
-    assert!(!bench.machine.has_slow_handler(SHARD), "it does not live there");
+    assert!(!bench.machine.has_slow_handler(SHARD), "2 is not the home");
     bench.hear(1, reports_slow([SHARD.get(), 3]));
     assert_eq!(bench.machine.with_slow_handlers().collect::<Vec<_>>(), [SHARD]);
     bench.hear(1, reports_slow([3]));
@@ -458,7 +459,7 @@ fn slow_handler_of_the_former_home_does_not_count() {
     let mut bench = Bench::hosted();
     bench.hear(1, reports_slow([SHARD.get()]));
     bench.moves(Some(2));
-    assert!(!bench.machine.has_slow_handler(SHARD), "its next home has none");
+    assert!(!bench.machine.has_slow_handler(SHARD), "the next home reports none");
 }
 
 #[test]
@@ -467,7 +468,7 @@ fn report_of_slow_handlers_is_bounded() {
     let mut bench = Bench::acting_with(config, [1]);
     bench.hear(1, reports_slow(4_000..9_000));
     let known: Vec<usize> = bench.machine.slow.values().map(BTreeSet::len).collect();
-    assert_eq!(known, [1_000], "of shards that there are");
+    assert_eq!(known, [1_000], "shards that the type does not have are ignored");
     bench.hear(1, reports_slow(0..5_000));
     let known: Vec<usize> = bench.machine.slow.values().map(BTreeSet::len).collect();
     assert_eq!(known, [SLOW_SHARDS_MAX]);

@@ -1,4 +1,4 @@
-//! C1, step by step, and the end of a coordinator.
+//! Tests of the takeover, step by step, and of the end of a coordinator.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn read() -> Vec<(ShardId, ShardHome)> {
     ]
 }
 
-/// It has read two cells, and writes them.
+/// The coordinator has read two cells, and rewrites them.
 fn rewriting() -> (Bench, Vec<CoordinatorOutput>) {
     let mut bench = Bench::new(CoordinatorConfig::default());
     bench.tell(CoordinatorInput::Start { above: 4 });
@@ -23,7 +23,7 @@ fn takes_a_term_above_all_that_its_process_knows() {
     let mut bench = Bench::new(CoordinatorConfig::default());
     let out = bench.tell(CoordinatorInput::Start { above: 4 });
     assert_eq!(asked(&out), [Ask::Fence { term: term(5), within: Duration::from_secs(2) }]);
-    assert_eq!(bench.tell(CoordinatorInput::Start { above: 9 }), [], "it runs already");
+    assert_eq!(bench.tell(CoordinatorInput::Start { above: 9 }), [], "it has started already");
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn cells_of_a_higher_term_raise_the_own_term() {
     assert_eq!(
         bench.answer(Answer::Fenced(read(), None, None)),
         [],
-        "terms 4 and 2, and this one is 1"
+        "the cells have terms 4 and 2, its own is 1"
     );
     let (_, out) = bench.wait().unwrap();
     assert_eq!(asked(&out), [Ask::Fence { term: term(5), within: Duration::from_secs(2) }]);
@@ -163,7 +163,7 @@ fn takeover_repeats_only_unconfirmed_decisions() {
         ]
     );
     bench.hear(2, ToCoordinator::Hosted(vec![(SHARD, second.generation)]));
-    assert_eq!(bench.wait(), None, "nothing is left to be repeated");
+    assert_eq!(bench.wait(), None, "every decision is settled");
 }
 
 #[test]
@@ -195,11 +195,12 @@ fn known_failure_11_answers_after_a_stop_are_ignored() {
         let out = bench.tell(CoordinatorInput::Start { above: 4 });
         assert_eq!(asked(&out), [Ask::Fence { term: term(6), within: Duration::from_secs(2) }]);
         assert_eq!(bench.tell(CoordinatorInput::Answered { id: late, answer }), []);
-        assert_eq!(bench.machine.phase(), Phase::Reading, "of another life");
+        assert_eq!(bench.machine.phase(), Phase::Reading, "the request was of the former run");
     }
 }
 
-/// Of a type that its node has in so many shards; it has read these cells and settings.
+/// A coordinator whose node has the type in `shards` shards. It has read `cells`, and settings with
+/// `there` shards.
 fn agreeing(
     shards: u32,
     cells: Vec<(ShardId, ShardHome)>,
@@ -213,7 +214,7 @@ fn agreeing(
     (bench, out)
 }
 
-/// What was to be agreed on, and under which stamp.
+/// Numbers of shards in writes of settings, with the sequence number of each stamp.
 fn agrees(outputs: &[CoordinatorOutput]) -> Vec<(u64, u32)> {
     let asked = asked(outputs).into_iter().filter_map(|ask| match ask {
         Ask::Agree { seq, agreed, .. } => Some((seq, agreed.shards)),
@@ -248,9 +249,9 @@ fn settings_mismatch_with_homes_steps_down_without_a_write() {
         panic!("{out:?}");
     };
     assert_eq!((there.shards, bench.machine.phase()), (1_000, Phase::Down));
-    assert_eq!(bench.register(1, &[]).len(), 1, "it is told to look elsewhere");
+    assert_eq!(bench.register(1, &[]).len(), 1, "the region is told to look elsewhere");
     let (_, out) = agreeing(1_000, read(), Some(1_000));
-    assert_eq!((agrees(&out), written(&out)), (vec![], vec![(1, read())]), "it agrees");
+    assert_eq!((agrees(&out), written(&out)), (vec![], vec![(1, read())]), "the settings agree");
 }
 
 #[test]

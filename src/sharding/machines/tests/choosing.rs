@@ -1,4 +1,5 @@
-//! Strategies that take their time: the program's own, and the one that waits for pins.
+//! Tests of strategies that answer later: a strategy of the program, and `external`, which waits
+//! for pins.
 
 use ostraca_ddata::replicator::config::Config;
 use ostraca_ddata::replicator::port;
@@ -15,7 +16,8 @@ const THERE: RegionId = RegionId::new(OTHER);
 const NOBODY: RegionId = RegionId::new(ReplicaId::new(99));
 const MS: Duration = Duration::from_millis(1);
 
-/// Of a type with a strategy of its own, or with one that is set; it is alone and decides.
+/// An active coordinator of a type with the program's strategy `strategy`, or with the configured
+/// one.
 fn acting(strategy: Option<&str>, name: StrategyName, members: &[u64]) -> (Bench, Vec<Output>) {
     acting_by(strategy, Settings { allocation_strategy: name, ..Settings::default() }, members)
 }
@@ -51,13 +53,13 @@ impl Bench {
         self.tell(Input::Advised { entity_type: counter(), number, advice })
     }
 
-    /// A majority holds what was written.
+    /// The Replicator acknowledges the write among these outputs.
     fn written(&mut self, outputs: &[Output]) {
         let id = outputs.iter().find_map(|output| match output {
             Output::Ask { id, ask: Ask::Write { .. }, .. } => Some(*id),
             _ => None,
         });
-        let id = id.expect("something was written");
+        let id = id.expect("a write is pending");
         let Machines { types, with, .. } = &mut self.machines;
         let of_type = types.get_mut(&counter()).expect("it is started");
         of_type.answered(self.now, id, |_| Answer::Written, with, &mut self.out);
@@ -68,7 +70,7 @@ impl Bench {
     }
 }
 
-/// Numbers of questions for homes, and the shards that they are about.
+/// Numbers of the questions for homes, with their shards.
 fn homes(outputs: &[Output]) -> Vec<(u64, u32)> {
     let asked = outputs.iter().filter_map(|output| match output {
         Output::Consult { number, asked: Asked::Home { shard, .. }, .. } => {
@@ -95,7 +97,7 @@ fn failures(outputs: &[Output]) -> Vec<&str> {
     failed.collect()
 }
 
-/// Homes that are being written.
+/// Homes in the writes among the outputs.
 fn written(outputs: &[Output]) -> Vec<(u32, Option<RegionId>)> {
     let cells = outputs.iter().filter_map(|output| match output {
         Output::Ask { ask: Ask::Write { cells, .. }, .. } => Some(cells),
@@ -104,7 +106,7 @@ fn written(outputs: &[Output]) -> Vec<(u32, Option<RegionId>)> {
     cells.flatten().map(|(shard, home)| (shard.get(), home.region)).collect()
 }
 
-/// Why homes were decided.
+/// Reasons of the decisions among the outputs.
 fn reasons(outputs: &[Output]) -> Vec<&str> {
     let steps = outputs.iter().filter_map(|output| match output {
         Output::Step { step, .. } if step.what == crate::sharding::remembered::What::Decided => {
@@ -140,7 +142,7 @@ fn late_answer_is_ignored_and_the_next_shard_is_asked() {
     assert_eq!((failures(&over), homes(&over)), (vec!["it has not answered within 5s"], vec![]));
     assert_eq!(written(&bench.home(1, HERE)), [], "too late");
     let asked = homes(&bench.pass(100 * MS));
-    let [(number, 4)] = asked[..] else { panic!("it holds up no other: {asked:?}") };
+    let [(number, 4)] = asked[..] else { panic!("the other shard comes first: {asked:?}") };
     let next = bench.home(number, HERE);
     assert_eq!((written(&next), homes(&next)), (vec![(4, Some(HERE))], vec![(number + 1, 3)]));
 }
@@ -174,17 +176,17 @@ fn question_costs_only_changes_since_the_last() {
         told.iter().find(|output| matches!(output, Output::Consult { .. }))
     {
         if asked % 1_000 == 0 {
-            assert_eq!(seen.homes().count(), asked, "all that was chosen is seen");
+            assert_eq!(seen.homes().count(), asked, "the snapshot has all chosen homes");
         }
         asked += 1;
         let number = *number;
-        drop(told); // as a strategy that has answered
+        drop(told); // a strategy that has answered holds no snapshot
         let next = bench.home(number, HERE);
         told = bench.hold(next);
     }
     assert_eq!(asked, SHARDS as usize);
     let drawn = bench.machines.of(&counter()).expect("it is started").drawn();
-    assert!((1..10).contains(&drawn), "{drawn} were made anew");
+    assert!((1..10).contains(&drawn), "{drawn} snapshots were built from scratch");
 }
 
 #[test]
@@ -221,7 +223,7 @@ fn answer_to_a_former_coordinator_is_ignored() {
     assert_eq!(written(&bench.home(1, HERE)), []);
     let (id, term) = fence(&bench.tell(Input::LeaseHeld)).expect("it takes the next term");
     bench.act(id, term);
-    assert_eq!(written(&bench.home(1, HERE)), [], "also once the next one acts");
+    assert_eq!(written(&bench.home(1, HERE)), [], "also once the next coordinator is active");
     let [(number, 3)] = homes(&bench.want(&[3]))[..] else { panic!("it is asked anew") };
     assert!(number > 1);
     assert_eq!(written(&bench.home(number, HERE)), [(3, Some(HERE))]);
@@ -242,7 +244,7 @@ fn moves_take_one_question_and_invalid_ones_are_dropped() {
     assert_eq!(moves(&bench.pass(100 * MS)).len(), 1, "asked again after a pause");
 }
 
-/// It decides, and the region of another node is registered.
+/// The coordinator is active, and the other node's region is registered.
 fn own_with_another() -> Bench {
     let mut bench = acting_with(&[1, 2]);
     bench.hear(ToCoordinator::Register {
@@ -256,13 +258,13 @@ fn own_with_another() -> Bench {
 }
 
 impl Bench {
-    /// Of the region of the other node.
+    /// Delivers a message of the other node's region.
     fn hear(&mut self, message: ToCoordinator) -> Vec<Output> {
         let word = Word::Sharding(ShardingMessage::Coordinator(message));
         self.tell(Input::Message { from: OTHER, entity_type: counter(), word })
     }
 
-    /// What follows if a majority always holds at once what is written.
+    /// Acknowledges all writes at once, and returns all outputs.
     fn hold(&mut self, mut told: Vec<Output>) -> Vec<Output> {
         let mut all = Vec::new();
         while !written(&told).is_empty() {
@@ -274,7 +276,7 @@ impl Bench {
         all
     }
 
-    /// The strategy has placed these there.
+    /// The strategy places these shards there.
     fn place(&mut self, shards: &[u32], at: RegionId) {
         let mut told = self.want(shards);
         while let [(number, _)] = homes(&told)[..] {
@@ -293,13 +295,13 @@ fn leaving_node_waits_for_no_failing_strategy() {
     };
     bench.want(&[4]);
     let told = bench.advise(number, Err("no".into()));
-    assert_eq!(written(&told), [(3, Some(HERE))], "not what is new");
+    assert_eq!(written(&told), [(3, Some(HERE))], "but not the new shard 4");
     let why = "its region leaves: the program's strategy has failed, and time is short: fewest \
                shards: 0";
     assert_eq!(reasons(&told), [why]);
 }
 
-/// The shard was stopped, and the node keeps messages for whoever gets it next.
+/// The shard was stopped, and the leaving node keeps messages for its next home.
 #[test]
 fn kept_payload_of_a_leaver_waits_for_no_failing_strategy() {
     let mut bench = own_with_another();
@@ -345,12 +347,12 @@ fn leaving_node_waits_3_s_in_total_for_a_slow_strategy() {
     };
     assert_eq!(why(1), (2, "its region leaves: mine"));
     let late = "its region leaves: the program's strategy took over 3s for it: fewest shards: 2";
-    assert_eq!(why(2), (3, late), "and what it says later of that shard is nobody's");
+    assert_eq!(why(2), (3, late), "the late answer for that shard is ignored");
     assert_eq!(why(SHARDS - 1).0, 3);
-    assert_eq!(why(700), (4, "mine"), "what does not leave has time");
+    assert_eq!(why(700), (4, "mine"), "a shard of no leaving node waits for the strategy");
     assert!(
         bench.machines.next_deadline() > Some(bench.now.mono),
-        "nothing is due again and again"
+        "no deadline repeats without end"
     );
 }
 
@@ -361,10 +363,10 @@ fn old_answer_is_ignored_while_a_newer_question_is_open() {
     bench.pass(5_000 * MS);
     let [(number, 4)] = homes(&bench.pass(100 * MS))[..] else { panic!("the other one") };
     let told = bench.home(1, THERE);
-    assert_eq!((written(&told), homes(&told)), (vec![], vec![]), "of shard 3, and too late");
+    assert_eq!((written(&told), homes(&told)), (vec![], vec![]), "for shard 3, and too late");
     let told = bench.home(number, HERE);
-    assert_eq!(written(&told), [(4, Some(HERE))], "the open question is still waited for");
-    assert_eq!(homes(&told), [(number + 1, 3)], "and shard 3 has no home");
+    assert_eq!(written(&told), [(4, Some(HERE))], "the newer question is still open");
+    assert_eq!(homes(&told), [(number + 1, 3)], "and shard 3 still needs a home");
 }
 
 #[test]
@@ -379,7 +381,7 @@ fn old_moves_are_ignored_while_a_newer_question_is_open() {
     assert_eq!(written(&bench.advise(new, away(4))), [(4, Some(THERE))]);
 }
 
-/// What a replica says after this change of no pins.
+/// A replica's answer to a read after this change of an empty map of pins.
 fn pinned(wanted: &Wanted) -> Reply {
     let (config, registry, canary) = (Config::default(), Default::default(), Default::default());
     let setup = replicator::Setup { me: ME, config, registry, seed: 1, canary };
@@ -435,7 +437,7 @@ fn no_home_before_the_pins_of_a_majority_are_read() {
     let key = PinsKey::new(&counter()).key().name().clone();
     let notice = Notice::Changed { key, value, before: None };
     bench.tell(Input::Noticed { id: watched, notice });
-    assert_eq!(bench.pass(10_000 * MS), [], "nothing is pinned any more");
+    assert_eq!(bench.pass(10_000 * MS), [], "no shard is pinned now");
 }
 
 #[test]

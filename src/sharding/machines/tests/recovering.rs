@@ -1,5 +1,5 @@
-//! A configuration is forced: nobody decides before those who were given up are over, and everybody
-//! says what it knows.
+//! Tests of a forced configuration: no coordinator starts before the leases of given-up members
+//! have expired, and every member reports what it knows.
 
 use super::*;
 use crate::sharding::installed::Installed;
@@ -21,17 +21,17 @@ fn no_coordinator_before_leases_of_given_up_nodes_expire() {
         of_type.coordinator().map(Coordinator::phase)
     };
     assert_eq!(fence(&bench.tell(Input::Installed(forced.clone()))), None);
-    assert_eq!(phase(&bench), Some(Phase::Off), "it decides nothing more");
+    assert_eq!(phase(&bench), Some(Phase::Off), "it stops deciding");
     for second in 1..5 {
         assert_eq!(fence(&bench.pass(Duration::from_secs(1))), None, "after {second} s");
         assert_eq!(phase(&bench), Some(Phase::Off));
     }
     let out = bench.pass(Duration::from_secs(2));
-    let (id, taken) = fence(&out).expect("they are over");
-    let above = Installed::from(&*forced).forced.expect("it was").terms_above();
+    let (id, taken) = fence(&out).expect("the leases have expired");
+    let above = Installed::from(&*forced).forced.expect("it was forced").terms_above();
     assert_eq!(taken, Term { number: above + 1, owner: ME });
     assert!(taken > term);
-    // What its own region knows is counted before it acts.
+    // The coordinator counts the knowledge of its own region before it becomes active.
     let fenced = Reply::Fenced { term: taken, values: Vec::new() };
     bench.tell(Input::Answered { id, reply: Ok(fenced) });
     let Machines { types, with, .. } = &mut bench.machines;
@@ -46,9 +46,9 @@ fn no_coordinator_before_leases_of_given_up_nodes_expire() {
     assert_eq!(recorded, Some(forced.id()), "{out:?}");
 }
 
-/// The question under way to the Replicator.
+/// Number of the pending request to the Replicator.
 fn bench_asked(of_type: &TypeMachines) -> u64 {
-    (0..100).find(|id| of_type.awaits(*id)).expect("something was asked")
+    (0..100).find(|id| of_type.awaits(*id)).expect("a request is pending")
 }
 
 #[test]
@@ -62,11 +62,11 @@ fn node_without_the_type_answers_recount_once_installed() {
     let asked = |bench: &mut Bench| {
         bench.tell(Input::Message { from: OTHER, entity_type: counter(), word: ask() })
     };
-    assert_eq!(asked(&mut bench), [], "not yet");
+    assert_eq!(asked(&mut bench), [], "the configuration is not installed yet");
     bench.tell(Input::Installed(forced));
     let (hosted, told, highest) = Default::default();
     let counted = ToCoordinator::Counted { term, hosted, told, highest };
     let word = Word::Sharding(ShardingMessage::Coordinator(counted));
     assert_eq!(asked(&mut bench), [Output::Send { to: OTHER, entity_type: counter(), word }]);
-    assert_eq!(bench.machines.types().count(), 0, "nothing is made for it");
+    assert_eq!(bench.machines.types().count(), 0, "the answer creates no machines");
 }

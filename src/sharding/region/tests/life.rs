@@ -1,4 +1,5 @@
-//! Registration, questions for homes, and drains that last.
+//! Tests of registration, requests for homes, long drains, stop requests and the record of
+//! decisions.
 
 use super::*;
 
@@ -47,7 +48,7 @@ fn audit_registration_lists_hosted_shards() {
     bench.order(host(3, &[]));
     let (waited, out) = bench.wait().unwrap();
     assert_eq!((waited, sent(&out)), (30_000, vec![registers(&[(SHARD, g(3))], g(3))]));
-    assert!(!bench.order(ack(1)).contains(&RegionOutput::Registered), "it was before");
+    assert!(!bench.order(ack(1)).contains(&RegionOutput::Registered), "registered already");
 }
 
 #[test]
@@ -58,7 +59,7 @@ fn here_causes_a_registration_at_once() {
     let out = bench.hear(4, ToRegion::Here(Term { number: 2, owner: ReplicaId::new(4) }));
     assert_eq!(sent(&out)[0].0, 4);
     assert_eq!(bench.order(ToRegion::Here(Term { number: 1, owner: COORDINATOR })), []);
-    assert_eq!(bench.order(ack(1)), [], "superseded: its answer registers nothing");
+    assert_eq!(bench.order(ack(1)), [], "a superseded coordinator's answer is ignored");
     assert!(!bench.region.is_registered());
 }
 
@@ -70,12 +71,12 @@ fn unknown_homes_are_requested_together_until_known() {
     }
     found(&mut bench);
     assert_eq!(sent(&bench.order(ack(1))), [asks(&[1, 2, 3])]);
-    assert_eq!(bench.tell(RegionInput::Wanted(ShardId::new(2))), [], "asked already");
+    assert_eq!(bench.tell(RegionInput::Wanted(ShardId::new(2))), [], "requested already");
     let route = |shard, home| ShardRoute { shard: ShardId::new(shard), generation: g(1), home };
     let known = [route(1, Some(region(2))), route(2, None)];
     bench.order(ToRegion::Announce(known.into_iter().collect()));
     let (waited, out) = bench.wait().unwrap();
-    assert_eq!((waited, sent(&out)), (2_000, vec![asks(&[2, 3])]), "2 lives nowhere");
+    assert_eq!((waited, sent(&out)), (2_000, vec![asks(&[2, 3])]), "shard 2 has no home");
 }
 
 #[test]
@@ -132,7 +133,7 @@ fn slow_start_is_reported_once_with_awaited_regions() {
     };
     let told = (1..=60).filter_map(|_| {
         bench.now.mono = bench.now.mono + Duration::from_secs(1);
-        slow(bench.order(host(4, &[(2, 2), (3, 3)]))) // said again
+        slow(bench.order(host(4, &[(2, 2), (3, 3)]))) // repeated
     });
     assert_eq!(told.collect::<Vec<_>>(), [(vec![SHARD], vec![region(2)])]);
 }
@@ -153,7 +154,7 @@ fn a_thousand_releases_to_one_region_are_two_messages() {
         other => panic!("{other:?}"),
     });
     let lengths: Vec<usize> = lengths.collect();
-    assert_eq!((lengths.len(), lengths.iter().sum()), (2, 1_000), "by their bytes");
+    assert_eq!((lengths.len(), lengths.iter().sum()), (2, 1_000), "divided by length");
 }
 
 #[test]
@@ -168,9 +169,9 @@ fn stop_request_repeats_until_answered_or_expired() {
         let word = ShardingMessage::Coordinator(ToCoordinator::Stop(wishes(shards)));
         sent(out).contains(&(COORDINATOR.get(), word))
     };
-    assert!(asks(&bench.order(ack(1)), &shards), "as soon as there is somebody to ask");
+    assert!(asks(&bench.order(ack(1)), &shards), "as soon as it is registered");
     let out = bench.hear(3, ToRegion::Stopped(wishes(&shards)));
-    assert!(!out.contains(&RegionOutput::Stopped), "of no coordinator");
+    assert!(!out.contains(&RegionOutput::Stopped), "3 is not the coordinator");
     let out = bench.order(ToRegion::Stopped(wishes(&[SHARD])));
     assert!(out.contains(&RegionOutput::Stopped));
     let (waited, out) = bench.wait().unwrap();
@@ -191,7 +192,7 @@ fn answer_to_an_earlier_stop_does_not_end_a_later_one() {
         bench.tell(RegionInput::Stop { shards: vec![SHARD], within });
     }
     let late = bench.order(ToRegion::Stopped(vec![(SHARD, 1)]));
-    assert!(!late.contains(&RegionOutput::Stopped), "it may live again since");
+    assert!(!late.contains(&RegionOutput::Stopped), "the shard may have started again");
     assert_eq!(bench.region.stopping().collect::<Vec<_>>(), [SHARD]);
     let out = bench.order(ToRegion::Stopped(vec![(SHARD, 2)]));
     assert!(out.contains(&RegionOutput::Stopped));
@@ -219,12 +220,12 @@ fn unregistered_region_reports_after_10_s_then_each_minute() {
         assert_eq!(complaints, [after(10), after(70)]);
         found(&mut bench);
         bench.order(ack(1));
-        let (waited, out) = bench.wait().expect("its question for a home is repeated");
+        let (waited, out) = bench.wait().expect("its request for a home is repeated");
         assert!(waited <= 2_000 && !matches!(out[..], [RegionOutput::Unregistered(_), ..]));
     }
 }
 
-/// Shards with slow handlers, as each registration of these orders has them.
+/// Shards with slow handlers in each registration among these orders.
 fn reported(orders: &[RegionOutput]) -> Vec<Vec<ShardId>> {
     let slow = sent(orders).into_iter().filter_map(|(_, message)| match message {
         ShardingMessage::Coordinator(ToCoordinator::Register { slow, .. }) => Some(slow),
@@ -244,13 +245,13 @@ fn change_of_slow_handlers_is_reported_within_a_second() {
     bench.order(ack(1));
     for slow in [vec![SHARD], vec![]] {
         let told = with_slow(slow.iter().map(|shard| shard.get()));
-        assert_eq!(reported(&bench.tell(told.clone())), [vec![]; 0], "not two at once");
+        assert_eq!(reported(&bench.tell(told.clone())), [vec![]; 0], "not within a second");
         let (waited, out) = bench.wait().unwrap();
         assert_eq!((waited, reported(&out)), (1_000, vec![slow.clone()]));
         bench.order(ack(1));
         bench.tell(told);
         let (waited, out) = bench.wait().unwrap();
-        assert_eq!((waited, reported(&out)), (30_000, vec![slow]), "known already: an audit");
+        assert_eq!((waited, reported(&out)), (30_000, vec![slow]), "unchanged: only the audit");
         bench.order(ack(1));
     }
 }
