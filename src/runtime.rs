@@ -1,9 +1,10 @@
-//! Runtimes of a node's own: threads that no handler, no task of the program and no part of the node
-//! but the one they are for can hold up.
+//! Runtimes of the node's own: their threads serve one part of the node each, so that no handler,
+//! no task of the program and no other part can delay it.
 //!
-//! A program that blocks every thread of its runtime stops what runs there. What other nodes measure
-//! this one by, and what its lease hangs on, must not run there: connections and the control lanes
-//! have a runtime, the Replicator has one, membership has a thread.
+//! A program that blocks every thread of its runtime stops all tasks on that runtime. The parts
+//! that other nodes' failure detectors observe, and those that renew the lease, must not run there:
+//! connections and the control lanes have a runtime, the Replicator has one, and membership has a
+//! thread.
 
 use std::io;
 use std::sync::Arc;

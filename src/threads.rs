@@ -1,12 +1,13 @@
-//! What many threads touch at once stands in several places, so that each has its own: a cache line that
-//! two cores write to takes 30 to 170 ns for each change of hands.
+//! Numbers threads, so that data which many threads write at once can be split into several places,
+//! one for each thread: a cache line that two cores write takes 30 to 170 ns for each transfer
+//! between them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The first so many threads that ask have a place of their own; others share those.
+/// Number of places. The first threads that ask get a place each; further threads share these.
 pub(crate) const PLACES: usize = 16;
 
-/// This thread's number. Threads are numbered as they first ask; no number is used again.
+/// This thread's number. Threads get numbers in the order of their first calls; none is reused.
 pub(crate) fn number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -15,7 +16,7 @@ pub(crate) fn number() -> usize {
     MINE.with(|number| *number)
 }
 
-/// This thread's place, and that of few others. Below [`PLACES`].
+/// This thread's place, which few other threads share. Below [`PLACES`].
 pub(crate) fn place() -> usize {
     number() % PLACES
 }

@@ -159,7 +159,7 @@ enum Command {
 }
 
 impl Ostraca {
-    /// Executes the command.
+    /// Executes the command that the user gave.
     pub(crate) fn run(self) -> Outcome {
         match self.command {
             Command::Node(arguments) => arguments.run(),

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::target::{Output, Target};
 use super::{Outcome, printable};
 
-/// Interval of requests.
+/// Interval of the requests to the node.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, Args)]

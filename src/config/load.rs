@@ -29,7 +29,7 @@ const WRONG_MAX: usize = 50;
 /// Subsections of `[cluster]` that have their own fields in [`Config`].
 const BELOW_CLUSTER: [&str; 2] = ["sharding", "shutdown"];
 
-/// The top-level sections.
+/// The top-level sections of the configuration.
 const SECTIONS: [&str; 4] = ["cluster", "ddata", "management", "net"];
 
 /// Settings with two names: the section, the alias and the field's own name.

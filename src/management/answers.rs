@@ -241,7 +241,7 @@ fn not_recovered(why: &RecoverError) -> Refusal {
 
 // ── Shards ──
 
-/// Members by incarnation.
+/// Members of the cluster by incarnation.
 type MembersByIncarnation = BTreeMap<ReplicaId, Arc<member::Member>>;
 
 async fn shards(handles: &Handles, entity_type: &str, within: Duration) -> Result<Answer, Refusal> {

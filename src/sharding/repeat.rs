@@ -78,7 +78,7 @@ impl Repeats {
         self.open.contains_key(&shard)
     }
 
-    /// Ends all repetitions.
+    /// Ends the repetitions of all shards.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }

@@ -10,7 +10,7 @@ use super::ask_cycles::ShardAsks;
 pub(super) enum Stage {
     /// No entity lives here.
     Empty,
-    /// Entities handle messages.
+    /// Entities of the shard handle messages.
     Open,
     /// Messages begin only if running handlers wait for them.
     Draining,

@@ -133,7 +133,7 @@ pub enum ToRegion {
     /// Acknowledges a registration and completes the region's table of homes.
     #[serde(rename = "a")]
     RegisterAck {
-        /// The coordinator's term.
+        /// The term under which the coordinator acts.
         #[serde(rename = "t")]
         term: Term,
         /// The homes that the region may not know. Tables longer than one message are preceded by
@@ -180,7 +180,7 @@ pub enum ToRegion {
     /// may be lost. Repeated until answered. Nodes that have not started the type answer, too.
     #[serde(rename = "x")]
     Recount {
-        /// The coordinator's term.
+        /// The term that the coordinator has taken.
         #[serde(rename = "t")]
         term: Term,
         /// The forced configuration. A node answers only after it has installed one of the same

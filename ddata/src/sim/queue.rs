@@ -11,7 +11,7 @@ use super::network::MessageSlot;
 /// The event of a queue entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueEvent {
-    /// A message arrives.
+    /// A message reaches its destination, unless a fault drops it first.
     Deliver(MessageSlot),
     /// A scheduled action is due: an index into the run's actions.
     Action(u32),

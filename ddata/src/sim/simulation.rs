@@ -114,7 +114,7 @@ pub(super) enum Action<P: Process> {
     Synced { incarnation: u32, token: u64, end: u64, fails: bool },
     /// Tries to bring a broken link up.
     LinkUp { link: super::Link, breaks: u32 },
-    /// Injects a fault.
+    /// A fault of this source begins.
     Strike { fault: Fault, source: FaultSource },
     /// Ends a lasting fault, unless the run was healed since.
     End { heals: u32, fault: Fault },

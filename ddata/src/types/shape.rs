@@ -20,29 +20,30 @@ pub const NAME_MAX: usize = 512;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Shape {
-    /// `flag`: a [`Flag`](crate::types::Flag).
+    /// Data of type [`Flag`](crate::types::Flag), written `flag`.
     Flag,
-    /// `g-counter`: a [`GCounter`](crate::types::GCounter).
+    /// Data of type [`GCounter`](crate::types::GCounter), written `g-counter`.
     GCounter,
-    /// `pn-counter`: a [`PNCounter`](crate::types::PNCounter).
+    /// Data of type [`PNCounter`](crate::types::PNCounter), written `pn-counter`.
     PNCounter,
-    /// `g-set`: a [`GSet`](crate::types::GSet).
+    /// Data of type [`GSet`](crate::types::GSet), written `g-set`.
     GSet,
-    /// `or-set`: an [`ORSet`](crate::types::ORSet).
+    /// Data of type [`ORSet`](crate::types::ORSet), written `or-set`.
     ORSet,
-    /// `lww-register`: an [`LWWRegister`](crate::types::LWWRegister).
+    /// Data of type [`LWWRegister`](crate::types::LWWRegister), written `lww-register`.
     LWWRegister,
-    /// `mv-register`: an [`MVRegister`](crate::types::MVRegister).
+    /// Data of type [`MVRegister`](crate::types::MVRegister), written `mv-register`.
     MVRegister,
-    /// `user/<name>`: a [`User`](crate::types::User) type with its registered name.
+    /// Data of a [`User`](crate::types::User) type of this registered name, written `user/<name>`.
     User(Arc<str>),
-    /// `lww-map`: an [`LWWMap`](crate::types::LWWMap).
+    /// Data of type [`LWWMap`](crate::types::LWWMap), written `lww-map`.
     LWWMap,
-    /// `pn-counter-map`: a [`PNCounterMap`](crate::types::PNCounterMap).
+    /// Data of type [`PNCounterMap`](crate::types::PNCounterMap), written `pn-counter-map`.
     PNCounterMap,
-    /// `or-multi-map`: an [`ORMultiMap`](crate::types::ORMultiMap).
+    /// Data of type [`ORMultiMap`](crate::types::ORMultiMap), written `or-multi-map`.
     ORMultiMap,
-    /// `or-map/<shape of the values>`: an [`ORMap`](crate::types::ORMap).
+    /// Data of type [`ORMap`](crate::types::ORMap) with values of this shape, written
+    /// `or-map/<shape of the values>`.
     ORMap(Arc<Shape>),
 }
 

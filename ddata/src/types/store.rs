@@ -22,11 +22,11 @@ pub(crate) enum Store {
     Register(DotFun<Stamped>),
     /// `MVRegister` and user types.
     Plain(DotFun<Encoded>),
-    /// `GSet` and `ORSet`.
+    /// `GSet` and `ORSet`: the dots of each element.
     Set(DotMap<DotFun<()>>),
     /// `LWWMap` and `ORMap` of registers.
     Registers(DotMap<DotFun<Stamped>>),
-    /// Every other map.
+    /// All other maps: a store for each key.
     Map(Box<DotMap<Store>>),
 }
 

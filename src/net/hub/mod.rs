@@ -74,7 +74,7 @@ pub(super) enum Command {
     BelongsTo(u64),
     /// Dial and admit with these secrets.
     Secrets(Secrets),
-    /// Reply with statistics.
+    /// Reply with the statistics of this connection manager.
     Inspect(oneshot::Sender<Stats>),
     /// Send what is queued within that time, end all lanes, stop, then reply.
     Stop(Duration, oneshot::Sender<()>),

@@ -97,7 +97,7 @@ pub(super) struct OutboundOpening {
     pub(super) lane: Lane,
     /// Whether the lane is not yet in the directory.
     pub(super) is_new: bool,
-    /// Yields the substream.
+    /// Yields the substream, or the reason why it could not be opened.
     pub(super) stream: oneshot::Receiver<Result<Line, OpenFailed>>,
 }
 

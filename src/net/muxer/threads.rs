@@ -20,7 +20,7 @@ mod sync {
     pub(super) use loom::sync::atomic::{AtomicBool, Ordering, fence};
 }
 
-/// Injected fault.
+/// The fault that a run of the model injects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MuxerFault {
     None,

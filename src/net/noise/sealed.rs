@@ -100,7 +100,7 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Reads decrypted data.
+    /// Copies unread decrypted data to `out`, and returns its length.
     pub(super) fn read(&mut self, out: &mut [u8]) -> usize {
         let len = out.len().min(self.unread.len());
         out[..len].copy_from_slice(&self.content[self.unread.start..][..len]);

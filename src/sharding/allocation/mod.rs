@@ -113,7 +113,7 @@ pub struct Move {
     pub shard: ShardId,
     /// The shard's present or planned home.
     pub from: RegionId,
-    /// The proposed home.
+    /// The proposed new home.
     pub to: RegionId,
     /// Reason, for the record of decisions.
     pub why: Why,
@@ -169,7 +169,7 @@ impl fmt::Display for Why {
     }
 }
 
-/// A built-in strategy.
+/// A built-in strategy with its settings.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Strategy {

@@ -213,7 +213,7 @@ impl Coordinator {
         Self { ring, ..self }
     }
 
-    /// The current phase.
+    /// The phase of this coordinator.
     #[must_use]
     pub const fn phase(&self) -> Phase {
         self.phase

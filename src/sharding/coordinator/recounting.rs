@@ -4,9 +4,9 @@
 //! The lost majority may have held decisions that no survivor's replica shows, for shards that a
 //! survivor runs or will start. So every node of the forced configuration reports what it knows,
 //! and acts on no older decision from then on. For each reported shard the newest decision is made
-//! again under this term, which is above all reported ones. What runs continues where it runs;
-//! other regions that may run the shard or keep a payload are listed as predecessors; a home that
-//! was given up counts as lost.
+//! again under this term, which is above all reported ones. A running shard continues where it
+//! runs; other regions that may run the shard or keep a payload are listed as predecessors; a home
+//! that was given up counts as lost.
 //!
 //! That the recount is done is written with the homes, so it happens once per forced configuration,
 //! or again if this coordinator ends halfway. Cells that only a survivor's replica holds and a

@@ -21,7 +21,7 @@ use crate::sharding::wire::{NotYet, ROUTE_BYTES, ReleaseShard, ShardRoute, ToReg
 pub struct Registered {
     /// Whether the region only routes messages and hosts no shard.
     pub proxy: bool,
-    /// Whether the region leaves. It gets no more shards.
+    /// Whether the region leaves and must get no further shards.
     pub leaving: bool,
 }
 

@@ -23,7 +23,7 @@ pub enum RegionInput {
     Message {
         /// The sending incarnation, as the transport has certified it.
         from: ReplicaId,
-        /// The decoded message.
+        /// The message without its framing.
         message: ToRegion,
     },
     /// A configuration is installed on this node.
@@ -34,7 +34,7 @@ pub enum RegionInput {
     Wanted(ShardId),
     /// The last entity of a draining shard has stopped.
     Drained {
-        /// The drained shard.
+        /// The shard that has drained.
         shard: ShardId,
         /// Encoded messages that were accepted and not begun, in order, and the roster; `None` if
         /// there are none.

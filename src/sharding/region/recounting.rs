@@ -110,8 +110,8 @@ impl Region {
     ///
     /// Decisions are accepted from a coordinator that has registered this region under a term above
     /// the recount's. The recount may have been a second one, by a coordinator that is lost since,
-    /// and then the decisions of the first recount are valid. What that coordinator sent before its
-    /// acknowledgement is still ignored.
+    /// and then the decisions of the first recount are valid. Orders that the coordinator sent
+    /// before its acknowledgement are still ignored.
     pub(super) fn is_forgotten(&mut self, from: ReplicaId, generation: Generation) -> bool {
         let registration = &self.registration;
         let knows_this = registration.is_registered() && registration.coordinator() == Some(from);

@@ -9,10 +9,10 @@
 
 use std::collections::VecDeque;
 
-/// A worker compares its own line with the others at every so many takes.
+/// A worker compares its own line with the others once in this number of takes.
 const COMPARE_EVERY: u32 = 8;
 
-/// Stands for the sequence number of the first element in an empty line.
+/// Placeholder for the sequence number of the first element in an empty line.
 const NOBODY: u64 = u64::MAX;
 
 /// Waiting activations by seat.

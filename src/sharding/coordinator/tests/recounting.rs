@@ -20,7 +20,7 @@ fn lives(generation: Generation, home: Option<u64>, after: &[(u64, Generation)])
     ShardHome { generation, region: home.map(region), after, epoch: forced([]).epoch }
 }
 
-/// The forced configuration.
+/// Id of the forced configuration.
 const ORIGIN: EpochId = EpochId { generation: 2, number: 6 };
 
 /// Base of the term numbers in these tests: the first term after the forced configuration is number

@@ -450,7 +450,7 @@ impl World {
         }
     }
 
-    /// Applies a step.
+    /// Applies a step to the state.
     pub(super) fn take(&mut self, scope: &Scope, step: Step) {
         match step {
             Step::Tell(sender, origin) => self.tell(scope, sender, origin),

@@ -43,7 +43,7 @@ pub(super) struct Program {
     /// strategy fails does not block the others.
     pub(super) next: ShardId,
     picture: Option<Picture>,
-    drawn: u64,                                 // views built from scratch
+    drawn: u64,                                 // snapshots built from scratch
     leavers: BTreeMap<RegionId, LeavingRegion>, // ≤ members
     last: u64,                                  // number of the last question
     complained: Option<Instant>,
@@ -108,7 +108,7 @@ impl Program {
         }
     }
 
-    /// The strategy's present view of the cluster. It is updated from the last one if possible.
+    /// The present allocation snapshot. It is updated from the last one if possible.
     pub(super) fn see(
         &mut self,
         coordinator: &mut Coordinator,
@@ -126,7 +126,7 @@ impl Program {
         self.picture.insert(picture).show()
     }
 
-    /// How often the view was built from scratch.
+    /// Number of times that the snapshot was built from scratch.
     pub(super) const fn drawn(&self) -> u64 {
         self.drawn
     }
