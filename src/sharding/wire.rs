@@ -494,15 +494,15 @@ mod payload {
     use serde::de::{Error, Visitor};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub(super) struct Carried(pub(super) Bytes);
+    pub(super) struct PayloadBytes(pub(super) Bytes);
 
-    impl Serialize for Carried {
+    impl Serialize for PayloadBytes {
         fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
             to.serialize_bytes(&self.0)
         }
     }
 
-    impl<'de> Deserialize<'de> for Carried {
+    impl<'de> Deserialize<'de> for PayloadBytes {
         fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
             struct Octets;
             impl Visitor<'_> for Octets {
@@ -528,13 +528,13 @@ mod payload {
         payload: &Option<Bytes>,
         to: S,
     ) -> Result<S::Ok, S::Error> {
-        payload.clone().map(Carried).serialize(to)
+        payload.clone().map(PayloadBytes).serialize(to)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Option<Bytes>, D::Error> {
-        Ok(Option::<Carried>::deserialize(from)?.map(|carried| carried.0))
+        Ok(Option::<PayloadBytes>::deserialize(from)?.map(|bytes| bytes.0))
     }
 }
 
@@ -543,14 +543,14 @@ mod piece {
     use bytes::Bytes;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    use super::payload::Carried;
+    use super::payload::PayloadBytes;
 
     pub(super) fn serialize<S: Serializer>(bytes: &Bytes, to: S) -> Result<S::Ok, S::Error> {
-        Carried(bytes.clone()).serialize(to)
+        PayloadBytes(bytes.clone()).serialize(to)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Bytes, D::Error> {
-        Ok(Carried::deserialize(from)?.0)
+        Ok(PayloadBytes::deserialize(from)?.0)
     }
 }
 

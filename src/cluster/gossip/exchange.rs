@@ -66,7 +66,7 @@ pub enum Answer {
     Status,
     /// The state: the peer lacks a part of it.
     State,
-    /// [`Gossip::who_has_seen`]: the peer lacks only the seen set.
+    /// [`Gossip::seen_set`]: the peer lacks only the seen set.
     Seen,
 }
 
@@ -144,7 +144,7 @@ impl Gossip {
 
     /// The seen set of this state, as known to this node.
     #[must_use]
-    pub fn who_has_seen(&self) -> GossipSeen {
+    pub fn seen_set(&self) -> GossipSeen {
         let cluster = self.cluster();
         GossipSeen { cluster, content: self.digest(), nodes: self.seen.clone() }
     }

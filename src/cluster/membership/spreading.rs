@@ -184,7 +184,7 @@ impl Dissemination {
         self.history.all_have(digest);
         if leader::leader(gossip, me) == Some(me) {
             let limit = self.targeting.direct_limit.max(fanout(gossip.len()));
-            let seen = gossip.who_has_seen();
+            let seen = gossip.seen_set();
             let others = gossip.members().map(|member| member.node).filter(|node| *node != core.me);
             for node in others.take(limit).collect::<Vec<_>>() {
                 core.send(node, ClusterMessage::GossipSeen(seen.clone()), out);
@@ -311,7 +311,7 @@ impl Dissemination {
                     return;
                 }
             }
-            Answer::Seen => ClusterMessage::GossipSeen(gossip.who_has_seen()),
+            Answer::Seen => ClusterMessage::GossipSeen(gossip.seen_set()),
         };
         core.send(to, message, out);
     }

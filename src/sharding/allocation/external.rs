@@ -90,11 +90,11 @@ fn by_address(seen: &Allocations) -> BTreeMap<&Address, RegionId> {
     able.map(|(&region, candidate)| (&candidate.address, region)).collect()
 }
 
-type Counts = BTreeMap<RegionId, usize>;
+type MoveCounts = BTreeMap<RegionId, usize>;
 
 /// Number of moves in flight, by source and by target. First allocations do not count.
-fn in_flight(seen: &Allocations) -> (Counts, Counts) {
-    let (mut given, mut taken) = (Counts::new(), Counts::new());
+fn in_flight(seen: &Allocations) -> (MoveCounts, MoveCounts) {
+    let (mut given, mut taken) = (MoveCounts::new(), MoveCounts::new());
     for moving in seen.moving.values() {
         if let Some(from) = moving.from {
             *given.entry(from).or_insert(0) += 1;

@@ -33,7 +33,7 @@ impl Default for LeastShard {
 
 /// The role of a region in the balance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum BalanceRole {
     /// The region may give and take shards.
     Target,
     /// The region may only give shards, because it runs an older program.
@@ -45,7 +45,7 @@ enum Part {
 }
 
 /// The moves planned so far, and the sizes of the regions after them.
-struct Plan<'a> {
+struct BalancePlan<'a> {
     seen: &'a Allocations,
     targets: BTreeSet<RegionId>,
     quotas: BTreeMap<RegionId, usize>, // of targets and sources
@@ -61,11 +61,14 @@ impl LeastShard {
         if targets.is_empty() {
             return Vec::new();
         }
-        let part = |region: &RegionId| part(*region, &seen.regions[region], &targets);
-        let of = |wanted: Part| seen.regions.keys().copied().filter(move |r| part(r) == wanted);
-        let (leaving, sources): (Vec<_>, Vec<_>) =
-            (of(Part::Leaves).collect(), of(Part::Target).chain(of(Part::Source)).collect());
-        let mut plan = Plan::new(seen, targets.clone(), &leaving);
+        let role = |region: &RegionId| role(*region, &seen.regions[region], &targets);
+        let of =
+            |wanted: BalanceRole| seen.regions.keys().copied().filter(move |r| role(r) == wanted);
+        let (leaving, sources): (Vec<_>, Vec<_>) = (
+            of(BalanceRole::Leaves).collect(),
+            of(BalanceRole::Target).chain(of(BalanceRole::Source)).collect(),
+        );
+        let mut plan = BalancePlan::new(seen, targets.clone(), &leaving);
         for region in leaving {
             plan.empty(region);
         }
@@ -81,19 +84,19 @@ impl LeastShard {
     }
 }
 
-fn part(region: RegionId, candidate: &Candidate, targets: &BTreeSet<RegionId>) -> Part {
+fn role(region: RegionId, candidate: &Candidate, targets: &BTreeSet<RegionId>) -> BalanceRole {
     if candidate.is_leaving() {
-        Part::Leaves
+        BalanceRole::Leaves
     } else if targets.contains(&region) {
-        Part::Target
+        BalanceRole::Target
     } else if candidate.reachable && candidate.status == Status::Up {
-        Part::Source
+        BalanceRole::Source
     } else {
-        Part::Frozen
+        BalanceRole::Frozen
     }
 }
 
-impl<'a> Plan<'a> {
+impl<'a> BalancePlan<'a> {
     fn new(seen: &'a Allocations, targets: BTreeSet<RegionId>, leaving: &[RegionId]) -> Self {
         let sizes: BTreeMap<RegionId, usize> =
             seen.regions.iter().map(|(&region, of)| (region, of.shards.len())).collect();
@@ -106,15 +109,15 @@ impl<'a> Plan<'a> {
         }
         let mut plan =
             Self { seen, targets, quotas: BTreeMap::new(), sizes, given, taken, moves: Vec::new() };
-        plan.quotas = plan.fair_parts(leaving);
+        plan.quotas = plan.compute_quotas(leaving);
         plan
     }
 
     /// The quota of each target and source.
-    fn fair_parts(&self, leaving: &[RegionId]) -> BTreeMap<RegionId, usize> {
-        let part = |region: &RegionId| part(*region, &self.seen.regions[region], &self.targets);
+    fn compute_quotas(&self, leaving: &[RegionId]) -> BTreeMap<RegionId, usize> {
+        let role = |region: &RegionId| role(*region, &self.seen.regions[region], &self.targets);
         let mut pool: Vec<RegionId> = (self.sizes.keys().copied())
-            .filter(|region| matches!(part(region), Part::Target | Part::Source))
+            .filter(|region| matches!(role(region), BalanceRole::Target | BalanceRole::Source))
             .collect();
         let size = |region: &RegionId| self.sizes[region];
         let mut total: usize = pool.iter().chain(leaving).map(size).sum();

@@ -41,7 +41,7 @@ impl Default for LeastShardRounds {
 }
 
 /// Shards by region. Moving shards count at their source.
-type Before = BTreeMap<RegionId, Vec<ShardId>>;
+type ShardsBefore = BTreeMap<RegionId, Vec<ShardId>>;
 
 impl LeastShardRounds {
     pub(super) fn rebalance(&self, seen: &Allocations) -> Vec<Move> {
@@ -60,7 +60,7 @@ impl LeastShardRounds {
         }
     }
 
-    fn by_threshold(&self, seen: &Allocations, before: &Before) -> Vec<ShardId> {
+    fn by_threshold(&self, seen: &Allocations, before: &ShardsBefore) -> Vec<ShardId> {
         let room = self.max_simultaneous_rebalance.saturating_sub(seen.moving.len());
         let least = order(seen, before).first().map_or(0, |region| before[region].len());
         let most = before
@@ -76,7 +76,12 @@ impl LeastShardRounds {
         most
     }
 
-    fn by_limits(&self, absolute: usize, seen: &Allocations, before: &Before) -> Vec<ShardId> {
+    fn by_limits(
+        &self,
+        absolute: usize,
+        seen: &Allocations,
+        before: &ShardsBefore,
+    ) -> Vec<ShardId> {
         if !seen.moving.is_empty() {
             return Vec::new();
         }
@@ -101,8 +106,8 @@ impl LeastShardRounds {
     }
 }
 
-fn before(seen: &Allocations) -> Before {
-    let mut before: Before =
+fn before(seen: &Allocations) -> ShardsBefore {
+    let mut before: ShardsBefore =
         seen.regions.iter().map(|(&region, of)| (region, at_rest(&of.shards, seen))).collect();
     for (&shard, moving) in &seen.moving {
         if let Some(shards) = moving.from.and_then(|from| before.get_mut(&from)) {
@@ -117,7 +122,7 @@ fn at_rest(shards: &[ShardId], seen: &Allocations) -> Vec<ShardId> {
 }
 
 /// Regions by suitability, with the numbers of shards before the moves in flight.
-fn order(seen: &Allocations, before: &Before) -> Vec<RegionId> {
+fn order(seen: &Allocations, before: &ShardsBefore) -> Vec<RegionId> {
     let mut order = seen.by_suitability();
     // A round begins only if all versions are equal, so the version needs no comparison.
     order.sort_by_key(|region| (seen.regions[region].is_leaving(), before[region].len(), *region));

@@ -9,7 +9,7 @@ use ostraca_ddata::clock::Now;
 use super::desk::{StrategyQuestion, Writing};
 use super::port::{Chosen, CoordinatorOutput};
 use super::record::Record;
-use super::takeover::words;
+use super::takeover::reason;
 use super::{BATCH_MAX, Coordinator, Out, Phase};
 use crate::sharding::bug::Bug;
 use crate::sharding::home::{Decision, ShardHome};
@@ -155,7 +155,7 @@ impl Coordinator {
     /// Without any target, the shards of leaving regions get no home
     /// (docs/protocol/sharding.md#no-target-means-home-none).
     fn leave_nowhere(&mut self, now: Now) {
-        let why = words("its region leaves and there is no other");
+        let why = reason("its region leaves and there is no other");
         for shard in self.desk.unplaced.keys().copied().collect::<Vec<_>>() {
             let home = self.planned(shard);
             if home.is_some_and(|home| self.leaves(home)) {

@@ -27,7 +27,7 @@ use ostraca_ddata::types::Term;
 use super::desk::PlannedHome;
 use super::mail::send;
 use super::port::CoordinatorOutput;
-use super::takeover::words;
+use super::takeover::reason;
 use super::{Coordinator, Out, Phase};
 use crate::sharding::bug::Bug;
 use crate::sharding::home::ShardHome;
@@ -355,7 +355,7 @@ impl Coordinator {
         all.retain(|shard, _| shard.get() < self.config.shards);
         self.stats.strange += (known - all.len()) as u64;
         let mut homes = BTreeMap::new();
-        let why = words("counted after a recovery by force");
+        let why = reason("counted after a recovery by force");
         for (shard, merged) in all {
             let (from, home) = (merged.home, self.decide_again(merged));
             let wish = PlannedHome { to: home.region, why: why.clone(), since: now };
@@ -380,7 +380,7 @@ impl Coordinator {
     /// from a survivor's replica only, or from a recount that did not complete, and regions ignore
     /// their generations. Nothing is done if a recount follows, because that makes all decisions
     /// again.
-    pub(super) fn decide_again_what_is_older(
+    pub(super) fn renew_older_decisions(
         &mut self,
         now: Now,
         cells: &mut BTreeMap<ShardId, ShardHome>,
@@ -390,7 +390,7 @@ impl Coordinator {
         }
         let Some(Recovered { term, .. }) = self.recovered else { return };
         let older = cells.iter().filter(|(_, home)| home.generation.term < term);
-        let why = words("it was decided before a recovery by force");
+        let why = reason("it was decided before a recovery by force");
         for shard in older.map(|(shard, _)| *shard).collect::<Vec<_>>() {
             let Some(home) = cells.get_mut(&shard) else { continue };
             home.generation = self.next_generation();

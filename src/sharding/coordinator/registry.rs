@@ -8,7 +8,7 @@
 use ostraca_ddata::clock::Now;
 
 use super::mail::send;
-use super::takeover::words;
+use super::takeover::reason;
 use super::{Coordinator, Out, Phase};
 use crate::sharding::agreed::Agreed;
 use crate::sharding::bug::Bug;
@@ -136,7 +136,7 @@ impl Coordinator {
         let Some(record) = self.records.get(&shard) else {
             // Possible only after a quorum has lost its data: the running shard is kept there.
             if self.desk.planned(shard).is_none() {
-                let why = words("it was found running");
+                let why = reason("it was found running");
                 self.desk.wish(now, shard, Some(from), &why);
             }
             return;

@@ -7,7 +7,7 @@ use ostraca_ddata::clock::Now;
 
 use super::desk::PlannedHome;
 use super::port::CoordinatorOutput;
-use super::takeover::words;
+use super::takeover::reason;
 use super::{Coordinator, Out};
 use crate::sharding::home::ShardHome;
 use crate::sharding::ids::{Generation, RegionId, ShardId};
@@ -62,9 +62,9 @@ impl Coordinator {
     pub(super) fn cause(&self, shard: ShardId, why: &Arc<str>) -> Arc<str> {
         let Some(record) = self.records.get(&shard) else { return why.clone() };
         if record.is_lost(&self.installed) {
-            words(&format!("its region is out of the cluster: {why}"))
+            reason(&format!("its region is out of the cluster: {why}"))
         } else if self.is_leaving(shard) {
-            words(&format!("its region leaves: {why}"))
+            reason(&format!("its region leaves: {why}"))
         } else {
             why.clone()
         }

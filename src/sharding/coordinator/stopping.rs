@@ -8,7 +8,7 @@
 use ostraca_ddata::clock::Now;
 
 use super::Coordinator;
-use super::takeover::words;
+use super::takeover::reason;
 use crate::sharding::ids::{RegionId, ShardId};
 
 impl Coordinator {
@@ -16,7 +16,7 @@ impl Coordinator {
     /// request does not stop a shard twice, unless the answer was lost and the shard got a home
     /// again.
     pub(super) fn stop_shards(&mut self, now: Now, from: RegionId, wishes: &[(ShardId, u64)]) {
-        let why = words("a stop was requested");
+        let why = reason("a stop was requested");
         for (shard, wish) in wishes.iter().copied() {
             if shard.get() >= self.config.shards {
                 self.stats.strange += 1;

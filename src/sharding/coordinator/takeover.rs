@@ -171,7 +171,7 @@ impl Coordinator {
             return;
         }
         let mut cells: BTreeMap<_, _> = cells.into_iter().collect();
-        self.decide_again_what_is_older(now, &mut cells);
+        self.renew_older_decisions(now, &mut cells);
         if self.canary.has(Bug::RecoveryDropsAfter) {
             cells.values_mut().for_each(|home| home.after.clear());
         }
@@ -257,6 +257,6 @@ impl Coordinator {
 }
 
 /// Reason of a decision that no strategy proposed.
-pub(super) fn words(text: &str) -> Arc<str> {
+pub(super) fn reason(text: &str) -> Arc<str> {
     text.into()
 }

@@ -38,7 +38,7 @@ const CONSULT_AGAIN: Duration = Duration::from_secs(1);
 
 /// Action that follows from the strategy's answer, or from its absence.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(super) enum AllocationAction {
     /// Input of the coordinator: chosen homes, or a move.
     Decide(CoordinatorInput),
     /// Request to the Replicator, about pins.
@@ -62,7 +62,7 @@ enum Chooser {
 
 /// Reason for choosing a home without the program's strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hurry {
+enum FallbackReason {
     Failed,
     Late,
 }
@@ -71,7 +71,7 @@ enum Hurry {
 const FIRST: ShardId = ShardId::new(0);
 
 /// Shards that the coordinator asks about, each with the region that asked for it.
-type Shards = Vec<(ShardId, Option<RegionId>)>;
+type AskedShards = Vec<(ShardId, Option<RegionId>)>;
 
 /// The strategy of one type, its open question, and the time of the next rebalance.
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ pub(super) struct Allocating {
     chooser: Chooser,
     interval: Duration,
     /// Number and shards of the coordinator's question that is not answered yet.
-    open: Option<(u64, Shards)>, // ≤ number-of-shards
+    open: Option<(u64, AskedShards)>, // ≤ number-of-shards
     looked: Instant,
     look_at: Option<Instant>,
 }
@@ -122,7 +122,7 @@ impl Allocating {
     }
 
     /// The coordinator asks for homes of these shards; [`work`](Self::work) answers.
-    pub(super) fn ask(&mut self, question: u64, shards: Shards) {
+    pub(super) fn ask(&mut self, question: u64, shards: AskedShards) {
         self.open = Some((question, shards));
     }
 
@@ -133,12 +133,12 @@ impl Allocating {
         now: Instant,
         coordinator: &mut Coordinator,
         state: &Arc<ClusterState>,
-    ) -> Vec<Next> {
+    ) -> Vec<AllocationAction> {
         let mut next = self.overdue(now, coordinator, state);
         match &mut self.chooser {
             Chooser::Rule(_) => next.extend(self.answer(coordinator, state)),
             Chooser::Pins(pins) => {
-                next.extend(pins.due(now).map(Next::Ask));
+                next.extend(pins.due(now).map(AllocationAction::Ask));
                 if pins.is_read() {
                     next.extend(self.answer(coordinator, state));
                 }
@@ -149,7 +149,11 @@ impl Allocating {
     }
 
     /// Answers for all shards of the question at once, by a built-in strategy.
-    fn answer(&mut self, coordinator: &Coordinator, state: &ClusterState) -> Option<Next> {
+    fn answer(
+        &mut self,
+        coordinator: &Coordinator,
+        state: &ClusterState,
+    ) -> Option<AllocationAction> {
         let (_, shards) = self.open.as_ref()?;
         let choose = |(shard, asker), seen: &_| {
             let (to, why) = self.chooser.allocate(shard, asker, seen)?;
@@ -160,9 +164,9 @@ impl Allocating {
     }
 
     /// Closes the open question with these homes, if there are any.
-    fn close(&mut self, homes: Vec<Chosen>) -> Option<Next> {
+    fn close(&mut self, homes: Vec<Chosen>) -> Option<AllocationAction> {
         let (question, _) = self.open.take_if(|_| !homes.is_empty())?;
-        Some(Next::Decide(CoordinatorInput::Allocated { question, homes }))
+        Some(AllocationAction::Decide(CoordinatorInput::Allocated { question, homes }))
     }
 
     /// Asks the program's strategy about one of the shards that need a home.
@@ -171,7 +175,7 @@ impl Allocating {
         now: Instant,
         coordinator: &mut Coordinator,
         state: &Arc<ClusterState>,
-    ) -> Option<Next> {
+    ) -> Option<AllocationAction> {
         let (Chooser::Program(program), Some(_)) = (&mut self.chooser, &self.open) else {
             return None;
         };
@@ -179,11 +183,12 @@ impl Allocating {
             let is_late =
                 |unplaced| leaver(coordinator, unplaced).is_some_and(|at| program.is_late(at));
             if coordinator.unplaced(FIRST).any(is_late) {
-                return self.rescue(coordinator, state, Hurry::Late);
+                return self.rescue(coordinator, state, FallbackReason::Late);
             }
         }
         if program.homes.is_pausing() {
-            return self.rescue(coordinator, state, Hurry::Failed); // leaving nodes cannot wait
+            // Leaving nodes cannot wait for the end of the pause.
+            return self.rescue(coordinator, state, FallbackReason::Failed);
         }
         if !program.homes.is_free() {
             return None;
@@ -197,7 +202,7 @@ impl Allocating {
         let number = program.number();
         program.next = ShardId::new(shard.get().saturating_add(1));
         program.homes.ask(now, number, shard);
-        Some(Next::Consult { number, asked: Asked::Home { shard, asker, seen } })
+        Some(AllocationAction::Consult { number, asked: Asked::Home { shard, asker, seen } })
     }
 
     /// Handles questions whose timeout has expired.
@@ -206,7 +211,7 @@ impl Allocating {
         now: Instant,
         coordinator: &Coordinator,
         state: &ClusterState,
-    ) -> Vec<Next> {
+    ) -> Vec<AllocationAction> {
         let Chooser::Program(program) = &mut self.chooser else { return Vec::new() };
         let (homes, moves) = (program.homes.pass(now), program.moves.pass(now));
         let leavers = coordinator.regions().filter(|(_, region)| region.leaving);
@@ -228,11 +233,11 @@ impl Allocating {
         why: Arc<str>,
         coordinator: &Coordinator,
         state: &ClusterState,
-    ) -> Vec<Next> {
+    ) -> Vec<AllocationAction> {
         let Chooser::Program(program) = &mut self.chooser else { return Vec::new() };
         program.homes.failed(now);
-        let complaint = program.complain(now, why).map(Next::Failed);
-        let rescue = self.rescue(coordinator, state, Hurry::Failed);
+        let complaint = program.complain(now, why).map(AllocationAction::Failed);
+        let rescue = self.rescue(coordinator, state, FallbackReason::Failed);
         complaint.into_iter().chain(rescue).collect()
     }
 
@@ -241,31 +246,35 @@ impl Allocating {
         &mut self,
         coordinator: &Coordinator,
         state: &ClusterState,
-        hurry: Hurry,
-    ) -> Option<Next> {
+        reason: FallbackReason,
+    ) -> Option<AllocationAction> {
         let (Chooser::Program(program), Some(_)) = (&self.chooser, &self.open) else {
             return None;
         };
         let choose = |unplaced, seen: &Allocations| {
             let from = leaver(coordinator, unplaced)?;
-            let why = match hurry {
-                Hurry::Failed => "the program's strategy has failed, and time is short".into(),
-                Hurry::Late if !program.is_late(from) => return None,
-                Hurry::Late => format!("the program's strategy took over {LEAVER_WITHIN:?} for it"),
+            let why = match reason {
+                FallbackReason::Failed => {
+                    "the program's strategy has failed, and time is short".into()
+                }
+                FallbackReason::Late if !program.is_late(from) => return None,
+                FallbackReason::Late => {
+                    format!("the program's strategy took over {LEAVER_WITHIN:?} for it")
+                }
             };
             let (to, fewest) = seen.fewest()?;
             Some((to, format!("{why}: {fewest}").into()))
         };
-        let shards: Shards = coordinator.unplaced(FIRST).collect();
+        let shards: AskedShards = coordinator.unplaced(FIRST).collect();
         let homes = homes(&shards, seen(coordinator, state), choose);
         self.close(homes)
     }
 
-    fn failed_at_moves(&mut self, now: Instant, why: Arc<str>) -> Option<Next> {
+    fn failed_at_moves(&mut self, now: Instant, why: Arc<str>) -> Option<AllocationAction> {
         let Chooser::Program(program) = &mut self.chooser else { return None };
         program.moves.failed(now);
         self.look_at = self.look_at.and(program.moves.next_deadline());
-        program.complain(now, why).map(Next::Failed)
+        program.complain(now, why).map(AllocationAction::Failed)
     }
 
     /// Handles an answer of the program's strategy. Answers to expired questions are ignored.
@@ -276,7 +285,7 @@ impl Allocating {
         advice: Result<Advice, Arc<str>>,
         coordinator: &Coordinator,
         state: &ClusterState,
-    ) -> Vec<Next> {
+    ) -> Vec<AllocationAction> {
         let Chooser::Program(program) = &mut self.chooser else { return Vec::new() };
         if let Some(shard) = program.homes.take(number) {
             return match advice {
@@ -309,12 +318,17 @@ impl Allocating {
         }
     }
 
-    fn chosen(&mut self, shard: ShardId, to: RegionId, coordinator: &Coordinator) -> Option<Next> {
+    fn chosen(
+        &mut self,
+        shard: ShardId,
+        to: RegionId,
+        coordinator: &Coordinator,
+    ) -> Option<AllocationAction> {
         let Chooser::Program(program) = &mut self.chooser else { return None };
         program.homes.succeeded();
         let (question, _) = self.open.take_if(|_| coordinator.is_unplaced(shard))?;
         let homes = vec![Chosen { shard, to, why: program.name.clone() }];
-        Some(Next::Decide(CoordinatorInput::Allocated { question, homes }))
+        Some(AllocationAction::Decide(CoordinatorInput::Allocated { question, homes }))
     }
 
     /// Handles the Replicator's answer to a request about pins.
@@ -323,11 +337,11 @@ impl Allocating {
         now: Instant,
         asked: AskPins,
         reply: Result<Reply, RequestError>,
-    ) -> Option<Next> {
+    ) -> Option<AllocationAction> {
         let Chooser::Pins(pins) = &mut self.chooser else { return None };
         let next = pins.answered(now, asked, reply);
         self.upset(now);
-        next.map(Next::Ask)
+        next.map(AllocationAction::Ask)
     }
 
     /// Handles a change of the pins on this node.
@@ -357,12 +371,12 @@ impl Allocating {
     }
 
     /// The coordinator became active, or ended. Forgets the open question.
-    pub(super) fn acts(&mut self, now: Instant, acts: bool) -> Option<Next> {
+    pub(super) fn acts(&mut self, now: Instant, acts: bool) -> Option<AllocationAction> {
         self.look_at = acts.then_some(now + self.interval);
         self.open = None;
         match &mut self.chooser {
             Chooser::Rule(_) => None,
-            Chooser::Pins(pins) => pins.acts(acts).map(Next::Ask),
+            Chooser::Pins(pins) => pins.acts(acts).map(AllocationAction::Ask),
             Chooser::Program(program) => {
                 program.forget();
                 None
@@ -376,7 +390,7 @@ impl Allocating {
         now: Instant,
         coordinator: &mut Coordinator,
         state: &Arc<ClusterState>,
-    ) -> Vec<Next> {
+    ) -> Vec<AllocationAction> {
         if self.look_at.is_none_or(|at| at > now) {
             return Vec::new();
         }
@@ -391,7 +405,7 @@ impl Allocating {
                 let seen = seen(coordinator, state);
                 let moves = pins.external.rebalance(&seen);
                 let moves = moves.iter().map(decide);
-                moves.chain(pins.absent(&seen).map(Next::Absent)).collect()
+                moves.chain(pins.absent(&seen).map(AllocationAction::Absent)).collect()
             }
             Chooser::Program(program) if !program.moves.is_free() => {
                 self.look_at = program.moves.next_deadline();
@@ -401,7 +415,7 @@ impl Allocating {
                 let number = program.number();
                 program.moves.ask(now, number, ());
                 let asked = Asked::Moves { seen: program.see(coordinator, state) };
-                vec![Next::Consult { number, asked }]
+                vec![AllocationAction::Consult { number, asked }]
             }
         }
     }
@@ -442,14 +456,18 @@ fn leaver(
     home.or(asker.filter(|asker| coordinator.leaves(*asker)))
 }
 
-fn decide(wanted: &Move) -> Next {
+fn decide(wanted: &Move) -> AllocationAction {
     let why: Arc<str> = wanted.why.to_string().into();
-    Next::Decide(CoordinatorInput::Move { shard: wanted.shard, to: Some(wanted.to), why })
+    AllocationAction::Decide(CoordinatorInput::Move {
+        shard: wanted.shard,
+        to: Some(wanted.to),
+        why,
+    })
 }
 
 /// Homes for the shards that `choose` finds one for. Each choice sees the choices before it.
 fn homes(
-    shards: &Shards,
+    shards: &AskedShards,
     mut seen: Allocations,
     choose: impl Fn((ShardId, Option<RegionId>), &Allocations) -> Option<(RegionId, Arc<str>)>,
 ) -> Vec<Chosen> {

@@ -222,7 +222,7 @@ fn gossip_of_a_removed_incarnation_resurrects_no_member() {
     let mut sim = cluster_of(1, 3, World::new(3));
     let (gone, gossip) = outdated(&mut sim);
     let before = at(&sim, 1).membership.stats().strangers;
-    let (status, seen) = (gossip.status(), gossip.who_has_seen());
+    let (status, seen) = (gossip.status(), gossip.seen_set());
     for message in [
         ClusterMessage::Gossip(Arc::new(gossip.clone())),
         ClusterMessage::GossipStatus(status),
@@ -273,9 +273,9 @@ fn nonsense(gossip: &Gossip, stranger: NodeId) -> Vec<ClusterMessage> {
         M::FoundingAccepted(ballot),
         M::FoundingRefused { ballot, promised: ballot },
         M::GossipStatus(foreign.status()),
-        M::GossipSeen(foreign.who_has_seen()),
+        M::GossipSeen(foreign.seen_set()),
         M::Gossip(Arc::new(foreign)),
-        M::GossipSeen(gossip.who_has_seen()),
+        M::GossipSeen(gossip.seen_set()),
         M::Heartbeat(u64::MAX),
         M::HeartbeatAnswer(u64::MAX),
         M::ProbeAsk { subject: stranger, probe: u64::MAX },

@@ -46,7 +46,7 @@ pub(super) fn can_go_on(sim: &Sim) -> bool {
     let known = views().filter_map(WholeNode::epoch).max_by_key(|epoch| epoch.id());
     let newest = sim.observer().installed.values().next_back();
     [newest, known].into_iter().flatten().all(|epoch| lives(epoch, &living))
-        && known.is_none_or(|epoch| may_choose_who_lives(sim, epoch, &living))
+        && known.is_none_or(|epoch| next_ballot_can_succeed(sim, epoch, &living))
 }
 
 /// Whether the cluster could continue if no node had stopped itself.
@@ -64,7 +64,7 @@ fn lives(epoch: &Epoch, living: &BTreeSet<ReplicaId>) -> bool {
 /// Whether the proposal that the next ballot of `known` adopts can succeed. From the first Accept
 /// on, the proposal needs a living quorum, too, unless a quorum exists without the voters that
 /// accepted it.
-fn may_choose_who_lives(sim: &Sim, known: &Epoch, living: &BTreeSet<ReplicaId>) -> bool {
+fn next_ballot_can_succeed(sim: &Sim, known: &Epoch, living: &BTreeSet<ReplicaId>) -> bool {
     let places = super::weather::living(sim);
     let voters = places.into_iter().map(|place| at(sim, place));
     let of_known = voters.filter(|node| node.epoch().is_some_and(|epoch| epoch.id() == known.id()));

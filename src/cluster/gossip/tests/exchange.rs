@@ -78,7 +78,7 @@ fn received_state_is_merged_seen_and_answered() {
 #[test]
 fn seen_set_counts_for_its_state_only() {
     let (mut a, b) = pair(&[BY_A], &[BY_A, SEEN_BY_C]);
-    let news = b.who_has_seen();
+    let news = b.seen_set();
     let received = a.receive_seen(id('B'), &news).unwrap();
     assert_eq!((received.seen_changed, received.answer), (true, Answer::Nothing));
     assert_eq!(a.seen(), b.seen());
@@ -132,7 +132,7 @@ fn refused_gossip_changes_nothing() {
         assert_eq!(ours, before, "{name}");
         if !matches!(refusal, GossipRefused::Removed(_)) {
             assert_eq!(ours.compare(id(from), &theirs.status()), Err(refusal), "{name}");
-            assert_eq!(ours.receive_seen(id(from), &theirs.who_has_seen()), Err(refusal), "{name}");
+            assert_eq!(ours.receive_seen(id(from), &theirs.seen_set()), Err(refusal), "{name}");
         }
     }
 }
@@ -194,7 +194,7 @@ fn gossip(world: &mut World, from: ReplicaId) {
             Answer::Status => receiver.compare(from, &sender.status()),
             Answer::State => receiver.receive(to, from, &sender).map(|received| received.answer),
             Answer::Seen => {
-                receiver.receive_seen(from, &sender.who_has_seen()).map(|received| received.answer)
+                receiver.receive_seen(from, &sender.seen_set()).map(|received| received.answer)
             }
         };
         match answer {

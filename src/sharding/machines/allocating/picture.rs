@@ -17,23 +17,23 @@ const COMPARED: usize = 64;
 
 /// A snapshot, with the position of each shard in it.
 #[derive(Clone, Debug)]
-pub(super) struct Picture {
+pub(super) struct AllocationSnapshot {
     seen: Arc<Allocations>,
     of: Arc<ClusterState>,
-    places: BTreeMap<ShardId, Place>, // ≤ number-of-shards
+    places: BTreeMap<ShardId, SnapshotPlace>, // ≤ number-of-shards
 }
 
 /// A shard's candidate, and its sort key in the candidate's list.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct SnapshotPlace {
     at: RegionId,
     age: Age,
 }
 
-impl Picture {
+impl AllocationSnapshot {
     pub(super) fn new(coordinator: &Coordinator, state: &Arc<ClusterState>) -> Self {
         let seen = seen(coordinator, state);
-        let place = |(shard, at)| (shard, Place { at, age: age(coordinator, shard) });
+        let place = |(shard, at)| (shard, SnapshotPlace { at, age: age(coordinator, shard) });
         let places = seen.homes().map(place).collect();
         Self { seen: Arc::new(seen), of: Arc::clone(state), places }
     }
@@ -52,7 +52,7 @@ impl Picture {
         for shard in changed {
             seen.moving.remove(shard);
             seen.with_slow_handlers.remove(shard);
-            if let Some(Place { at, age }) = self.places.get(shard).copied() {
+            if let Some(SnapshotPlace { at, age }) = self.places.get(shard).copied() {
                 let shards = seen.regions.get_mut(&at).map(|candidate| &mut candidate.shards);
                 let shards = shards.expect("every place refers to a candidate");
                 let found = shards.binary_search_by_key(&age, |id| self.places[id].age);
@@ -75,7 +75,7 @@ impl Picture {
                 let shards = &mut candidate.shards;
                 let before = shards.partition_point(|id| self.places[id].age < age);
                 shards.insert(before, shard);
-                self.places.insert(shard, Place { at, age });
+                self.places.insert(shard, SnapshotPlace { at, age });
             }
         }
         debug_assert!(

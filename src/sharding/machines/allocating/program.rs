@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ostraca_ddata::clock::Instant;
 
-use super::picture::Picture;
+use super::picture::AllocationSnapshot;
 use crate::cluster::events::ClusterState;
 use crate::sharding::allocation::Allocations;
 use crate::sharding::coordinator::Coordinator;
@@ -42,7 +42,7 @@ pub(super) struct Program {
     /// The next question about unplaced shards begins at this one, so that a shard for which the
     /// strategy fails does not block the others.
     pub(super) next: ShardId,
-    picture: Option<Picture>,
+    snapshot: Option<AllocationSnapshot>,
     drawn: u64,                                 // snapshots built from scratch
     leavers: BTreeMap<RegionId, LeavingRegion>, // ≤ members
     last: u64,                                  // number of the last question
@@ -74,7 +74,7 @@ impl Program {
             homes,
             moves,
             next: ShardId::new(0),
-            picture: None,
+            snapshot: None,
             drawn: 0,
             leavers: BTreeMap::new(),
             last: 0,
@@ -92,7 +92,7 @@ impl Program {
     pub(super) fn forget(&mut self) {
         (self.homes.asked, self.moves.asked) = (None, None);
         self.leavers.clear();
-        self.picture = None;
+        self.snapshot = None;
     }
 
     /// Updates the leaving regions from the coordinator's.
@@ -115,15 +115,15 @@ impl Program {
         state: &Arc<ClusterState>,
     ) -> Arc<Allocations> {
         let changed = coordinator.take_changed();
-        let known = self.picture.take().filter(|picture| picture.is_of(state)).zip(changed);
-        let picture = match known {
-            Some((picture, changed)) => picture.with(&changed, coordinator),
+        let known = self.snapshot.take().filter(|snapshot| snapshot.is_of(state)).zip(changed);
+        let snapshot = match known {
+            Some((snapshot, changed)) => snapshot.with(&changed, coordinator),
             None => {
                 self.drawn += 1;
-                Picture::new(coordinator, state)
+                AllocationSnapshot::new(coordinator, state)
             }
         };
-        self.picture.insert(picture).show()
+        self.snapshot.insert(snapshot).show()
     }
 
     /// Number of times that the snapshot was built from scratch.

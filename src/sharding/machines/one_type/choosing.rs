@@ -10,7 +10,7 @@ use ostraca_ddata::replicator::request::{Notice, Reply, RequestError};
 
 use super::{LocalInput, SharedContext, TypeMachines};
 use crate::sharding::allocation::Advice;
-use crate::sharding::machines::allocating::Next;
+use crate::sharding::machines::allocating::AllocationAction;
 use crate::sharding::machines::port::Output;
 
 impl TypeMachines {
@@ -89,7 +89,7 @@ impl TypeMachines {
     pub(super) fn carry_out(
         &mut self,
         now: Now,
-        all: impl IntoIterator<Item = Next>,
+        all: impl IntoIterator<Item = AllocationAction>,
         with: &mut SharedContext,
         out: &mut Outbox<Output>,
     ) {
@@ -102,7 +102,7 @@ impl TypeMachines {
 
     pub(super) fn follow(
         &mut self,
-        next: Next,
+        next: AllocationAction,
         with: &mut SharedContext,
         queue: &mut VecDeque<LocalInput>,
         out: &mut Outbox<Output>,
@@ -111,17 +111,19 @@ impl TypeMachines {
             return;
         };
         match next {
-            Next::Decide(input) => queue.push_back(LocalInput::Coordinator(input)),
-            Next::Ask(ask) => {
+            AllocationAction::Decide(input) => queue.push_back(LocalInput::Coordinator(input)),
+            AllocationAction::Ask(ask) => {
                 with.last_id += 1;
                 started.asked_pins = Some((with.last_id, ask));
                 out.push(Output::AskPins { id: with.last_id, entity_type, ask });
             }
-            Next::Consult { number, asked } => {
+            AllocationAction::Consult { number, asked } => {
                 out.push(Output::Consult { entity_type, number, asked });
             }
-            Next::Failed(why) => out.push(Output::StrategyFailed { entity_type, why }),
-            Next::Absent(addresses) => out.push(Output::PinsAbsent { entity_type, addresses }),
+            AllocationAction::Failed(why) => out.push(Output::StrategyFailed { entity_type, why }),
+            AllocationAction::Absent(addresses) => {
+                out.push(Output::PinsAbsent { entity_type, addresses });
+            }
         }
     }
 }
