@@ -110,7 +110,7 @@ pub(super) struct After<E: Entity> {
     pub(super) drained: Option<Option<Bytes>>,
     /// Entities to passivate, in any shard.
     pub(super) leavers: Vec<Leaver>,
-    /// Values to drop.
+    /// Entity instances to drop outside the lock.
     pub(super) values: Vec<Box<Instance<E>>>,
     pub(super) typed: Vec<E::Message>,
     pub(super) lost: Vec<(Lost, Entry<E::Message>)>,

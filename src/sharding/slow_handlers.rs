@@ -1,11 +1,11 @@
-//! Handlers that do not end: named in the log and counted, and their shards reported to the region,
-//! so that rebalancing leaves these where they are. A shard that has to leave all the same drops them
-//! once nothing else keeps it.
+//! Slow handlers: handlers that have run for `slow-handler-after`. They are logged and counted, and
+//! their shards are reported to the region, so that rebalancing leaves these shards where they are.
+//! A shard that must leave nevertheless drops its slow handlers once nothing else keeps it.
 //!
-//! A handler is noted when it first awaits; one that ends at its first poll costs nothing here. While
-//! any handler awaits, a task looks at all busy entities now and then. A handler that blocks its
-//! thread never awaits: the node's stall monitor finds and logs it. From then on its shard is looked
-//! at, and reported as well; nothing can drop such a handler.
+//! A handler is noted when it first awaits; a handler that ends at its first poll costs nothing
+//! here. While any handler awaits, a task periodically checks all busy entities. A handler that
+//! blocks its thread never awaits: the node's stall monitor finds and logs it, and then the task
+//! reports its shard, too. Nothing can drop such a handler.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -25,29 +25,30 @@ use super::runtime::Runtime;
 use super::shard::{Shard, Visit};
 use super::tenancy::Stage;
 
-/// The handlers are looked at four times within `slow-handler-after`, within these bounds.
+// Bounds of the pause between two checks, which is a quarter of `slow-handler-after`.
 const LOOK_MIN: Duration = Duration::from_millis(10);
 const LOOK_MAX: Duration = Duration::from_secs(10);
 
-/// Rows that are looked at under one hold of their shard's lock.
+/// Number of rows that are checked under one hold of the shard's lock.
 const ROWS_AT_A_TIME: usize = 1_000;
 
-/// Between two logs of shards that rebalancing leaves out.
+/// Minimum time between two log records of shards that rebalancing leaves out.
 const LEFT_OUT_PAUSE: Duration = Duration::from_secs(60);
 
-/// A poll that has taken this long blocks its thread.
+/// Duration of a poll from which it counts as blocking its thread.
 const BLOCKS_FROM: Duration = Duration::from_millis(500);
 
-/// An entity's activation, as its shard sees it: its waker, and since when its handler has awaited.
+/// An entity's activation, as its shard sees it: its waker, and the time of its handler's first
+/// await.
 #[derive(Default)]
 pub(super) struct Handling {
     pub(super) waker: AtomicWaker,
     since: AtomicU64,  // in nanoseconds; 0: no handler awaits
-    log_at: AtomicU64, // the same; 0: it was not logged
+    log_at: AtomicU64, // time of the next log record, in nanoseconds; 0: not logged yet
 }
 
 impl Handling {
-    /// A handler awaits. Only the first time in its life reads the clock.
+    /// Notes that a handler awaits. Only its first await reads the clock.
     pub(super) fn begin(&self, now: impl FnOnce() -> Instant) {
         if self.since.load(Ordering::Relaxed) == 0 {
             self.log_at.store(0, Ordering::Relaxed);
@@ -59,25 +60,26 @@ impl Handling {
         self.since.store(0, Ordering::Release);
     }
 
-    /// Since when the handler has awaited.
+    /// The time of the handler's first await; `None` if no handler awaits.
     pub(super) fn since(&self) -> Option<Instant> {
         let since = self.since.load(Ordering::SeqCst);
         (since > 0).then(|| Instant::from_nanos(since))
     }
 
-    /// Whether it is time to log that the handler has run for `age`, and for the first time.
+    /// Returns whether this is the handler's first log record; `None` if none is due. The next one
+    /// is due at twice the present age.
     fn due(&self, now: Instant, age: Duration, after: Duration) -> Option<bool> {
         let log_at = self.log_at.load(Ordering::Relaxed);
         if age < after || now.as_nanos() < log_at {
             return None;
         }
-        self.log_at.store((now + age).as_nanos(), Ordering::Relaxed); // when it is twice as old
+        self.log_at.store((now + age).as_nanos(), Ordering::Relaxed);
         Some(log_at == 0)
     }
 }
 
-/// The slow handlers of one entity type: how many there were, whether a task looks for them, and
-/// what the region was told.
+/// The slow handlers of one entity type: their number so far, whether a task checks for them, and
+/// the last report to the region.
 #[derive(Debug, Default)]
 pub(super) struct SlowHandlers {
     count: AtomicU64,
@@ -85,7 +87,7 @@ pub(super) struct SlowHandlers {
     reported: Mutex<Reported>,
 }
 
-/// What the region knows, and the log.
+/// The last report to the region, and the time of the last log record about it.
 #[derive(Debug, Default)]
 struct Reported {
     shards: BTreeSet<ShardId>, // ≤ number-of-shards
@@ -101,7 +103,7 @@ impl SlowHandlers {
     }
 }
 
-/// Handlers in some rows.
+/// The awaiting handlers in a range of rows.
 struct Found {
     awaiting: usize,
     due: Vec<SlowHandler>,       // to be logged
@@ -109,7 +111,8 @@ struct Found {
 }
 
 impl<E: Entity> Runtime<E> {
-    /// A handler awaits, or blocks its thread: begins to look for slow handlers, if no task does.
+    /// Starts the task that checks for slow handlers, unless one runs. Called when a handler awaits
+    /// or blocks its thread.
     pub(super) fn watch_handlers(self: &Arc<Self>) {
         let (after, watches) = (self.settings.slow_handler_after, &self.slow_handlers.watches);
         if after.is_zero() || watches.load(Ordering::SeqCst) || watches.swap(true, Ordering::SeqCst)
@@ -127,8 +130,8 @@ impl<E: Entity> Runtime<E> {
                 if runtime.find_slow_handlers().await > 0 {
                     continue;
                 }
-                // One that begins to await from here on begins a task of its own; one that did so
-                // before and found this task is found here.
+                // A handler that begins to await after this store starts a new task. A handler that
+                // awaited before and saw that this task runs is found by the check below.
                 let watches = &runtime.slow_handlers.watches;
                 watches.store(false, Ordering::SeqCst);
                 if runtime.find_slow_handlers().await == 0 || watches.swap(true, Ordering::SeqCst) {
@@ -138,7 +141,7 @@ impl<E: Entity> Runtime<E> {
         }));
     }
 
-    /// Logs and counts those that are due, and reports shards with slow handlers to the region.
+    /// Logs and counts the slow handlers that are due, and reports their shards to the region.
     /// Returns the number of handlers that await or block their threads.
     async fn find_slow_handlers(self: &Arc<Self>) -> usize {
         let (mut await_now, mut slow) = self.blocking_handlers();
@@ -160,7 +163,8 @@ impl<E: Entity> Runtime<E> {
         await_now
     }
 
-    /// The number of handlers that block their threads, and those that have for `slow-handler-after`.
+    /// Returns the number of handlers that block their threads, and by shard the ones that have
+    /// blocked them for `slow-handler-after`.
     fn blocking_handlers(&self) -> (usize, BTreeMap<ShardId, SlowHandler>) {
         let mut all = polls::longer_than(BLOCKS_FROM, Duration::ZERO); // as of the monitor's last look
         all.retain(|poll| poll.entities == self.polls);
@@ -171,7 +175,7 @@ impl<E: Entity> Runtime<E> {
         (all.len(), named.collect())
     }
 
-    /// Tells the region which shards have slow handlers, if others do than it was told last.
+    /// Reports the shards with slow handlers to the region if they differ from the last report.
     fn report_slow(&self, slow: &BTreeMap<ShardId, SlowHandler>) {
         let now = self.world.now();
         let reported = &self.slow_handlers.reported;
@@ -196,8 +200,8 @@ impl<E: Entity> Runtime<E> {
         self.world.tell(RegionInput::SlowHandlers(reported.shards.clone()));
     }
 
-    /// What is found in some rows of a shard. `None`: no handler runs in the shard, or there are no
-    /// rows behind these.
+    /// Checks a range of rows of a shard. `None` if no handler runs in the shard, or if the shard
+    /// has no row at or after the range.
     fn slow_in(&self, shard: &Shard<E>, rows: Range<usize>) -> Option<Found> {
         let (now, after) = (self.world.now(), self.settings.slow_handler_after);
         let (mut awaiting, mut due, mut oldest) = (0, Vec::new(), None::<SlowHandler>);
