@@ -43,8 +43,8 @@ impl StrategyError {
 /// nodes with the fewest shards. A strategy that answers within 10 ms thus places about 300 shards
 /// of a leaving node; it can move the others later.
 ///
-/// The view `seen` is updated in place between questions. If the strategy still holds it by then,
-/// it is copied, so drop it with the answer.
+/// The snapshot `seen` is updated in place between questions. If the strategy still holds it by
+/// then, it is copied, so drop it with the answer.
 ///
 /// # Example
 /// ```

@@ -40,7 +40,7 @@ use self::mail::{Mail, send};
 pub use self::port::{Chosen, CoordinatorInput, CoordinatorOutput};
 pub use self::record::Record;
 use self::recounting::{Count, Part, Recount};
-pub use self::registry::Registered;
+pub use self::registry::RegisteredRegion;
 pub use self::stats::CoordinatorStats;
 use super::agreed::Agreed;
 use super::bug::Canary;
@@ -139,8 +139,8 @@ pub struct Coordinator {
     term: Term,
     seq: u64, // of the last write under this term
     installed: Installed,
-    regions: BTreeMap<RegionId, Registered>,     // ≤ members
-    slow: BTreeMap<RegionId, BTreeSet<ShardId>>, // ≤ members × SLOW_SHARDS_MAX
+    regions: BTreeMap<RegionId, RegisteredRegion>, // ≤ members
+    slow: BTreeMap<RegionId, BTreeSet<ShardId>>,   // ≤ members × SLOW_SHARDS_MAX
     leavers: BTreeMap<RegionId, ShardId>, // wait for `MayLeave`; shard to check next; ≤ regions
     records: BTreeMap<ShardId, Record>,   // ≤ config.shards
     desk: Desk,
@@ -243,7 +243,7 @@ impl Coordinator {
     }
 
     /// Registered regions and proxies.
-    pub fn regions(&self) -> impl Iterator<Item = (RegionId, Registered)> + '_ {
+    pub fn regions(&self) -> impl Iterator<Item = (RegionId, RegisteredRegion)> + '_ {
         self.regions.iter().map(|(id, registered)| (*id, *registered))
     }
 

@@ -18,7 +18,7 @@ use crate::sharding::wire::{NotYet, ROUTE_BYTES, ReleaseShard, ShardRoute, ToReg
 
 /// A registered region or proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Registered {
+pub struct RegisteredRegion {
     /// Whether the region only routes messages and hosts no shard.
     pub proxy: bool,
     /// Whether the region leaves and must get no further shards.
@@ -67,7 +67,7 @@ impl Coordinator {
     ) {
         let known = self.regions.get(&from).copied();
         let leaver = known.filter(|known| known.leaving); // it registers as a proxy from then on
-        let new = leaver.unwrap_or(Registered { proxy, leaving: false });
+        let new = leaver.unwrap_or(RegisteredRegion { proxy, leaving: false });
         self.regions.insert(from, new);
         if known != Some(new) {
             self.desk.changed = None;

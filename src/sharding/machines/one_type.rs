@@ -155,7 +155,7 @@ impl TypeMachines {
         self.started.as_ref().map(|started| started.hosts)
     }
 
-    /// How often the view of the program's own strategy was built from scratch. One build costs
+    /// How often the snapshot of the program's own strategy was built from scratch. One build costs
     /// time in proportion to members and shards.
     #[must_use]
     pub fn drawn(&self) -> u64 {

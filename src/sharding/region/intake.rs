@@ -67,13 +67,13 @@ impl Cut {
 }
 
 /// Identifies the payload: its shard and the region that keeps it.
-type Key = (ShardId, RegionId);
+type PayloadKey = (ShardId, RegionId);
 
 /// Payloads that other regions announced and that are not complete yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Intake {
-    arriving: BTreeMap<Key, Arriving>, // ≤ shards × regions
-    due: BTreeSet<Key>,                // to request in this batch; ≤ arriving
+    arriving: BTreeMap<PayloadKey, Arriving>, // ≤ shards × regions
+    due: BTreeSet<PayloadKey>,                // to request in this batch; ≤ arriving
 }
 
 #[derive(Clone, Debug)]
@@ -176,7 +176,7 @@ impl Intake {
         self.due.retain(|(_, from)| members.contains(from));
     }
 
-    fn forget(&mut self, key: &Key) {
+    fn forget(&mut self, key: &PayloadKey) {
         self.arriving.remove(key);
         self.due.remove(key);
     }
@@ -194,7 +194,7 @@ impl Intake {
     pub(super) fn take_due(&mut self, now: Instant, window: usize) -> Vec<(RegionId, Fetch)> {
         self.take_turns(now);
         let due = std::mem::take(&mut self.due);
-        let ask = |key: Key| {
+        let ask = |key: PayloadKey| {
             let known = self.arriving.get_mut(&key)?;
             let at = known.bytes.len() as u64;
             if known.asked.is_none() {
@@ -218,7 +218,7 @@ impl Intake {
         let under_way = self.arriving.values().filter(|known| !waits(known));
         let (mut turns, mut bytes) =
             under_way.fold((0, 0), |(turns, bytes), known| (turns + 1, bytes + known.length));
-        let mut waiting: Vec<(Instant, Key, u64)> = Vec::new();
+        let mut waiting: Vec<(Instant, PayloadKey, u64)> = Vec::new();
         for (key, known) in self.arriving.iter().filter(|(_, known)| waits(known)) {
             waiting.push((known.since, *key, known.length));
         }

@@ -20,8 +20,8 @@ const RELEASE_BYTES: usize = 128;
 const CARRIES_BYTES: usize = 160;
 const FETCH_BYTES: usize = 64;
 
-type Shards = Vec<(ShardId, Generation)>;
-type Confirmed = BTreeMap<ReplicaId, Shards>;
+type ShardGenerations = Vec<(ShardId, Generation)>;
+type Confirmed = BTreeMap<ReplicaId, ShardGenerations>;
 
 /// Messages that the region sends at the end of the batch.
 #[derive(Clone, Debug, Default)]
@@ -125,7 +125,10 @@ impl Mail {
     }
 }
 
-fn in_words(all: Confirmed, bytes_max: usize) -> impl Iterator<Item = (ReplicaId, Shards)> {
+fn in_words(
+    all: Confirmed,
+    bytes_max: usize,
+) -> impl Iterator<Item = (ReplicaId, ShardGenerations)> {
     all.into_iter().flat_map(move |(to, shards)| {
         let words = in_messages(shards, bytes_max, |_| HOSTED_BYTES);
         words.into_iter().map(move |shards| (to, shards))
