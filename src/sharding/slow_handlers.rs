@@ -104,7 +104,7 @@ impl SlowHandlers {
 }
 
 /// The awaiting handlers in a range of rows.
-struct Found {
+struct AwaitingHandlers {
     awaiting: usize,
     due: Vec<SlowHandler>,       // to be logged
     oldest: Option<SlowHandler>, // of a shard that is not about to leave
@@ -166,7 +166,8 @@ impl<E: Entity> Runtime<E> {
     /// Returns the number of handlers that block their threads, and by shard the ones that have
     /// blocked them for `slow-handler-after`.
     fn blocking_handlers(&self) -> (usize, BTreeMap<ShardId, SlowHandler>) {
-        let mut all = polls::longer_than(BLOCKS_FROM, Duration::ZERO); // as of the monitor's last look
+        // As of the monitor's last check.
+        let mut all = polls::longer_than(BLOCKS_FROM, Duration::ZERO);
         all.retain(|poll| poll.entities == self.polls);
         let slow = all.iter().filter(|poll| poll.took >= self.settings.slow_handler_after);
         let named = slow.filter_map(|LongPoll { shard, row, took, .. }| {
@@ -202,7 +203,7 @@ impl<E: Entity> Runtime<E> {
 
     /// Checks a range of rows of a shard. `None` if no handler runs in the shard, or if the shard
     /// has no row at or after the range.
-    fn slow_in(&self, shard: &Shard<E>, rows: Range<usize>) -> Option<Found> {
+    fn slow_in(&self, shard: &Shard<E>, rows: Range<usize>) -> Option<AwaitingHandlers> {
         let (now, after) = (self.world.now(), self.settings.slow_handler_after);
         let (mut awaiting, mut due, mut oldest) = (0, Vec::new(), None::<SlowHandler>);
         let mut inside = shard.lock();
@@ -236,7 +237,7 @@ impl<E: Entity> Runtime<E> {
             }
         }
         floor.abort_slow(&Visit { shard, runtime: self });
-        Some(Found { awaiting, due, oldest })
+        Some(AwaitingHandlers { awaiting, due, oldest })
     }
 
     fn name_slow(&self, shard: &Shard<E>, entity: &EntityId, age: Duration) {
