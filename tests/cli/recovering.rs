@@ -109,6 +109,7 @@ async fn only_an_operator_on_its_host_is_heard(last: &Place, address: &Multiaddr
     let (code, answer, errors) = tool(last, &["recover", "--force"]);
     assert_eq!((code, answer.as_str()), (1, ""), "a quorum is there");
     assert!(errors.contains("there is nothing to recover"), "{errors}");
+    assert!(errors.contains("`ostraca down NODE`"), "a command, for a reader at a shell: {errors}");
     let identity = Identity::load(None).expect("a new one");
     let config = Config::default();
     let called =

@@ -60,13 +60,15 @@ pub enum NotRecovered {
     /// The node holds the hosting lease, so a quorum answers.
     #[error(
         "there is nothing to recover: this node holds the hosting lease, so a quorum answers it; \
-         dead members are removed automatically, or by `node.cluster().down(..)`"
+         the downing strategy removes dead members, and `ostraca down NODE` (in a program \
+         `node.cluster().down(id)`) those that it leaves alone"
     )]
     Serves,
     /// The node reaches a quorum.
     #[error(
         "there is nothing to recover: this node reaches {reached} of {voters} voters, which is a \
-         quorum; wait until it decides, or remove dead members by `node.cluster().down(..)`"
+         quorum; wait until it decides, or remove dead members by `ostraca down NODE` (in a \
+         program `node.cluster().down(id)`)"
     )]
     Quorum {
         /// Number of voters that it reaches, including itself.
