@@ -129,12 +129,7 @@ impl FailureHandler {
         match &order {
             downing::ResolverOrder::Resolve(resolution) => {
                 core.stats.downings += 1;
-                let says = format!("{:?}, of {} nodes", resolution.decision, resolution.down.len());
-                let says = match &resolution.overruled {
-                    Some(verdict) => format!("{says}; this side has a quorum, else {verdict:?}"),
-                    None => says,
-                };
-                core.say(now, Notice::Downing(says), out);
+                core.say(now, Notice::Downing(summary(resolution)), out);
             }
             downing::ResolverOrder::AcquireLease => {
                 out.push(Output::DowningLease { acquire: true });
@@ -228,5 +223,54 @@ pub(super) fn view(core: &Core, gossip: &Gossip) -> View {
             .collect(),
         electorate: core.installed.as_ref().map(electorate),
         pending: core.pending.as_ref().map(|pending| electorate(&pending.epoch)),
+    }
+}
+
+/// Members whose names a summary lists; of further ones it gives the number.
+const NAMED_MAX: usize = 3;
+
+/// A decision of the downing strategy for the log: the verdict and the members that it removes.
+fn summary(resolution: &downing::Resolution) -> String {
+    let downing::Resolution { decision, overruled, down, .. } = resolution;
+    let mut removed: Vec<String> = down.iter().take(NAMED_MAX).map(NodeId::to_string).collect();
+    if let Some(more) = down.len().checked_sub(NAMED_MAX).filter(|more| *more > 0) {
+        removed.push(format!("{more} more"));
+    }
+    let removed = if removed.is_empty() { "no member".to_owned() } else { removed.join(", ") };
+    match overruled {
+        Some(verdict) => {
+            format!(
+                "{decision:?}, because this side has a quorum, instead of {verdict:?}: {removed}"
+            )
+        }
+        None => format!("{decision:?}: {removed}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::downing::{Decision, Resolution};
+
+    fn summary_of(down: u64, overruled: Option<Decision>) -> String {
+        let node = |n| NodeId { peer: PeerKey::new([0; 32]), incarnation: ReplicaId::new(n) };
+        let down = (1..=down).map(node).collect();
+        let decision = Decision::DownUnreachable;
+        summary(&Resolution { decision, overruled, down, responsible: true, turn: None })
+    }
+
+    #[test]
+    fn downing_summary_names_three_members_at_most() {
+        let one = summary_of(1, None);
+        assert!(
+            one.starts_with("DownUnreachable: ") && one.ends_with("/0000000000000001"),
+            "{one}"
+        );
+        let five = summary_of(5, None);
+        assert!(five.contains("/0000000000000003, 2 more"), "{five}");
+        assert_eq!(summary_of(0, None), "DownUnreachable: no member");
+        let overruled = summary_of(3, Some(Decision::DownReachable));
+        assert!(overruled.contains("instead of DownReachable: "), "{overruled}");
+        assert!(overruled.ends_with("/0000000000000003"), "{overruled}");
     }
 }
