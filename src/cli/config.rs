@@ -28,7 +28,8 @@ struct Mode {
     /// Prints all settings with defaults and explanations, as a file to start from.
     #[arg(long)]
     defaults: bool,
-    /// Checks a file together with the environment, as a node does when it starts.
+    /// Checks a file, the environment and files of secrets as a node does when it starts. Does not
+    /// check the data directory, ports and other nodes.
     #[arg(long, value_name = "FILE")]
     check: Option<PathBuf>,
 }
