@@ -505,7 +505,6 @@ impl Sharding {
                 "entity-recovery-constant-rate.frequency",
                 self.entity_recovery_constant_rate.frequency,
             ),
-            ("least-shard.stall-max", self.least_shard.stall_max),
             ("healthcheck.timeout", self.healthcheck.timeout),
         ];
         let positive = positive.map(|(setting, value)| {

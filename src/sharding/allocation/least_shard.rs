@@ -3,7 +3,6 @@
 //! regions above their quota to targets below it, as far as the limit of moves in flight allows.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
@@ -16,18 +15,14 @@ use crate::sharding::ids::{RegionId, ShardId};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LeastShard {
-    /// Maximum number of moves in flight, per source and per target; at least 1. Halved while moved
-    /// entities stall for longer than `stall-max`. A leaving node is not limited. The same number
-    /// limits moves to pinned addresses (`external`).
+    /// Maximum number of moves in flight, per source and per target; at least 1. A leaving node is
+    /// not limited. The same number limits moves to pinned addresses (`external`).
     pub max_moves_in_flight: usize,
-    /// Tolerated 99th percentile of the time for which moved entities handle no messages.
-    #[serde(with = "humantime_serde")]
-    pub stall_max: Duration,
 }
 
 impl Default for LeastShard {
     fn default() -> Self {
-        Self { max_moves_in_flight: 16, stall_max: Duration::from_millis(250) }
+        Self { max_moves_in_flight: 16 }
     }
 }
 
@@ -73,14 +68,9 @@ impl LeastShard {
             plan.empty(region);
         }
         for region in sources {
-            plan.level(region, self.window(seen));
+            plan.level(region, self.max_moves_in_flight.max(1));
         }
         plan.moves
-    }
-
-    fn window(&self, seen: &Allocations) -> usize {
-        let slow = seen.stall_p99.is_some_and(|stall| stall > self.stall_max);
-        (if slow { self.max_moves_in_flight / 2 } else { self.max_moves_in_flight }).max(1)
     }
 }
 

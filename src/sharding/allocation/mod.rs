@@ -20,7 +20,6 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::cluster::member::{Address, Status};
 
@@ -68,15 +67,6 @@ impl Candidate {
     }
 }
 
-/// Load of one shard.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Load {
-    /// Number of messages per second.
-    pub messages: f32,
-    /// Time spent in handlers, as a fraction of one core.
-    pub busy: f32,
-}
-
 /// Input of a strategy: the regions, and the homes of all shards.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Allocations {
@@ -91,10 +81,6 @@ pub struct Allocations {
     /// Whether a member without a registered region is unreachable or joining. Rounds wait until
     /// that is over.
     pub others_unsettled: bool,
-    /// Load per shard, as far as it was reported.
-    pub load: BTreeMap<ShardId, Load>, // ≤ number-of-shards
-    /// 99th percentile of the time for which moved entities handled no messages; `None` if unknown.
-    pub stall_p99: Option<Duration>,
 }
 
 /// A move in flight, or the first allocation of a shard.

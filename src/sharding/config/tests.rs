@@ -27,7 +27,7 @@ fn defaults_match_the_documentation_and_are_valid() {
         allocation-strategy = \"least-shard\"\nremembered-decisions = 4096\n\
         entity-restart-backoff = \"10s\"\nmin-nr-of-members = 1\npreallocate = false\n\
         write-majority-plus = 0\n\
-        [least-shard]\nmax-moves-in-flight = 16\nstall-max = \"250ms\"\n\
+        [least-shard]\nmax-moves-in-flight = 16\n\
         [passivation]\nstrategy = \"idle\"\nidle-timeout = \"120s\"\nactive-entity-limit = 100000";
     assert_eq!(read(documented), sharding);
 }
@@ -110,7 +110,6 @@ fn every_value_out_of_range_is_named() {
         ("rebalance-interval = \"0s\"", "rebalance-interval is 0s"),
         ("[entity-recovery-constant-rate]\nfrequency = \"0s\"", "constant-rate.frequency is 0s"),
         ("[entity-recovery-constant-rate]\nnumber-of-entities = 0", "number-of-entities is 0"),
-        ("[least-shard]\nstall-max = \"0s\"", "least-shard.stall-max is 0s"),
         ("[least-shard-rounds]\nmax-simultaneous-rebalance = 0", "simultaneous-rebalance is 0"),
         ("[healthcheck]\ntimeout = \"0s\"", "healthcheck.timeout is 0s"),
         ("move-retry-max = \"100ms\"", "move-retry-max is 100ms: must be at least move-retry-min"),

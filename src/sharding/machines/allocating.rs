@@ -517,15 +517,7 @@ fn seen(coordinator: &Coordinator, state: &ClusterState) -> Allocations {
     });
     let stays = |shard: &ShardId| stays(coordinator, &regions, *shard);
     let with_slow_handlers = coordinator.with_slow_handlers().filter(stays).collect();
-    let (load, stall_p99) = (BTreeMap::new(), None);
-    Allocations {
-        moving: moving.collect(),
-        with_slow_handlers,
-        others_unsettled,
-        regions,
-        load,
-        stall_p99,
-    }
+    Allocations { moving: moving.collect(), with_slow_handlers, others_unsettled, regions }
 }
 
 /// Whether planned moves leave a shard where it is, because a handler of it does not end. A node
