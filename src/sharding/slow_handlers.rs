@@ -22,7 +22,7 @@ use super::polls::{self, LongPoll};
 use super::region::RegionInput;
 use super::run::yield_now;
 use super::runtime::Runtime;
-use super::shard::{Shard, Visit};
+use super::shard::{Floor, Shard, Visit};
 use super::tenancy::Stage;
 
 // Bounds of the pause between two checks, which is a quarter of `slow-handler-after`.
@@ -108,6 +108,41 @@ struct AwaitingHandlers {
     awaiting: usize,
     due: Vec<SlowHandler>,       // to be logged
     oldest: Option<SlowHandler>, // of a shard that is not about to leave
+}
+
+impl<E: Entity> Floor<E> {
+    /// Aborts the handlers of a draining shard once all that still run are slow: its other entities
+    /// have stopped, and would wait at their next home for nothing else.
+    ///
+    /// Release rule: a region releases a shard only after its last handler has ended. An abort drops
+    /// the handler, so it ends here earlier than at `handoff-timeout`, and not later than the release.
+    pub(super) fn abort_slow(&mut self, Visit { shard, runtime }: &Visit<'_, E>) {
+        if self.running == 0 || self.running > self.slow.len() || !shard.phase.is_draining() {
+            return;
+        }
+        let (now, after) = (runtime.world.now(), runtime.settings.slow_handler_after);
+        let tenants = &self.tenants;
+        self.slow.retain(|row| {
+            let busy = tenants.try_get(*row).and_then(|tenant| tenant.busy.as_ref());
+            let handling = busy.filter(|busy| busy.runs).and_then(|busy| busy.waker.as_ref());
+            let since = handling.and_then(|handling| handling.since());
+            since.is_some_and(|since| now - since >= after)
+        });
+        if self.running > self.slow.len() {
+            return;
+        }
+        if let Some(row) = self.slow.first() {
+            let (entity_type, shard) = (&runtime.entity_type, shard.id);
+            let (entity, handlers) = (&tenants.get(*row).id, self.running);
+            tracing::info!(
+                %entity_type, %shard, %entity, handlers,
+                "sharding.slow_handlers_dropped: they had run for slow-handler-after, and nothing \
+                 else keeps the shard, which leaves this node; the line names one of them"
+            );
+        }
+        shard.phase.set(Stage::Aborted);
+        self.wake();
+    }
 }
 
 impl<E: Entity> Runtime<E> {

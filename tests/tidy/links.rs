@@ -26,7 +26,10 @@ fn links_of_pages_resolve() {
 #[test]
 fn citations_in_sources_resolve() {
     let page = root().join("README.md");
-    demand(|path, text| dead_citations(path, text, |target| is_there(&page, target)));
+    demand(|path, text| match path.starts_with("tests/tidy/") {
+        true => Vec::new(), // these have examples of dead ones
+        false => dead_citations(path, text, |target| is_there(&page, target)),
+    });
 }
 
 fn pages_below(folder: &Path, pages: &mut Vec<PathBuf>) {

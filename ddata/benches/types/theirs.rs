@@ -1,7 +1,7 @@
 //! The `crdts` crate's types under the same measurements, where it has one of the same job.
 //!
-//! Its operations stand for our deltas, though they need an order that ours do not
-//! (spec/reference/crdts.md §3), and `MVReg` for our registers: `Map<_, LWWReg>` does not compile.
+//! Its operations are compared with our deltas, although they must be applied in causal order, which
+//! ours need not, and `MVReg` for our registers: `Map<_, LWWReg>` does not compile.
 
 use std::cell::RefCell;
 

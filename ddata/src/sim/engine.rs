@@ -2,7 +2,7 @@
 //! the orders of the node.
 //!
 //! The order is that of the real driver: inputs, outputs, deadline
-//! (docs/inside.md#one-shape-for-every-protocol).
+//! (ARCHITECTURE.md, "Bird's eye view").
 
 use std::time::Duration;
 
