@@ -46,7 +46,7 @@ proptest! {
     fn sizes_end_within_one_of_each_other_with_the_fewest_moves(
         given in proptest::collection::vec(0..60_usize, 1..12), window in 1..20_usize,
     ) {
-        let strategy = LeastShard { max_moves_in_flight: window, ..LeastShard::default() };
+        let strategy = LeastShard { max_moves_in_flight: window };
         let (seen, moves) = settle(&strategy, sizes(&given));
         let after = counts(&seen);
         prop_assert_eq!(after.iter().sum::<usize>(), given.iter().sum::<usize>());
