@@ -64,7 +64,7 @@ async fn invalid_request_affects_only_its_connection() {
         String::from_utf8_lossy(answer).contains(text).then_some(()).ok_or(())
     };
     let garbage = answer_to(&socket, b"GET / HTTP/1.1\r\n\r\n").await;
-    assert_eq!(contains(&garbage, "is announced"), Ok(()), "{garbage:?}");
+    assert_eq!(contains(&garbage, "the announced frame"), Ok(()), "{garbage:?}");
     let oversized = answer_to(&socket, &(1_u32 << 21).to_be_bytes()).await;
     assert_eq!(contains(&oversized, "too_long"), Ok(()), "{oversized:?}");
     for half in [&b"\0\0"[..], b"\0\0\0\x09\x81", b""] {

@@ -29,6 +29,6 @@ fn pinned_runs_have_pinned_hashes() {
     ];
     assert_eq!(
         hashes.map(|hash| format!("{hash:016x}")),
-        ["f6fd70abec898753", "d5862c0acbd7ede4", "a2ef760b6c4bddc1"]
+        ["d4f033b77e038b74", "46c0f761dd92e91a", "e8dc0f60e17551f3"]
     );
 }

@@ -53,7 +53,7 @@ const WRONG: [(&str, &str, &str); 27] = [
     ("[cluster.lease]\nduration = \"5 parsecs\"", "cluster.lease.duration", "parsecs"),
     ("[cluster.shutdown.cluster-leaf]\ntimeout = \"1s\"", "cluster.shutdown", "cluster-leave"),
     ("[cluster.sharding]\nnumber-of-shards = 0.5", "cluster.sharding.number-of-shards", "u32"),
-    ("[cluster.sharding.types.\"a/b\"]\n", "cluster.sharding.types", "no slash"),
+    ("[cluster.sharding.types.\"a/b\"]\n", "cluster.sharding.types", "must not contain a slash"),
     ("[ddata]\ndelta.enable = true", "ddata.delta.enable", "enabled"),
     (
         "[net]\nlisten = [\"localhost:1\"]",

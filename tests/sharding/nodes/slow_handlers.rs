@@ -92,14 +92,15 @@ impl Stuck {
         self.shards.iter().filter(|shard| homes.get(shard) == Some(&0)).count()
     }
 
-    /// Asks mates until the first node has none of its shards: how long the slowest answer took.
+    /// Asks mates until all shards of the first node are hosted elsewhere: how long the slowest answer took.
     fn ask_mates_until_moved(&mut self) -> Duration {
         let mut slowest = Duration::ZERO;
         for _ in 0..200 {
-            if self.stay() == 0 {
+            slowest = slowest.max(self.ask_mates());
+            let homes = self.cluster.homes();
+            if self.shards.iter().all(|shard| homes.get(shard).is_some_and(|place| *place != 0)) {
                 return slowest;
             }
-            slowest = slowest.max(self.ask_mates());
         }
         panic!("they never move\n{}", self.cluster.story());
     }

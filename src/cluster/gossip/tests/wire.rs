@@ -299,7 +299,7 @@ fn duplicate_entries_and_self_accusation_are_refused() {
         ("listed twice", loose(&[], vec![row(1, 1, &[2], &[2])], &[])),
         ("listed twice", loose(&[], vec![], &[(1, 1), (1, 2)])),
         ("accuses itself", loose(&[], vec![row(1, 1, &[1], &[])], &[])),
-        ("no count", loose(&[], vec![row(1, COUNTER_MAX + 1, &[2], &[])], &[])),
+        ("out of range", loose(&[], vec![row(1, COUNTER_MAX + 1, &[2], &[])], &[])),
     ];
     for (expected, decoded) in table {
         let reason = decoded.expect_err(expected);
