@@ -540,7 +540,8 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
-    /// Repeats what is waited for, because it may be lost with its lane.
+    /// Repeats barriers without an echo, because they or their echoes may be lost with a lane, and
+    /// asks again about mailboxes that were reported full. Gives up held messages of removed senders.
     pub(super) fn remind(self: &Arc<Self>) {
         let waits = |shard: &Shard<E>| {
             let inside = shard.lock();

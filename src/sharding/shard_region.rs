@@ -240,6 +240,8 @@ impl<E: Entity> Hosting for ShardRegion<E> {
         self.runtime.unrest()
     }
 
+    /// Repeats unanswered barriers, asks again about mailboxes that were reported full, and gives up
+    /// held messages of removed senders.
     fn remind(&self) {
         self.runtime.remind();
     }

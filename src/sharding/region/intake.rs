@@ -49,6 +49,8 @@ pub struct Cut {
 }
 
 impl Default for Cut {
+    /// Lengths for lanes without a small limit of their own: 32 KiB with a release, parts of
+    /// 64 KiB, 256 KiB for each `Fetch`, and lists of 2 MiB. [`Cut::within`] lowers them.
     fn default() -> Self {
         let words = 2 * 1_024 * 1_024;
         Self { whole: 32 * 1_024, part: 64 * 1_024, window: 256 * 1_024, words }

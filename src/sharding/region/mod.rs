@@ -405,7 +405,8 @@ impl Region {
     }
 
     /// Records the release of another region as evidence that it is over
-    /// (docs/protocol/sharding.md#when-a-predecessor-is-over). Only releases of members count.
+    /// (docs/protocol/sharding.md#when-a-predecessor-is-over). A release counts even if its sender
+    /// has been removed meanwhile: it has stopped the shard all the same.
     fn released(&mut self, now: Now, from: ReplicaId, word: Released, out: &mut Out) {
         if self.is_shard(word.shard) && !self.config.proxy && !self.is_ahead(word.cluster) {
             let from = RegionId::new(from);
@@ -414,8 +415,10 @@ impl Region {
         }
     }
 
-    /// Records a release whose payload must be fetched first. Only releases of members count: a
-    /// payload that a removed region kept is lost.
+    /// Handles the announcement of a release whose payload is too long for one message. A release
+    /// that would count is handled only after its payload has been fetched. One that does not
+    /// count, or whose payload is already here, is handled at once, like [`Released`].
+    /// Announcements of removed regions are ignored: a payload that a removed region kept is lost.
     fn carries(&mut self, now: Now, from: ReplicaId, word: Carries, out: &mut Out) {
         let from = RegionId::new(from);
         let Carries { shard, reached, last, length, sealed, cluster } = word;
