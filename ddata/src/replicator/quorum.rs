@@ -68,7 +68,7 @@ pub enum Level {
         /// Lower bound of the majority; at most all voters.
         min_cap: usize,
     },
-    /// All members that count, and a majority of the voters among them.
+    /// All members that count, and a majority of the voters, whether they count as members or not.
     All,
 }
 

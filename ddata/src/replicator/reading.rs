@@ -4,11 +4,11 @@
 //! A read above `Local` ends only when enough replicas hold the value that it returns
 //! (docs/protocol/replication.md#read-repair-before-the-reply).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::epoch::EpochId;
-use super::quorum::Level;
+use super::quorum::{Level, Need};
 use super::read::Read;
 use super::request::{ReadConsistency, Reply, RequestError, RequestId};
 use super::requests::Wanted;
@@ -109,12 +109,24 @@ impl Replicator {
         }
     }
 
+    /// The replicas that a read asks and writes back to: the voters or, at levels that count
+    /// members, the members that count. `All` needs a majority of the voters as well. If the
+    /// members that count contain none, voters that have announced their stop are asked, too.
+    fn replicas_to_ask(&self, level: Level, need: Need) -> Vec<ReplicaId> {
+        let electors = self.electors();
+        if matches!(level, Level::Majority { .. }) {
+            return electors.voters.to_vec();
+        }
+        let mut asked: Vec<ReplicaId> = electors.members.iter().copied().collect();
+        if !need.is_met(electors.count(asked.iter())) {
+            asked.extend(electors.voters.iter().filter(|id| !electors.members.contains(id)));
+        }
+        asked
+    }
+
     /// Sends the question to the replicas that have not answered.
     fn ask(&mut self, id: RequestId, read: &Read, out: &mut Out) {
-        let mut asked: Vec<ReplicaId> = match read.level {
-            Level::Majority { .. } => self.electors().voters.to_vec(),
-            Level::Count(_) | Level::All => self.electorate.iter().copied().collect(),
-        };
+        let mut asked = self.replicas_to_ask(read.level, read.need);
         asked.retain(|id| *id != self.me && !read.answers.contains_key(id));
         if read.tries == 0 && asked.len() > ASK_ALL_UP_TO {
             use rand::seq::SliceRandom;
@@ -242,11 +254,8 @@ impl Replicator {
             self.persist_key(now, &read.key);
             self.persist(vec![super::durability::After::Here(id)], [&read.key], out);
         }
-        let stale: BTreeSet<ReplicaId> = match read.level {
-            Level::Majority { .. } => self.electors().voters.iter().copied().collect(),
-            Level::Count(_) | Level::All => self.electorate.clone(),
-        };
-        let stale = stale.into_iter().filter(|p| *p != self.me && !holders.contains(p)).collect();
+        let asked = self.replicas_to_ask(read.level, read.need).into_iter();
+        let stale = asked.filter(|p| *p != self.me && !holders.contains(p)).collect();
         let known = |peer: &ReplicaId| read.answers.get(peer).cloned();
         self.push_to(now, &vec![entry].into(), id, &stale, known, out);
         self.check_write(id, out);

@@ -36,7 +36,8 @@ pub enum ReadConsistency {
     Majority(MinCap, Duration),
     /// A majority and the given number of further voters.
     MajorityPlus(usize, MinCap, Duration),
-    /// Every member that has not announced its stop, and a majority of the voters among them.
+    /// Every member that has not announced its stop, and a majority of the voters. If fewer voters
+    /// go on, voters that have announced their stop must answer as well.
     All(Duration),
 }
 
@@ -51,7 +52,8 @@ pub enum WriteConsistency {
     Majority(MinCap, Duration),
     /// A majority and the given number of further voters.
     MajorityPlus(usize, MinCap, Duration),
-    /// Every member that has not announced its stop, and a majority of the voters among them.
+    /// Every member that has not announced its stop, and a majority of the voters. If fewer voters
+    /// go on, voters that have announced their stop must answer as well.
     All(Duration),
 }
 

@@ -156,7 +156,10 @@ impl Write {
         if self.failed.is_empty() {
             return None;
         }
-        let rest = electors.members.iter().filter(|id| !self.failed.contains(id));
+        // Voters that have announced their stop still acknowledge, and count as voters.
+        let stopping = electors.voters.iter().filter(|id| !electors.members.contains(id));
+        let all = electors.members.iter().chain(stopping);
+        let rest = all.filter(|id| !self.failed.contains(id));
         let reachable = self.need.is_met(electors.count(rest));
         (!reachable).then_some(self.failed.len())
     }

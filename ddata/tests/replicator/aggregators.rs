@@ -524,6 +524,45 @@ fn all_needs_a_majority_of_the_voters() {
 }
 
 #[test]
+fn read_at_all_asks_stopping_voters_for_a_majority() {
+    let mut bare = Bare::of(5);
+    bare.members(5, &[2, 3, 4], &[]);
+    let id = bare.ask(get("k", Read::All(secs(3))));
+    let asked: Vec<_> = bare.sent().into_iter().filter_map(read).collect();
+    let all: Vec<_> = (1..5).map(peer).collect();
+    assert_eq!(asked.iter().map(|(to, _)| *to).collect::<Vec<_>>(), all);
+    bare.hear(2, same(asked[0].1));
+    bare.hear(3, same(asked[0].1));
+    assert_eq!(bare.answer(id), None, "node 1 is a member that counts");
+    bare.hear(1, same(asked[0].1));
+    assert!(matches!(bare.answer(id), Some(Ok(_))));
+}
+
+#[test]
+fn failed_disk_beside_stopping_voters_fails_no_write() {
+    for to in [To::All(secs(3)), WRITE_MAJORITY] {
+        let mut bare = durable();
+        bare.members(5, &[2, 3, 4], &[]);
+        let id = bare.ask(insert("k", "tea", to));
+        let (push, _) = bare.push_to_all(5);
+        bare.stored(Ok(()));
+        bare.hear(4, nack(push, Nack::StoreFailed));
+        bare.hear(1, ack(push));
+        assert_eq!(bare.answer(id), None, "a stopping voter can still acknowledge");
+        bare.hear(2, ack(push));
+        assert!(matches!(bare.answer(id), Some(Ok(_))));
+    }
+    let mut bare = durable();
+    bare.members(5, &[2, 3, 4], &[]);
+    let id = bare.ask(insert("k", "tea", To::All(secs(3))));
+    let (push, _) = bare.push_to_all(5);
+    bare.stored(Ok(()));
+    bare.hear(1, nack(push, Nack::StoreFailed));
+    let failed = Err(RequestError::StoreFailure { failed: 1 });
+    assert_eq!(bare.answer(id), Some(failed), "node 1 is a member that counts");
+}
+
+#[test]
 fn read_asks_all_voters_and_equal_answers_are_short() {
     let mut bare = Bare::of(5);
     let _ = bare.now(insert("k", "tea", To::Local));
