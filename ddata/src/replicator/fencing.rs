@@ -23,6 +23,7 @@ use crate::durable::Record;
 use crate::id::ReplicaId;
 use crate::key::{Group, KEY_BYTES_MAX, KeyName};
 use crate::types::Term;
+use crate::types::delta::State;
 
 /// A plain majority, which a recovery write needs.
 const MAJORITY: Level = Level::Majority { additional: 0, min_cap: 0 };
@@ -198,7 +199,12 @@ impl Replicator {
             return;
         };
         if !is_promise(group, term) || !self.promises.is_near(group, term, generation) {
-            return self.undecodable(now, from, "a group's name or a term", out);
+            let (bytes, number) = (group.as_str().len(), term.number);
+            let why = format!(
+                "a fence for term {number} of a group with a name of {bytes} bytes: the name is \
+                 empty or too long, or the term is 0 or jumps"
+            );
+            return self.refused(now, from, why, out);
         }
         match self.promises.promise(group, term, self.canary) {
             Ok(_) => {
@@ -267,14 +273,19 @@ impl Replicator {
         entries: &[Entry],
         out: &mut Out,
     ) {
-        // Each entry that fits is merged, but the answer counts only as a whole.
+        // Each entry that this replica takes is merged, but the answer counts only as a whole. What
+        // it refuses must not be returned either: the recovery write could not write it back.
         let mut whole = true;
         for entry in entries {
             let taken = self.take_entry(now, from, entry, out);
             let fencing = self.fencings.get_mut(id);
             let Some(fencing) = fencing.filter(|f| f.group.contains(&entry.key)) else { continue };
+            if !taken {
+                whole = false;
+                continue;
+            }
             let mut merged = fencing.merged.remove(&entry.key);
-            whole &= merge_into(&mut merged, entry) && taken;
+            whole &= merge_into(&mut merged, entry);
             fencing.merged.extend(merged.map(|state| (entry.key.clone(), state)));
         }
         if self.fencings.get_mut(id).is_none() {
@@ -288,6 +299,15 @@ impl Replicator {
         let Some(fencing) = self.fencings.get_mut(id) else { return };
         if !whole || !counts || epoch != Some(fencing.epoch) {
             return;
+        }
+        let nothing = CausalContext::new();
+        let is_brought = |(key, vouched): &(KeyName, CausalContext)| {
+            fencing.merged.get(key).map_or(&nothing, State::context).includes(vouched)
+        };
+        if !decoded.iter().all(is_brought) {
+            // As in a read: the returned values would lack what this replica vouches for.
+            let why = format!("a promise for group `{}` claims data that it lacks", fencing.group);
+            return self.refused(now, from, why, out);
         }
         let mut answer = fencing.asked.clone();
         answer.extend(decoded);
@@ -308,7 +328,8 @@ impl Replicator {
             return;
         }
         if !current.is_valid() && current != Term::default() {
-            return self.undecodable(now, from, "a term", out);
+            let why = format!("a refused fence names the impossible term {}", current.number);
+            return self.refused(now, from, why, out);
         }
         if self.fencings.get_mut(id).is_some_and(|fencing| current > fencing.term) {
             self.fencings.remove(id);

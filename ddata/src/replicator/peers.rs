@@ -140,9 +140,15 @@ impl Replicator {
         }
     }
 
+    /// A part of a peer's message does not decode: counts it and raises an alarm.
     pub(super) fn undecodable(&mut self, now: Now, from: ReplicaId, what: &str, out: &mut Out) {
+        self.refused(now, from, format!("{what} that does not decode"), out);
+    }
+
+    /// A peer sent something that no correct peer sends: counts it as undecodable and raises an
+    /// alarm with the reason.
+    pub(super) fn refused(&mut self, now: Now, from: ReplicaId, why: String, out: &mut Out) {
         self.stats.undecodable += 1;
-        let why = format!("{what} that does not decode");
         self.alarm(now, Alarm::Undecodable { from, why }, out);
     }
 

@@ -199,7 +199,8 @@ impl Replicator {
             let brought = read.merged.as_ref().map(|merged| merged.context().includes(&vouched));
             if !brought.unwrap_or_else(|| vouched.is_empty()) {
                 // The context claims dots that no answer has brought, so the value lacks them.
-                return self.undecodable(now, from, "an answer that claims data it lacks", out);
+                let why = format!("an answer about key `{}` claims data that it lacks", read.key);
+                return self.refused(now, from, why, out);
             }
             read.answers.insert(from, vouched);
         }
@@ -331,11 +332,16 @@ fn read_value(read: &Read) -> Result<Option<Value>, RequestError> {
     }
 }
 
-/// Merges the entry of an answer into the merged answers. Returns `false` if it cannot be decoded,
-/// has another type, or builds on something that is missing.
+/// Merges the entry of an answer into the merged answers. Returns `false` and changes nothing if
+/// the entry cannot be decoded, has another type, or builds on something that is missing.
+///
+/// An answer without a dot leaves `None` behind, never an empty state: its type would make the read
+/// refuse the answers of all other replicas, if they hold data of another type.
 pub(super) fn merge_into(merged: &mut Option<State>, entry: &Entry) -> bool {
     let Ok(shape) = entry.shape.parse::<Shape>() else { return false };
-    let mut state = merged.take().unwrap_or_else(|| State::new(shape.clone()));
+    let has_dots = |state: &State| !state.context().is_empty();
+    let before = merged.take().filter(has_dots);
+    let mut state = before.unwrap_or_else(|| State::new(shape.clone()));
     if *state.shape() != shape {
         *merged = Some(state);
         return false;
@@ -352,6 +358,35 @@ pub(super) fn merge_into(merged: &mut Option<State>, entry: &Entry) -> bool {
         }
         super::wire::Content::Probe(_) => false,
     };
-    *merged = Some(state);
+    *merged = Some(state).filter(has_dots);
     fits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replicator::wire::Content;
+
+    fn entry(shape: &str, content: Content) -> Entry {
+        Entry { index: 0, key: "k".into(), shape: shape.into(), guard: None, content }
+    }
+
+    #[test]
+    fn answer_without_data_leaves_no_type_behind() {
+        let empty = State::new("pn-counter".parse().unwrap()).encode();
+        let mut merged = None;
+        for (content, fits) in [
+            (Content::Probe(ContextBytes::new(&CausalContext::new())), false),
+            (Content::Delta(vec![0xff].into()), false),
+            (Content::Full(vec![0xff].into()), false),
+            (Content::Full(empty.clone().into()), true),
+        ] {
+            assert_eq!(merge_into(&mut merged, &entry("pn-counter", content)), fits);
+            assert_eq!(merged, None);
+        }
+        // An empty state of an earlier answer does not decide the type either.
+        merged = Some(State::new("or-set".parse().unwrap()));
+        assert!(merge_into(&mut merged, &entry("pn-counter", Content::Full(empty.into()))));
+        assert_eq!(merged, None);
+    }
 }

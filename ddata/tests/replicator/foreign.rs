@@ -2,6 +2,7 @@
 //! are too long, answers that are valid in part. Invalid parts are refused and counted, valid ones
 //! beside them are merged.
 
+use ostraca_ddata::causal::CausalContext;
 use ostraca_ddata::encoded::Encoded;
 use ostraca_ddata::key::Group;
 use ostraca_ddata::replicator::config::Config;
@@ -268,6 +269,67 @@ fn read_answer_without_its_data_does_not_count() {
     bare.hear(1, answer(Some(entry.into())));
     assert_eq!(bare.replicator.stats().undecodable, 1, "this answer is complete");
     assert_eq!(bare.replicator.stats().read_repairs, 1);
+}
+
+#[test]
+fn empty_answer_of_another_type_does_not_block_a_read() {
+    let mut bare = Bare::of(5);
+    let id = bare.ask(get("k", READ_MAJORITY));
+    let mut holder = other(1);
+    let tea = pushed(&mut holder, insert("k", "tea", To::Local)).remove(0);
+    let context = holder.replicator.peek(&"k".into()).unwrap().state().context().clone();
+    let answer = |context: Option<ContextBytes>, entry: &Entry| Body::ReadAnswer {
+        request: id.0,
+        counts: true,
+        context,
+        entry: Some(entry.clone().into()),
+    };
+    let nothing = Content::Probe(ContextBytes::new(&CausalContext::new()));
+    let counter = Entry { shape: "pn-counter".into(), content: nothing, ..tea.clone() };
+    bare.hear(2, answer(None, &counter));
+    for honest in [1, 3] {
+        assert_eq!(bare.answer(id), None);
+        bare.hear(honest, answer(Some(ContextBytes::new(&context)), &tea));
+    }
+    assert!(matches!(bare.answer(id), Some(Ok(Reply::Got { value: Some(_), .. }))));
+}
+
+#[test]
+fn refused_entry_of_a_promise_is_not_returned() {
+    let mut bare = Bare::of(3);
+    let id = bare.ask(fence("g-", Term { number: 1, owner: peer(0) }));
+    // It has a dot of this replica, which this replica did not make.
+    let mut twin = other(0);
+    let forged = pushed(&mut twin, change::<Home, _>("g-1", To::Local, |h| h.set(&7))).remove(0);
+    let promised =
+        |entries| Body::Promised { request: id.0, counts: true, differing: vec![], entries };
+    bare.hear(1, promised(vec![forged]));
+    assert_eq!((bare.answer(id), bare.replicator.stats().undecodable), (None, 1));
+    bare.hear(2, promised(vec![]));
+    let Some(Ok(Reply::Fenced { values, .. })) = bare.answer(id) else { panic!("not fenced") };
+    assert!(values.is_empty(), "{values:?}");
+}
+
+#[test]
+fn promise_without_its_data_does_not_count() {
+    let mut bare = Bare::of(3);
+    let id = bare.ask(fence("g-", Term { number: 1, owner: peer(0) }));
+    let mut holder = other(1);
+    let home = change::<Home, _>("g-1", To::Local, |h| h.set(&7));
+    let home = pushed(&mut holder, home).remove(0);
+    let context = holder.replicator.peek(&"g-1".into()).unwrap().state().context().clone();
+    let held = Held { key: "g-1".into(), context: ContextBytes::new(&context) };
+    let promised = |entries| {
+        let differing = vec![held.clone()];
+        Body::Promised { request: id.0, counts: true, differing, entries }
+    };
+    bare.hear(1, promised(vec![]));
+    assert_eq!((bare.answer(id), bare.replicator.stats().undecodable), (None, 1));
+    bare.hear(1, promised(vec![home]));
+    let (push, _) = bare.push_to_all_of_many(3);
+    bare.hear(1, crate::bare::ack(push));
+    let Some(Ok(Reply::Fenced { values, .. })) = bare.answer(id) else { panic!("not fenced") };
+    assert_eq!(values.len(), 1);
 }
 
 // ── peers that come back, and leases ──
