@@ -82,7 +82,8 @@ pub(super) const ALONE_FOR: Duration = Duration::from_secs(1);
 pub(super) struct HintProbe {
     /// The node that gave the last hint.
     hinted_by: ReplicaId,
-    answered: BTreeSet<ReplicaId>, // ≤ voters
+    /// The voters that have answered, and this node.
+    pub(super) answered: BTreeSet<ReplicaId>, // ≤ voters + 1
     /// No quorum answered in time: this node believes let-in nodes until the deadline.
     is_alone: bool,
 }
@@ -192,13 +193,14 @@ impl Epochs {
         Ballot { number: 0, node: self.me }
     }
 
-    /// A voter has answered the hint probe in its configuration `epoch`. The answer counts if that is
-    /// the installed one.
+    /// Handles the answer to a hint probe in which this node named the configuration `epoch`. It
+    /// counts only if that is the installed one and the sender is a voter of it: others have
+    /// accepted nothing, so their answers do not make the hint superfluous.
     pub(super) fn hint_probe_answered(&mut self, from: ReplicaId, epoch: EpochId) {
         let (Some(probe), Some(current)) = (&mut self.hint_probe, &self.state.installed) else {
             return;
         };
-        if current.id() != epoch {
+        if current.id() != epoch || !current.is_voter(from) {
             return;
         }
         probe.answered.insert(from);

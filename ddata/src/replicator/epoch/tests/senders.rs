@@ -75,6 +75,21 @@ fn hint_of_a_let_in_node_makes_a_member_ping_its_voters() {
 }
 
 #[test]
+fn only_voters_answer_a_hint_probe() {
+    let base = first([1, 2, 3]);
+    let mut node = Bench::member(2, &base);
+    doubts(&mut node, 4, &after(&base, &join([4])));
+    let answered =
+        |node: &Bench| node.machine.hint_probe.as_ref().map(|probe| probe.answered.clone());
+    for stranger in 4..1_000 {
+        assert_eq!(node.hear(stranger, probe_answer(&base)), []);
+    }
+    assert_eq!(answered(&node), Some([id(2)].into()), "strangers take no room");
+    node.hear(3, probe_answer(&base));
+    assert_eq!(answered(&node), Some([id(2), id(3)].into()));
+}
+
+#[test]
 fn unanswered_probe_makes_a_member_believe_let_in_nodes() {
     let base = first([1, 2, 3]);
     let second = after(&base, &join([4]));
