@@ -39,6 +39,8 @@ impl Instant {
     }
 }
 
+/// Saturates: a deadline beyond `u64::MAX` nanoseconds (584 years) is the highest instant, which
+/// never passes.
 impl Add<Duration> for Instant {
     type Output = Self;
 
@@ -193,6 +195,14 @@ mod tests {
     use super::*;
 
     const SKEW: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn deadlines_saturate() {
+        let last = Instant::from_nanos(u64::MAX);
+        assert_eq!(Instant::from_nanos(1) + Duration::MAX, last);
+        assert_eq!(last + Duration::from_nanos(1), last);
+        assert_eq!(Instant::from_nanos(1) - last, Duration::ZERO);
+    }
 
     #[test]
     fn stamps_rise_when_the_wall_clock_goes_back() {

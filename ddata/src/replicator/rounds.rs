@@ -151,8 +151,9 @@ impl Replicator {
         let busy = self.changed_at.is_some_and(|at| now.mono - at < BUSY_FOR);
         let interval =
             if busy { self.config.busy_gossip_interval } else { self.config.gossip_interval };
-        let jitter = self.rng.random_range(0.8..1.2);
-        self.gossip_at = Some(now.mono + interval.mul_f64(jitter));
+        let jitter: f64 = self.rng.random_range(0.8..1.2);
+        let jittered = Duration::try_from_secs_f64(interval.as_secs_f64() * jitter);
+        self.gossip_at = Some(now.mono + jittered.unwrap_or(Duration::MAX));
         let mut best: Option<(bool, Instant, u64, ReplicaId)> = None;
         for &peer in &self.peers {
             let unreachable = self.membership.get(&peer).is_some_and(|peer| !peer.reachable);

@@ -1,9 +1,14 @@
 //! The serialized form of the settings, and the floor under every majority.
 
+use std::time::Duration;
+
 use ostraca_ddata::key::{Group, Pattern};
 use ostraca_ddata::replicator::config::Config;
-use ostraca_ddata::replicator::epoch::{Epoch, EpochConfig, EpochSettings};
-use ostraca_ddata::replicator::request::{Reply, Request};
+use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochConfig, EpochSettings};
+use ostraca_ddata::replicator::port::Input;
+use ostraca_ddata::replicator::request::{
+    ReadConsistency as Read, Reply, Request, WriteConsistency as To,
+};
 use ostraca_ddata::replicator::wire::Body;
 use ostraca_ddata::types::Term;
 use serde_json::Value as Json;
@@ -101,6 +106,46 @@ fn majority_floor_applies_to_reads_and_writes_not_fences() {
         bare.hear(from, Body::Promised { request: id.0, counts: true, differing, entries });
     }
     assert!(matches!(bare.answer(id), Some(Ok(Reply::Fenced { .. }))), "a quorum promises");
+}
+
+/// A time of [`Duration::MAX`] means "for ever": times of the clock saturate.
+#[test]
+fn endless_timeouts_and_intervals_do_not_overflow() {
+    let endless = Duration::MAX;
+    let epoch = EpochConfig {
+        abandoned_after: endless,
+        resend_most: endless,
+        probe_wait: endless,
+        source_patience: endless,
+        ..EpochConfig::default()
+    };
+    let expiring = vec![(Pattern::new("*"), endless)];
+    let mut bare = Bare::with(
+        3,
+        Config {
+            gossip_interval: endless,
+            notify_subscribers_interval: endless,
+            expire_keys_after_inactivity: expiring,
+            max_clock_skew: endless,
+            epoch,
+            ..Config::default()
+        },
+    );
+    let group = Group::new("g-");
+    let term = Term { number: 1, owner: peer(0) };
+    let ids = [
+        bare.ask(insert("k", "tea", To::All(endless))),
+        bare.ask(get("k", Read::All(endless))),
+        bare.ask(Request::FlushChanges { within: endless }),
+        bare.ask(Request::Fence { group, term, within: endless }),
+    ];
+    bare.pass(secs(200)); // over rounds of gossip, resends and expiry
+    bare.feed(Input::Propose(Change { join: vec![peer(3)], ..Change::default() }));
+    assert!(bare.replicator.epochs().sealed());
+    bare.pass(secs(200));
+    for id in ids {
+        assert_eq!(bare.answer(id), None, "it waits for the other members");
+    }
 }
 
 #[test]

@@ -393,7 +393,7 @@ impl Epochs {
             } else {
                 self.attempts.min(PATIENCE_DOUBLINGS)
             };
-            let span = self.config.abandoned_after * (1 << doublings);
+            let span = self.config.abandoned_after.saturating_mul(1 << doublings);
             let random = self.up_to(span);
             self.deadlines.set(Deadline::Patience, now.mono + span + random);
         }

@@ -91,7 +91,7 @@ impl Epochs {
     pub(super) fn resend(&mut self, now: Now, out: &mut Out) {
         let most = self.config.resend_most;
         let Some(attempt) = &mut self.attempt else { return };
-        attempt.resend = (attempt.resend * 2).min(most);
+        attempt.resend = attempt.resend.saturating_mul(2).min(most);
         self.deadlines.set(Deadline::Resend, now.mono + attempt.resend);
         if attempt.phase == Phase::Syncing {
             let (seal, to) = (attempt.seal(), attempt.seal_again());
