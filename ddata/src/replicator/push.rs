@@ -518,6 +518,12 @@ impl Pushes {
         self.drop_if_done(id);
     }
 
+    /// The peers that do not hold all entries of these pushes.
+    pub(super) fn lacking(&self, ids: &BTreeSet<u64>) -> BTreeSet<ReplicaId> {
+        let open = ids.iter().filter_map(|id| self.open.get(id));
+        open.flat_map(|push| push.missing.iter().map(|(peer, _)| *peer)).collect()
+    }
+
     /// Whether some peer does not hold all entries of a push.
     pub(super) fn is_under_way(&self, id: u64) -> bool {
         self.open.get(&id).is_some_and(|push| !push.missing.is_empty())

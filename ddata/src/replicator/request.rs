@@ -284,12 +284,13 @@ impl PartialEq for ModifyError {
     }
 }
 
-/// The replicas that answered a request which timed out.
+/// The replicas that answered a request which timed out. Of a flush: those that hold all changes,
+/// out of this replica and all its peers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Number of replicas that answered, this one included if it counts.
     pub answered: usize,
-    /// Number of answers that the level needs.
+    /// Number of answers that the request needs.
     pub needed: usize,
     /// The members that have not answered; at most [`MISSING_MAX`] of them.
     pub missing: Vec<ReplicaId>,

@@ -12,7 +12,7 @@ use super::epoch::{AcceptorState, EpochInput, EpochMessage};
 use super::expiry::owner;
 use super::fence::is_promise;
 use super::port::{Alarm, LoadError, Output};
-use super::request::{Notice, RequestError, RequestId, Tally};
+use super::request::{MISSING_MAX, Notice, RequestError, RequestId, Tally};
 use super::store::{Held, Taken, Unfit};
 use super::wire::{At, Body, Content, Entry, Nack, WireGuard};
 use super::{Out, Replicator};
@@ -104,9 +104,15 @@ impl Replicator {
         let late: Vec<_> = self.flushes.iter().filter(|(_, f)| f.deadline <= now.mono).collect();
         let late: Vec<_> = late.into_iter().map(|(id, _)| *id).collect();
         for id in late {
-            self.flushes.remove(&id);
+            let Some(flush) = self.flushes.remove(&id) else { continue };
             self.stats.timeouts += 1;
-            Self::reply(id, Err(RequestError::Timeout(Tally::default())), out);
+            let mut missing = flush.behind;
+            missing.extend(self.pushes.lacking(&flush.open));
+            let needed = self.peers.len() + 1;
+            let answered = needed.saturating_sub(missing.len());
+            let missing = missing.into_iter().take(MISSING_MAX).collect();
+            let tally = Tally { answered, needed, missing };
+            Self::reply(id, Err(RequestError::Timeout(tally)), out);
             if self.flushes.is_empty() {
                 self.pushes.release();
             }

@@ -9,7 +9,9 @@ use ostraca_ddata::key::Group;
 use ostraca_ddata::replicator::config::Config;
 use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochMessage, EpochSettings};
 use ostraca_ddata::replicator::port::{Input, Peer};
-use ostraca_ddata::replicator::request::{Reply, Request, RequestId, WriteConsistency as To};
+use ostraca_ddata::replicator::request::{
+    Reply, Request, RequestError, RequestId, WriteConsistency as To,
+};
 use ostraca_ddata::replicator::wire::{Answer, At, Body, Scope};
 use ostraca_ddata::types::{LWWRegister, Term};
 
@@ -63,6 +65,19 @@ fn comparison_does_not_confirm_unsettled_changes() {
         bare.pass(millis(10));
     }
     assert_eq!(bare.answer(flush), Some(Ok(Reply::Flushed)));
+}
+
+#[test]
+fn flush_timeout_names_the_peers_that_lack_changes() {
+    let mut bare = Bare::of(4);
+    let _ = bare.now(insert("k", "tea", To::Local));
+    let flush = flush(&mut bare);
+    let (push, _) = bare.push_to_all(4);
+    bare.hear(2, ack(push));
+    bare.pass(secs(60));
+    let Some(Err(RequestError::Timeout(tally))) = bare.answer(flush) else { panic!("no timeout") };
+    assert_eq!((tally.answered, tally.needed), (2, 4));
+    assert_eq!(tally.missing, [peer(1), peer(3)]);
 }
 
 #[test]
