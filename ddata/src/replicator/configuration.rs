@@ -27,6 +27,9 @@ use crate::types::Term;
 /// Most frames of repairs that one step of a comparison sends, except for those of one bucket.
 const FRAMES_PER_STEP: usize = 4;
 
+/// Most ranges of buckets that one answer covers. This release asks for fewer at a time.
+const RANGES_MAX: usize = 256;
+
 impl Replicator {
     /// Feeds the configuration machine and carries out its orders until it gives none.
     pub(super) fn drive(&mut self, now: Now, input: EpochInput, out: &mut Out) {
@@ -346,11 +349,13 @@ impl Replicator {
         })
     }
 
-    /// Keys and contexts of the buckets that fit a frame; only whole buckets.
+    /// Keys and contexts of the buckets that fit a frame; only whole buckets. Ranges beyond
+    /// [`RANGES_MAX`] are left out like buckets that do not fit: the asker asks for them again.
     fn keys_in(&self, snapshot: &Snapshot, ranges: &[(u16, u16)]) -> Answer {
+        let ranges = &ranges[..ranges.len().min(RANGES_MAX)];
         let (mut held, mut bytes) = (Vec::new(), 0);
         let mut upto = ranges.last().map_or(0, |(_, last)| *last);
-        'ranges: for (first, last) in ranges.iter().take(256) {
+        'ranges: for (first, last) in ranges {
             let mut bucket_start = (held.len(), *first);
             for (bucket, mine) in snapshot.in_buckets(*first..=*last) {
                 if bucket != bucket_start.1 {

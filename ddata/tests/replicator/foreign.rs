@@ -180,6 +180,22 @@ fn trailing_bytes_are_refused() {
 }
 
 #[test]
+fn answer_covers_no_buckets_beyond_its_ranges() {
+    let mut bare = Bare::of(3);
+    let ranges = (0..300).map(|n| (2 * n, 2 * n)).collect();
+    let query = ostraca_ddata::replicator::wire::Query::Keys(ranges);
+    bare.hear(1, Body::Compare { session: 1, at: At::Live, query });
+    let upto = bare.sent().into_iter().find_map(|(_, body)| match body {
+        Body::Compared { answer, .. } => match *answer {
+            Answer::Keys { upto, .. } => Some(upto),
+            _ => None,
+        },
+        _ => None,
+    });
+    assert_eq!(upto, Some(2 * 255), "256 ranges were examined, and no key is in them");
+}
+
+#[test]
 fn guarded_changes_with_long_names_overrun_no_frame() {
     let frame = 4_096;
     let mut bare = Bare::with(3, Config { frame_bytes_max: frame, ..Config::default() });
