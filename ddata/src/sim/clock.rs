@@ -122,7 +122,7 @@ impl NodeClock {
     pub(super) fn read(&self, at: SimTime) -> Now {
         let wall = self.wall.saturating_add_unsigned(at.0 / 1_000_000);
         Now {
-            mono: Instant::from_nanos(self.local + self.passed(at)),
+            mono: Instant::from_nanos(self.local.saturating_add(self.passed(at))),
             wall: WallTime::from_millis(u64::try_from(wall).unwrap_or(0)),
         }
     }
@@ -142,7 +142,7 @@ impl NodeClock {
 
     /// Makes the monotonic clock run `ppm` millionths fast (slow, if negative) from `at` on.
     pub(super) fn drift(&mut self, at: SimTime, ppm: i32) {
-        self.local += self.passed(at);
+        self.local = self.local.saturating_add(self.passed(at));
         self.since = at;
         let even = i64::try_from(EVEN).unwrap_or(i64::MAX);
         let rate = even + even * i64::from(ppm.clamp(-900_000, 900_000)) / 1_000_000;

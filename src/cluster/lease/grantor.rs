@@ -204,7 +204,7 @@ impl Grantor {
         let members: BTreeSet<_> = members.collect();
         let remaining = members.iter().map(|id| (*id, self.remaining(now, *id)));
         let remaining = remaining.filter(|(_, left)| !left.is_zero()).collect();
-        let until = now.mono + 2 * epoch.lease().duration;
+        let until = now.mono + epoch.lease().duration.saturating_mul(2);
         self.named.extend(members.into_iter().map(|id| (id, until)));
         remaining
     }

@@ -155,6 +155,15 @@ fn named_member_is_granted_nothing_for_twice_t_q() {
     assert!(probe.beat(116_100, P, 17), "unused for 2·T_q");
 }
 
+/// No decoder bounds the lease settings of a configuration.
+#[test]
+fn longest_lease_does_not_overflow() {
+    let lease = LeaseSettings { duration: Duration::MAX, ..LeaseSettings::default() };
+    let mut probe = Probe::with(lease);
+    assert!(probe.left(100_000, P) > 0);
+    assert!(!probe.beat(100_001, P, 1), "it was named for removal");
+}
+
 #[test]
 fn next_configuration_ends_the_refusal_of_named_members() {
     let mut probe = Probe::new();
