@@ -9,6 +9,7 @@ use smallvec::{SmallVec, smallvec};
 use super::batch::Waiting;
 use super::durability::After;
 use super::epoch::{EpochId, EpochInput};
+use super::fence::is_group;
 use super::parts::Piece;
 use super::port::Alarm;
 use super::push::{Resend, Told, is_first, later_than_measured, name, push_of};
@@ -497,6 +498,10 @@ impl Replicator {
         requests: &[RequestId],
         group: &Group,
     ) -> Option<Entry> {
+        if !is_group(group) {
+            self.stats.undecodable += 1; // a group without a name would guard every key
+            return None;
+        }
         if !group.contains(&entry.key) || entry.guard.is_some() {
             return None;
         }

@@ -77,6 +77,16 @@ fn invalid_terms_of_peers_are_ignored_and_counted() {
 }
 
 #[test]
+fn refusal_for_a_nameless_group_guards_no_key() {
+    let mut bare = Bare::of(3);
+    let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
+    let (push, _) = bare.push_to_all(3);
+    bare.hear(1, nack(push, Nack::Guarded(Group::new(""))));
+    assert_eq!((bare.answer(id), bare.replicator.stats().undecodable), (None, 1));
+    assert!(bare.now(insert("k", "milk", To::Local)).is_ok(), "no group has become known");
+}
+
+#[test]
 fn register_with_an_invalid_term_does_not_decode() {
     use ostraca_ddata::clock::HybridTimestamp;
     use ostraca_ddata::types::Causal;
