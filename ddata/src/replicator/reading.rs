@@ -117,11 +117,10 @@ impl Replicator {
         if matches!(level, Level::Majority { .. }) {
             return electors.voters.to_vec();
         }
-        let mut asked: Vec<ReplicaId> = electors.members.iter().copied().collect();
-        if !need.is_met(electors.count(asked.iter())) {
-            asked.extend(electors.voters.iter().filter(|id| !electors.members.contains(id)));
+        if need.is_met(electors.count(electors.members.iter())) {
+            return electors.members.iter().copied().collect();
         }
-        asked
+        electors.all().copied().collect()
     }
 
     /// Sends the question to the replicas that have not answered.

@@ -292,7 +292,8 @@ pub struct Tally {
     pub answered: usize,
     /// Number of answers that the request needs.
     pub needed: usize,
-    /// The members that have not answered; at most [`MISSING_MAX`] of them.
+    /// The members that have not answered; at most [`MISSING_MAX`] of them. A member that has
+    /// announced its stop is named only if it votes.
     pub missing: Vec<ReplicaId>,
 }
 

@@ -85,10 +85,17 @@ impl Electors<'_> {
         answers
     }
 
-    /// At most [`MISSING_MAX`] members that have not answered.
+    /// The members that count, then the voters that have announced their stop. These still answer,
+    /// and count as voters.
+    pub(super) fn all(&self) -> impl Iterator<Item = &ReplicaId> {
+        let members = self.members;
+        members.iter().chain(self.voters.iter().filter(move |id| !members.contains(id)))
+    }
+
+    /// At most [`MISSING_MAX`] members and voters that have not answered.
     pub(super) fn missing(&self, answered: &BTreeSet<ReplicaId>) -> Vec<ReplicaId> {
-        let all = self.members.iter().filter(|id| !answered.contains(id));
-        all.take(MISSING_MAX).copied().collect()
+        let missing = self.all().filter(|id| !answered.contains(id));
+        missing.take(MISSING_MAX).copied().collect()
     }
 }
 
@@ -156,10 +163,7 @@ impl Write {
         if self.failed.is_empty() {
             return None;
         }
-        // Voters that have announced their stop still acknowledge, and count as voters.
-        let stopping = electors.voters.iter().filter(|id| !electors.members.contains(id));
-        let all = electors.members.iter().chain(stopping);
-        let rest = all.filter(|id| !self.failed.contains(id));
+        let rest = electors.all().filter(|id| !self.failed.contains(id));
         let reachable = self.need.is_met(electors.count(rest));
         (!reachable).then_some(self.failed.len())
     }

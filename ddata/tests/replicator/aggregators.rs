@@ -517,6 +517,13 @@ fn all_needs_a_majority_of_the_voters() {
     );
     bare.hear(2, ack(push));
     assert!(matches!(bare.answer(id), Some(Ok(_))));
+    let id = bare.ask(insert("k", "milk", To::All(secs(3))));
+    let (push, _) = bare.push_to_all(5);
+    bare.hear(1, ack(push));
+    bare.pass(secs(3));
+    let Some(Err(RequestError::Timeout(tally))) = bare.answer(id) else { panic!("no timeout") };
+    assert_eq!(tally.missing, [peer(2), peer(3), peer(4)], "one of them must answer as well");
+    bare.sent();
     let id = bare.ask(insert("k", "coffee", To::To(2, secs(3))));
     let (push, _) = bare.push_to_all(5);
     bare.hear(1, ack(push));
