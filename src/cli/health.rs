@@ -20,7 +20,8 @@ pub(super) struct Arguments {
     /// Checks only that the node answers.
     #[arg(long, conflicts_with = "ready")]
     live: bool,
-    /// Checks that the node serves: it is Up, and its entity types are registered. The default.
+    /// Checks that the node serves: it is Up, its entity types are registered, and it is not
+    /// stopping. The default.
     #[arg(long)]
     ready: bool,
     /// Time limit for the answer and for becoming ready: `500ms`, `1s`. The command ends at most 2

@@ -87,8 +87,8 @@ enum Command {
     Explain(explain::Arguments),
     /// Checks whether a node is live and ready: exit code 0 or 1, for probes.
     ///
-    /// A node is live if it answers. It is ready if it is Up in a cluster and the coordinators have
-    /// registered its regions, as `node.sharding().ready()` reports to a program.
+    /// A node is live if it answers. It is ready if it is Up in a cluster, the coordinators have
+    /// registered its regions, and its shutdown has not begun.
     Health(health::Arguments),
     /// Asks a member to leave the cluster: it hands its shards over and stops.
     ///

@@ -13,6 +13,7 @@ use ostraca_ddata::key::{Key, KeyName};
 use ostraca_ddata::replicator::epoch::EpochId;
 use ostraca_ddata::replicator::request::{ReadConsistency, WriteConsistency};
 use ostraca_ddata::types::LWWRegister;
+use tokio::time::{Instant, timeout_at};
 
 use super::orders;
 use super::server::too_long;
@@ -166,38 +167,44 @@ fn shown(member: &member::Member, view: &ClusterView) -> Member {
 /// Reports that the node is alive and, unless `within` is zero, whether it becomes ready in that
 /// time.
 async fn health(handles: &Handles, within: Duration) -> Result<Answer, Refusal> {
-    let view = handles.cluster.state().await.map_err(stopped)?;
+    let checked = match within.is_zero() {
+        true => None,
+        false => Some(unready(handles, within).await),
+    };
+    let view = handles.cluster.state().await.map_err(stopped)?; // as it is after the wait
     let me = view.members.iter().find(|member| member.node == view.me);
-    let mut health = Health {
+    Ok(Answer::Health(Health {
         node: view.me.to_string(),
         cluster: view.id.map(|id| id.to_string()),
         status: me.map(|member| member.status.to_string()),
-        ..Health::default()
-    };
-    if !within.is_zero() {
-        let reason = unready(handles, within).await;
-        (health.ready, health.reason) = (Some(reason.is_none()), reason);
-    }
-    Ok(Answer::Health(health))
+        ready: checked.as_ref().map(Option::is_none),
+        reason: checked.flatten(),
+    }))
 }
 
 /// Returns the reason if the node does not become ready in time.
 async fn unready(handles: &Handles, within: Duration) -> Option<String> {
-    let ready = async {
-        handles.cluster.up().await.map_err(|why| error_chain(&why))?;
-        handles.sharding.ready().await.map_err(|why| error_chain(&why))
+    let until = Instant::now() + within;
+    match timeout_at(until, handles.cluster.up()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(why)) => return Some(error_chain(&why)),
+        Err(_) => return Some(not_up(handles).await),
+    }
+    let left = until.saturating_duration_since(Instant::now());
+    handles.sharding.ready_within(left).await.err().map(|why| error_chain(&why))
+}
+
+/// The reason why the node has not become Up.
+async fn not_up(handles: &Handles) -> String {
+    let view = match handles.cluster.state().await {
+        Ok(view) => view,
+        Err(why) => return error_chain(&why),
     };
-    match tokio::time::timeout(within, ready).await {
-        Ok(ready) => ready.err(),
-        Err(_) => {
-            let view = handles.cluster.state().await.ok()?;
-            let me = view.members.iter().find(|member| member.node == view.me);
-            Some(match me.map(|member| member.status) {
-                None => view.waits_for.unwrap_or_else(|| "it has not joined a cluster".to_owned()),
-                Some(member::Status::Up) => "entity types have not registered yet".to_owned(),
-                Some(status) => format!("it is {status}, not Up"),
-            })
-        }
+    let me = view.members.iter().find(|member| member.node == view.me);
+    match me.map(|member| member.status) {
+        None => view.waits_for.unwrap_or_else(|| "it has not joined a cluster".to_owned()),
+        Some(member::Status::Up) => "it has only just become Up: ask again".to_owned(),
+        Some(status) => format!("it is {status}, not Up"),
     }
 }
 

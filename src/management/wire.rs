@@ -343,10 +343,10 @@ pub struct Health {
     pub cluster: Option<String>,
     /// Its status as a member; `None` before it has joined a cluster.
     pub status: Option<String>,
-    /// Whether the node is `Up` and has registered all its entity types; `None` if the request did
-    /// not ask.
+    /// Whether the node is `Up`, has registered all its entity types and is not stopping; `None` if
+    /// the request did not ask.
     pub ready: Option<bool>,
-    /// Why the node is not ready.
+    /// Why the node is not ready; names the entity types that are not registered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

@@ -243,6 +243,7 @@ impl Base {
             clock,
             hostings: hostings.clone(),
             replicator: data.handle.clone(),
+            shutdown: shutdown.observer(),
         };
         let sharding = Sharding::new(sharding_setup);
         Ok(Self {

@@ -328,28 +328,28 @@ pub enum StrategyName {
     External,
 }
 
-/// `[cluster.sharding.healthcheck]`: a node is ready once its regions have registered. Later
-/// trouble of a coordinator does not make it unready.
+/// `[cluster.sharding.healthcheck]`: a node is ready once its regions have registered, until its
+/// shutdown begins. Later trouble of a coordinator does not make it unready.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct HealthCheck {
-    /// Entity types whose regions must have registered.
+    /// Entity types whose regions must have registered. Empty: all types that the program has
+    /// started on this node.
     pub names: Vec<EntityType>,
-    /// Longest time that a check waits.
+    /// Longest time for which `Sharding::ready` of a program waits. `ostraca health` waits for its
+    /// `--timeout` instead.
     #[serde(with = "humantime_serde")]
     pub timeout: Duration,
-    /// A check always succeeds once this much time has passed since the node was first seen Up.
-    #[serde(with = "humantime_serde")]
-    pub disabled_after: Duration,
+    /// Missing registrations are ignored once this time has passed since a check first saw the node
+    /// Up, so that a node which never registers is ready all the same, as in Akka and Pekko (10 s).
+    /// Unset: such a node is never ready.
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    pub disabled_after: Option<Duration>,
 }
 
 impl Default for HealthCheck {
     fn default() -> Self {
-        Self {
-            names: Vec::new(),
-            timeout: Duration::from_secs(5),
-            disabled_after: Duration::from_secs(10),
-        }
+        Self { names: Vec::new(), timeout: Duration::from_secs(5), disabled_after: None }
     }
 }
 

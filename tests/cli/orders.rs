@@ -4,7 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ostraca::cluster::member::Address;
+use ostraca::management::client::Client;
+use ostraca::management::wire::{Answer, Request};
+use ostraca::node::shutdown::PhaseSettings;
 use ostraca::prelude::*;
+use ostraca::sharding::ids::EntityType;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -224,6 +228,72 @@ fn health_exits_with_0_or_1() {
     node.signal(Signal::KILL);
     node.child.wait().expect("our child process");
     assert_eq!((health(&["--live"]).0, health(&[]).0), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_of_a_stopping_node_is_live_not_ready() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("s");
+    let mut config = Config::default();
+    config.management.control_socket = Some(path.clone());
+    let first = PhaseSettings { timeout: SOON }; // the test ends it
+    config.shutdown.phases.insert(Phase::BeforeServiceUnbind, first);
+    let node = Node::start(config).await.expect("it starts");
+    let socket = path.to_str().expect("UTF-8");
+    assert_eq!(tool(socket, &["health", "--timeout", "60s"]).await.0, 0);
+    let (release, released) = tokio::sync::oneshot::channel::<()>();
+    let holds = || async move {
+        let _ = released.await; // fails when the test drops the sender
+    };
+    node.shutdown().add_task(Phase::BeforeServiceUnbind, "holds", holds).expect("in time");
+    node.shutdown().begin(Reason::Asked);
+    let (code, _, errors) = tool(socket, &["health", "--ready"]).await;
+    assert_eq!(code, 1, "{errors}");
+    let expected = "is not ready: the node is stopping: the program requested the shutdown";
+    assert!(errors.contains(expected), "{errors}");
+    assert_eq!(tool(socket, &["health", "--live"]).await.0, 0);
+    drop(release);
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_names_the_types_that_are_not_registered() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("s");
+    let mut config = Config::default();
+    config.management.control_socket = Some(path.clone());
+    config.sharding.healthcheck.names = vec![EntityType::new("absent").expect("a name")];
+    let node = Node::start(config).await.expect("it starts");
+    node.cluster().up().await.expect("it founds a cluster");
+    let socket = path.to_str().expect("UTF-8");
+    let (code, _, errors) = tool(socket, &["health", "--timeout", "100ms"]).await;
+    assert_eq!(code, 1, "{errors}");
+    let expected = "is not ready: no coordinator has registered the region of absent on this node";
+    assert!(errors.contains(expected), "{errors}");
+    node.stop().await;
+}
+
+/// The node joins while the check waits, about 200 ms after it began.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_reports_the_status_after_the_wait() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (first, _) = node_at(&dir).await;
+    let mut config = Config::default();
+    config.cluster.wait_for_join = true;
+    let path = dir.path().join("other");
+    config.management.control_socket = Some(path.clone());
+    let second = Node::start(config).await.expect("it starts");
+    let mut client = Client::connect(&path).await.expect("it listens");
+    let (request, seed) = (Request::Health { within_ms: 60_000 }, first.addresses()[0].clone());
+    let (answer, ()) = tokio::join!(client.ask(&request, SOON), async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        second.cluster().join(&seed).await.expect("it is no member yet");
+    });
+    let Ok(Answer::Health(health)) = answer else { panic!("{answer:?}") };
+    assert_eq!((health.ready, health.status.as_deref()), (Some(true), Some("Up")), "{health:?}");
+    assert!(health.cluster.is_some(), "{health:?}");
+    second.stop().await;
+    first.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::cluster::member::{ENTITY_TYPES_MAX, NAME_BYTES_MAX};
+use crate::node::shutdown::Reason;
 use crate::sharding::config::ConfigError;
 use crate::sharding::ids::{EntityType, InvalidName};
 
@@ -50,7 +51,7 @@ pub enum NotStarted {
 #[error("the node has stopped, or was started without membership")]
 pub struct Unanswered;
 
-/// Why a node is not ready to serve. Once ready, a node stays ready until it stops.
+/// Why a node is not ready to serve. Once ready, a node stays ready until its shutdown begins.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotReady {
@@ -59,6 +60,12 @@ pub enum NotReady {
     Unregistered {
         /// The entity types of these regions.
         types: BTreeSet<EntityType>, // ≤ ENTITY_TYPES_MAX, and names in the settings
+    },
+    /// The shutdown of the node has begun: it hands its shards over and leaves.
+    #[error("the node is stopping: {reason}")]
+    Stopping {
+        /// Reason of the shutdown.
+        reason: Reason,
     },
     /// The node has stopped, or was started without membership.
     #[error("the node has stopped, or was started without membership")]

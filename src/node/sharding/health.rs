@@ -1,10 +1,12 @@
-//! Readiness check: a node is ready once its regions have registered with their coordinators.
+//! Readiness check: a node is ready from the registration of its regions with their coordinators
+//! until its shutdown begins.
 //!
 //! A coordinator that fails later does not make the node unready, because the node continues to
 //! serve shards whose homes are known
 //! (docs/protocol/sharding.md#known-homes-outlive-the-coordinator).
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -15,14 +17,15 @@ use crate::sharding::ids::EntityType;
 
 impl Sharding {
     /// Waits until the region of every entity type in `healthcheck.names` (if empty: of every type
-    /// that was started on this node) has been registered once. Once ready, the node stays ready.
-    /// Meant for the readiness probe of an orchestrator.
+    /// that was started on this node) has been registered once. Once ready, the node stays ready
+    /// until its shutdown begins. Meant for the readiness probe of an orchestrator.
     ///
-    /// The check always succeeds from `healthcheck.disabled-after` after it first saw this node Up,
-    /// so that a first deployment does not wait for a type that no program starts.
+    /// If `healthcheck.disabled-after` is set, missing registrations are ignored from that time on,
+    /// counted from the first check that saw this node Up.
     ///
     /// # Errors
-    /// [`NotReady`] after `healthcheck.timeout`, with the types that are not registered.
+    /// [`NotReady::Unregistered`] after `healthcheck.timeout`, with the types that are not
+    /// registered; [`NotReady::Stopping`] as soon as the shutdown has begun.
     ///
     /// # Example
     /// ```
@@ -44,23 +47,38 @@ impl Sharding {
     /// # }
     /// ```
     pub async fn ready(&self) -> Result<(), NotReady> {
-        let check = &self.0.settings.healthcheck;
-        let mut progress = self.0.hostings.progress();
+        self.ready_within(self.0.settings.healthcheck.timeout).await
+    }
+
+    /// Like [`ready`](Self::ready), with a time limit of the caller.
+    pub(crate) async fn ready_within(&self, within: Duration) -> Result<(), NotReady> {
+        let (shutdown, mut progress) = (&self.0.shutdown, self.0.hostings.progress());
         let missing = |progress: &Progress| missing(&self.names(), progress);
-        if !progress.borrow().ended && !missing(&progress.borrow()).is_empty() {
+        let is_settled = |progress: &Progress| progress.ended || missing(progress).is_empty();
+        let waits = shutdown.reason().is_none() && !is_settled(&progress.borrow());
+        if waits {
             if self.was_up_for_long().await {
                 return Ok(());
             }
-            let is_settled = |progress: &Progress| progress.ended || missing(progress).is_empty();
-            let _ = tokio::time::timeout(check.timeout, progress.wait_for(is_settled)).await;
+            let settled = async {
+                let _ = progress.wait_for(is_settled).await; // fails if the node was dropped
+            };
+            let changed = async {
+                tokio::select! {
+                    () = settled => {}
+                    () = shutdown.begun() => {}
+                }
+            };
+            let _ = tokio::time::timeout(within, changed).await;
         }
-        let progress = progress.borrow();
-        let types = missing(&progress);
-        match (progress.ended, types.is_empty()) {
-            (true, _) => Err(NotReady::Stopped),
-            (false, true) => Ok(()),
-            (false, false) => Err(NotReady::Unregistered { types }),
+        if progress.borrow().ended {
+            return Err(NotReady::Stopped);
         }
+        if let Some(reason) = shutdown.reason() {
+            return Err(NotReady::Stopping { reason });
+        }
+        let types = missing(&progress.borrow());
+        if types.is_empty() { Ok(()) } else { Err(NotReady::Unregistered { types }) }
     }
 
     fn names(&self) -> BTreeSet<EntityType> {
@@ -75,6 +93,7 @@ impl Sharding {
     /// Whether this node has been Up for `healthcheck.disabled-after`, counted from the first check
     /// that saw it Up.
     async fn was_up_for_long(&self) -> bool {
+        let Some(disabled_after) = self.0.settings.healthcheck.disabled_after else { return false };
         let me = self.0.me.replica();
         let is_up = self.look(move |control| {
             let state = control.membership().state();
@@ -85,7 +104,7 @@ impl Sharding {
             return false;
         }
         let since = *self.0.seen_up.get_or_init(Instant::now);
-        since.elapsed() >= self.0.settings.healthcheck.disabled_after
+        since.elapsed() >= disabled_after
     }
 }
 
@@ -96,7 +115,56 @@ fn missing(names: &BTreeSet<EntityType>, progress: &Progress) -> BTreeSet<Entity
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::oneshot;
+
     use super::*;
+    use crate::node::shutdown::{Phase, PhaseSettings, Reason};
+    use crate::sharding::config::HealthCheck;
+    use crate::{Config, Node};
+
+    #[tokio::test]
+    async fn stopping_node_is_not_ready() {
+        let mut config = Config::default();
+        let first = PhaseSettings { timeout: Duration::from_secs(600) }; // the test ends it
+        config.shutdown.phases.insert(Phase::BeforeServiceUnbind, first);
+        let node = Node::start(config).await.expect("it starts");
+        node.cluster().up().await.expect("it founds a cluster");
+        let (shutdown, sharding) = (node.shutdown(), node.sharding());
+        assert_eq!(sharding.ready().await, Ok(()));
+        let (release, released) = oneshot::channel::<()>();
+        let holds = || async move {
+            let _ = released.await; // fails when the test drops the sender
+        };
+        shutdown.add_task(Phase::BeforeServiceUnbind, "holds", holds).expect("in time");
+        shutdown.begin(Reason::Signal);
+        let stopping = NotReady::Stopping { reason: Reason::Signal };
+        assert_eq!(sharding.ready().await, Err(stopping), "it is Up and stops");
+        drop(release);
+        node.stop().await;
+        assert_eq!(sharding.ready().await, Err(NotReady::Stopped));
+    }
+
+    #[tokio::test]
+    async fn unregistered_node_is_ready_only_if_disabled_after_is_set() {
+        assert_eq!(HealthCheck::default().disabled_after, None);
+        let absent = EntityType::new("absent").expect("a name");
+        for disabled_after in [None, Some(Duration::ZERO)] {
+            let mut config = Config::default();
+            let names = vec![absent.clone()];
+            config.sharding.healthcheck =
+                HealthCheck { names, disabled_after, ..HealthCheck::default() };
+            let node = Node::start(config).await.expect("it starts");
+            node.cluster().up().await.expect("it founds a cluster");
+            let ready = node.sharding().ready_within(Duration::from_millis(1)).await;
+            let types = BTreeSet::from([absent.clone()]);
+            let expected = match disabled_after {
+                None => Err(NotReady::Unregistered { types }),
+                Some(_) => Ok(()),
+            };
+            assert_eq!(ready, expected, "{disabled_after:?}");
+            node.stop().await;
+        }
+    }
 
     #[test]
     fn registered_type_is_no_longer_missing() {

@@ -40,6 +40,7 @@ use super::control::machine::{Control, ControlInbox, ControlInput};
 use super::crew::Crew;
 use super::lease::Lease;
 use super::replicator::Replicator;
+use super::shutdown::{Phase, ShutdownObserver};
 use crate::cluster::member::NAME_BYTES_MAX;
 use crate::config::Config;
 use crate::net::handle::Net;
@@ -70,6 +71,7 @@ struct ShardingState {
     shared: SharedEnvironment,
     hostings: Arc<Hostings>,
     started: Mutex<Started>,
+    shutdown: ShutdownObserver,
     seen_up: OnceLock<tokio::time::Instant>, // when a health check first saw this node Up
 }
 
@@ -86,6 +88,7 @@ pub(super) struct Setup<'a> {
     pub(super) clock: Clock,
     pub(super) hostings: Arc<Hostings>,
     pub(super) replicator: Replicator,
+    pub(super) shutdown: ShutdownObserver,
 }
 
 /// Properties of a starting type beside its settings.
@@ -102,8 +105,8 @@ type Named = (Arc<str>, Arc<dyn ShardAllocationStrategy>);
 impl Sharding {
     /// Creates the handle. Entities will run on the current runtime.
     pub(super) fn new(setup: Setup<'_>) -> Self {
-        let Setup { me, config, net, inbox, lease, clock, hostings, replicator } = setup;
-        let phase = super::shutdown::Phase::ClusterShardingShutdownRegion;
+        let Setup { me, config, net, inbox, lease, clock, hostings, replicator, shutdown } = setup;
+        let phase = Phase::ClusterShardingShutdownRegion;
         drop(hostings.remind_every(REMIND)); // the task ends with the machines
         let (runtime, net) = (Handle::current(), Arc::downgrade(&net));
         let (full, weak) = (Arc::default(), Arc::downgrade(&hostings));
@@ -122,6 +125,7 @@ impl Sharding {
             shared,
             hostings,
             started: Mutex::default(),
+            shutdown,
             seen_up: OnceLock::new(),
         }))
     }

@@ -209,6 +209,11 @@ impl CoordinatedShutdown {
         is_alone
     }
 
+    /// Observer of this shutdown.
+    pub(super) fn observer(&self) -> ShutdownObserver {
+        ShutdownObserver(self.0.progress.subscribe())
+    }
+
     /// Timeout of a phase.
     pub(super) fn timeout(&self, phase: Phase) -> Duration {
         self.0.settings.timeout(phase)
@@ -267,6 +272,22 @@ impl CoordinatedShutdown {
     fn lock(&self) -> MutexGuard<'_, State> {
         // The program's code never runs under the lock, so the state is consistent after a panic.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Observer of a shutdown. It keeps no task alive, so that a part that a task holds can hold it.
+pub(super) struct ShutdownObserver(watch::Receiver<ShutdownProgress>);
+
+impl ShutdownObserver {
+    /// The reason with which the shutdown was begun; `None` if it has not begun.
+    pub(super) fn reason(&self) -> Option<Reason> {
+        self.0.borrow().reason
+    }
+
+    /// Waits until the shutdown begins or the node is dropped.
+    pub(super) async fn begun(&self) {
+        let mut progress = self.0.clone();
+        let _ = progress.wait_for(|it| it.reason.is_some()).await; // fails if the node was dropped
     }
 }
 
