@@ -24,8 +24,8 @@ pub(super) struct Arguments {
     /// stopping. The default.
     #[arg(long)]
     ready: bool,
-    /// Time limit for the answer and for becoming ready: `500ms`, `1s`. The command ends at most 2
-    /// s later.
+    /// Time limit for the answer and for becoming ready, 1ms to 60s. The command ends at most 2 s
+    /// later.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = patience)]
     timeout: Duration,
     #[command(flatten)]
@@ -46,10 +46,10 @@ struct HealthResult {
 impl Arguments {
     pub(super) fn run(self) -> Outcome {
         let Self { live, ready: _, timeout, asking } = self;
-        let within_ms = if live { 0 } else { milliseconds(timeout).max(1) };
+        let within_ms = if live { 0 } else { milliseconds(timeout) };
         let request = Request::Health { within_ms };
         run_blocking(async {
-            let asked = asking.target.ask(&request, timeout.max(Duration::from_millis(1))).await;
+            let asked = asking.target.ask(&request, timeout).await;
             let found = found(asked)?;
             let text = found.text(live);
             if found.is(live) {

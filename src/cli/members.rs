@@ -1,39 +1,38 @@
 //! `ostraca members`: prints the members of the cluster, as one node sees them.
 
-use std::time::Duration;
-
 use clap::Args;
 use ostraca::management::client::AskError;
 use ostraca::management::wire::{Answer, Member, Members, Request};
 
 use super::Outcome;
 use super::table::table;
-use super::target::{NodeOptions, run_blocking};
+use super::target::{QueryOptions, run_blocking};
 use super::watching::WatchOption;
 
 /// Options of `ostraca members`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca members --config node.toml\n  \
                         ostraca members --socket /var/lib/ostraca/control.sock\n  \
+                        ostraca members --timeout 500ms --config node.toml\n  \
                         ostraca members --watch --node 10.0.0.2:4001 --config client.toml\n  \
                         ostraca members --config node.toml --json | jq '.members[].address'")]
 pub(super) struct Arguments {
     #[command(flatten)]
     watching: WatchOption,
     #[command(flatten)]
-    asking: NodeOptions,
+    how: QueryOptions,
 }
 
 impl Arguments {
     pub(super) fn run(&self) -> Outcome {
-        let NodeOptions { target, output } = &self.asking;
+        let Self { watching, how } = self;
         let read = |answer| match answer {
             Answer::Members(all) => Ok(all),
             _ => Err(AskError::Unexpected.into()),
         };
         let show = |all: &Members| (all.clone(), shown(all));
-        let asked = (&Request::Members, Duration::ZERO);
-        run_blocking(self.watching.print(target, asked, *output, read, show))
+        let asked = (&Request::Members, how.patience());
+        run_blocking(watching.print(how.target(), asked, how.output(), read, show))
     }
 }
 

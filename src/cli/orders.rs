@@ -47,7 +47,7 @@ pub(super) struct Drain {
     /// Lets the node host shards again.
     #[arg(long)]
     undo: bool,
-    /// Time to wait until the node has no shards, at most 60s; the node keeps draining after that.
+    /// Time to wait until the node has no shards, 1ms to 60s; the node keeps draining after that.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = patience)]
     timeout: Duration,
     #[command(flatten)]
@@ -65,7 +65,7 @@ pub(super) struct StopShards {
     /// Numbers of shards. Without numbers: all shards of the type.
     #[arg(value_name = "SHARD")]
     shards: Vec<u32>,
-    /// Time limit for stopping the shards, at most 60s.
+    /// Time limit for stopping the shards, 1ms to 60s.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = patience)]
     timeout: Duration,
     #[command(flatten)]

@@ -217,10 +217,10 @@ pub(super) struct NodeOptions {
     pub(super) output: Output,
 }
 
-/// The options of [`NodeOptions`] for a request for which the node asks other nodes.
+/// The options of [`NodeOptions`] for a query, with its time limit.
 #[derive(Debug, Args)]
 pub(super) struct QueryOptions {
-    /// Time limit for the answers of nodes: `500ms`, `3s`. The command ends at most 2 s later.
+    /// Time limit for the answers of nodes, 1ms to 60s. The command ends at most 2 s later.
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = patience)]
     timeout: Duration,
     #[command(flatten)]
@@ -283,7 +283,7 @@ pub(super) struct Consistency {
     /// write that a majority has acknowledged.
     #[arg(long)]
     majority: bool,
-    /// Time limit for replicas: `500ms`, `3s`. The command ends at most 2 s later.
+    /// Time limit for replicas, 1ms to 60s. The command ends at most 2 s later.
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = patience)]
     timeout: Duration,
 }
@@ -318,12 +318,16 @@ impl Consistency {
     }
 }
 
-/// Parses a time limit for other nodes.
+/// Minimum of a time limit: requests carry limits in milliseconds, and a limit of zero would mean
+/// none to [`Target::ask`].
+const TIMEOUT_MIN: Duration = Duration::from_millis(1);
+
+/// Parses the value of `--timeout`.
 pub(super) fn patience(text: &str) -> Result<Duration, String> {
     match parse_duration(text) {
-        Ok(span) if span <= WITHIN_MAX => Ok(span),
-        Ok(_) => Err(format!("at most {WITHIN_MAX:?}")),
-        Err(why) => Err(why.to_string()),
+        Ok(span) if (TIMEOUT_MIN..=WITHIN_MAX).contains(&span) => Ok(span),
+        Ok(_) => Err(format!("must be {TIMEOUT_MIN:?} to {WITHIN_MAX:?}")),
+        Err(why) => Err(format!("{why}: write 500ms, 3s or 1m")),
     }
 }
 
