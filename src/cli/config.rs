@@ -14,10 +14,14 @@ use super::target::Output;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca config --defaults > node.toml\n  \
                         ostraca config --check node.toml\n  \
+                        ostraca config --check --json node.toml | jq .warnings\n  \
                         ostraca config --defaults --json | jq .cluster.lease")]
 pub(super) struct Arguments {
     #[command(flatten)]
     mode: Mode,
+    /// The settings file to check.
+    #[arg(value_name = "FILE", required_unless_present = "defaults", conflicts_with = "defaults")]
+    file: Option<PathBuf>,
     #[command(flatten)]
     output: Output,
 }
@@ -28,17 +32,18 @@ struct Mode {
     /// Prints all settings with defaults and explanations, as a file to start from.
     #[arg(long)]
     defaults: bool,
-    /// Checks a file, the environment and files of secrets as a node does when it starts. Does not
+    /// Checks FILE, the environment and files of secrets as a node does when it starts. Does not
     /// check the data directory, ports and other nodes.
-    #[arg(long, value_name = "FILE")]
-    check: Option<PathBuf>,
+    #[arg(long)]
+    check: bool,
 }
 
 impl Arguments {
     pub(super) fn run(self) -> Outcome {
-        match self.mode.check {
-            Some(file) => check(&file, self.output),
-            None => defaults(self.output),
+        let Self { mode: Mode { defaults: _, check: _ }, file, output } = self;
+        match file {
+            Some(file) => check(&file, output), // the parser demands FILE with --check only
+            None => defaults(output),
         }
     }
 }

@@ -25,6 +25,17 @@ fn commands_without_a_node_print_json() {
     assert_eq!((code, &checked["file"]), (0, &path("node.toml").into()));
     assert!(checked["warnings"].is_array(), "{checked}");
 
+    let file = path("node.toml");
+    let file = file.as_str();
+    for order in [["--check", "--json", file], ["--json", file, "--check"]] {
+        let again = ended(&run(&[&["config"], &order[..]].concat()));
+        assert_eq!(again, (0, answer.clone(), String::new()), "{order:?}");
+    }
+    for wrong in [&["--check"][..], &[file], &["--defaults", file], &["--check", "--defaults"]] {
+        let (code, answer, errors) = ended(&run(&[&["config"], wrong].concat()));
+        assert_eq!((code, answer.as_str()), (2, ""), "{wrong:?}: {errors}");
+    }
+
     let secret = json(&ended(&run(&["secret", "--json"])).1);
     assert_eq!(secret["secret"].as_str().map(str::len), Some(64));
     let made = json(&ended(&run(&["secret", "--json", "--out", &path("secret")])).1);
