@@ -392,8 +392,9 @@ pub enum ConfigError {
     },
     /// The cluster is large enough for two sides of at least `quorum-size` members each.
     #[error(
-        "cluster.downing.static-quorum.quorum-size is {quorum_size}, and {nodes} nodes are \
-         expected: set it to {} or more, otherwise any unreachable node stops the cluster",
+        "cluster.downing.static-quorum.quorum-size is {quorum_size}, and cluster.expected-nodes (or \
+         else the number of cluster.seeds) is {nodes}: set quorum-size to {} or more, otherwise any \
+         unreachable node stops the cluster",
         .nodes / 2 + 1
     )]
     QuorumTooSmall {

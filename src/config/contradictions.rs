@@ -1,9 +1,9 @@
-//! Checks of combinations of settings across sections. An impossible combination is an error, a
-//! doubtful one a warning. Both name the settings and their values.
+//! Checks of combinations of settings. An impossible combination is an error, a doubtful one a
+//! warning. Both name the settings, their values and what to change.
 //!
-//! Combinations within one section are checked together with its ranges: `lease.duration` and
-//! `lease.heartbeat-interval`, `static-quorum` and `expected-nodes`, `handoff-timeout` and the
-//! shutdown phase. docs/configuration.md lists all of them.
+//! The sections of downing and of sharding check some combinations themselves: `static-quorum` and
+//! `expected-nodes`, `handoff-timeout` and the shutdown phase, `move-retry-max` and
+//! `move-retry-min`. docs/configuration.md lists the important ones.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub enum Warning {
     #[error(
         "{section}.ask-timeout is {ask}, and a failover takes up to {failover} with these settings \
          (cluster.failure-detector, cluster.downing, cluster.lease): asks of entities on a lost node \
-         time out although the entities start elsewhere",
+         time out although the entities start elsewhere; raise ask-timeout",
         ask = time(*ask), failover = time(*failover)
     )]
     AskShorterThanFailover {
@@ -37,7 +37,9 @@ pub enum Warning {
         failover: Duration,
     },
     /// Two settings that are possible together but probably a mistake.
-    #[error("{setting} is {value}, and {other} is {than}: {effect}")]
+    #[error(
+        "{setting} is {value}, and {other} is {than}: {effect}; raise the former or lower the latter"
+    )]
     Doubtful {
         /// Name of the first setting.
         setting: &'static str,
@@ -51,7 +53,7 @@ pub enum Warning {
         effect: &'static str,
     },
     /// A setting that another setting disables.
-    #[error("{setting} is set and has no effect with {because}")]
+    #[error("{setting} is set and has no effect with {because}: leave one of them out")]
     NoEffect {
         /// The setting without effect.
         setting: String,
@@ -81,28 +83,95 @@ pub(super) fn failover(cluster: &Cluster) -> Duration {
     }
 }
 
+/// Whether two settings contradict each other, and the settings as in
+/// [`InvalidConfig::Contradiction`].
+type Pair = (bool, (&'static str, String), (&'static str, String), &'static str);
+
 /// Returns an error for each impossible combination.
 pub(super) fn errors(config: &Config) -> Vec<InvalidConfig> {
+    let found = of_cluster(config).into_iter().chain(of_limits(config));
+    let found = found.filter(|(is_wrong, ..)| *is_wrong);
+    found
+        .map(|(_, (setting, value), (other, than), remedy)| InvalidConfig::Contradiction {
+            setting,
+            value,
+            other,
+            than,
+            remedy,
+        })
+        .collect()
+}
+
+fn of_cluster(config: &Config) -> [Pair; 4] {
     let Config { net, cluster, .. } = config;
-    let others = cluster.expected_nodes.unwrap_or(cluster.seeds.len()).saturating_sub(1);
+    let (lease, seeds) = (&cluster.lease, cluster.seeds.len());
+    let (retry, interval) = (cluster.retry_unsuccessful_join_after, lease.heartbeat_interval);
+    let expected = cluster.expected_nodes;
+    let nodes = match expected {
+        Some(nodes) => ("cluster.expected-nodes", nodes.to_string()),
+        None => ("the number of cluster.seeds", seeds.to_string()),
+    };
     let connections = net.limits.connections;
     let joining = cluster.shutdown_after_unsuccessful_join;
-    let retry = cluster.retry_unsuccessful_join_after;
-    let found = [
-        (connections < others).then(|| InvalidConfig::OutOfRange {
-            setting: "net.limits.connections",
-            value: connections.to_string(),
-            must: "must be at least the number of other nodes (cluster.expected-nodes, or seeds): \
-                   each node has a connection with each other one",
-        }),
-        joining.filter(|within| *within <= retry).map(|within| InvalidConfig::OutOfRange {
-            setting: "cluster.shutdown-after-unsuccessful-join",
-            value: time(within),
-            must: "must be longer than cluster.retry-unsuccessful-join-after, else the node ends \
-                   after one search",
-        }),
-    ];
-    found.into_iter().flatten().collect()
+    [
+        (
+            connections < expected.unwrap_or(seeds).saturating_sub(1),
+            ("net.limits.connections", connections.to_string()),
+            nodes,
+            "each node has a connection with each other one; raise net.limits.connections to the \
+             number of other nodes or more",
+        ),
+        (
+            expected.is_some_and(|nodes| 0 < nodes && nodes < seeds),
+            ("cluster.expected-nodes", expected.unwrap_or_default().to_string()),
+            ("the number of cluster.seeds", seeds.to_string()),
+            "each seed is a node; raise cluster.expected-nodes, or list each node under one address",
+        ),
+        (
+            joining.is_some_and(|within| within <= retry),
+            ("cluster.shutdown-after-unsuccessful-join", time(joining.unwrap_or_default())),
+            ("cluster.retry-unsuccessful-join-after", time(retry)),
+            "the node would stop after one attempt to join; make the former longer than the latter",
+        ),
+        (
+            lease.enabled && lease.duration < interval.saturating_mul(2),
+            ("cluster.lease.duration", time(lease.duration)),
+            ("cluster.lease.heartbeat-interval", time(interval)),
+            "one lost heartbeat would let a lease expire; make the duration at least twice the \
+             interval",
+        ),
+    ]
+}
+
+fn of_limits(config: &Config) -> [Pair; 4] {
+    let (limits, ddata, epoch) = (&config.net.limits, &config.ddata, &config.ddata.epoch);
+    let (back_off_min, back_off_max) = limits.back_off;
+    [
+        (
+            back_off_max < back_off_min,
+            ("net.limits.back-off.max", time(back_off_max)),
+            ("net.limits.back-off.min", time(back_off_min)),
+            "raise the former or lower the latter",
+        ),
+        (
+            epoch.resend_most < epoch.resend_first,
+            ("ddata.epoch.resend-most", time(epoch.resend_most)),
+            ("ddata.epoch.resend-first", time(epoch.resend_first)),
+            "raise the former or lower the latter",
+        ),
+        (
+            ddata.frame_bytes_max > limits.message_bytes_max,
+            ("ddata.frame-bytes-max", ddata.frame_bytes_max.to_string()),
+            ("net.limits.message-bytes-max", limits.message_bytes_max.to_string()),
+            "such a message could not be sent; lower the former or raise the latter",
+        ),
+        (
+            ddata.assembly_bytes_max < ddata.max_value_size.saturating_mul(2),
+            ("ddata.assembly-bytes-max", ddata.assembly_bytes_max.to_string()),
+            ("ddata.max-value-size", ddata.max_value_size.to_string()),
+            "a value of that size could not be received; make the former at least twice the latter",
+        ),
+    ]
 }
 
 /// Returns a warning for each doubtful combination.
@@ -277,32 +346,68 @@ mod tests {
     }
 
     /// Settings that make an impossible combination, and a part of the error.
-    const IMPOSSIBLE: [(&str, &str); 6] = [
+    const IMPOSSIBLE: [(&str, &str); 14] = [
         (
             "[net.limits]\nconnections = 3\n[cluster]\nexpected-nodes = 5",
-            "net.limits.connections is 3: must be at least the number of other nodes",
+            "net.limits.connections is 3, and cluster.expected-nodes is 5: each node has",
+        ),
+        (
+            "[net.limits]\nconnections = 1\n[cluster]\n\
+             seeds = [\"10.0.0.1:1\", \"10.0.0.2:1\", \"10.0.0.3:1\"]",
+            "net.limits.connections is 1, and the number of cluster.seeds is 3: each node has",
+        ),
+        (
+            "[cluster]\nexpected-nodes = 1\nseeds = [\"10.0.0.1:1\", \"10.0.0.2:1\"]",
+            "cluster.expected-nodes is 1, and the number of cluster.seeds is 2: each seed is a node",
         ),
         (
             "[cluster]\nshutdown-after-unsuccessful-join = \"1s\"",
-            "cluster.shutdown-after-unsuccessful-join is 1s: must be longer than",
+            "cluster.shutdown-after-unsuccessful-join is 1s, and \
+             cluster.retry-unsuccessful-join-after is 10s: the node would stop",
         ),
         (
             "[cluster.lease]\nduration = \"5s\"\nheartbeat-interval = \"3s\"",
-            "cluster.lease.duration is 5s: must be at least twice lease.heartbeat-interval",
+            "cluster.lease.duration is 5s, and cluster.lease.heartbeat-interval is 3s: one lost",
         ),
         (
             "[cluster.sharding]\nhandoff-timeout = \"20s\"",
-            "cluster.sharding.handoff-timeout is 20s, and the shutdown phase that hands shards over \
-             ends after 20s",
+            "cluster.sharding.handoff-timeout is 20s, and \
+             cluster.shutdown.cluster-sharding-shutdown-region.timeout is 20s: make the phase longer",
+        ),
+        (
+            "[cluster.sharding]\nmove-retry-max = \"100ms\"",
+            "cluster.sharding.move-retry-max is 100ms, and cluster.sharding.move-retry-min is",
+        ),
+        (
+            "[cluster.sharding]\nrestart-backoff-max = \"1ms\"",
+            "cluster.sharding.restart-backoff-max is 1ms, and cluster.sharding.restart-backoff-min is",
+        ),
+        (
+            "[cluster.sharding.passivation.composite]\nminimum-window-proportion = 0.5\n\
+             maximum-window-proportion = 0.25",
+            "composite.maximum-window-proportion is 0.25, and cluster.sharding.passivation.composite.\
+             minimum-window-proportion is 0.5: raise",
+        ),
+        (
+            "[net.limits]\nback-off = { min = \"2s\", max = \"1s\" }",
+            "net.limits.back-off.max is 1s, and net.limits.back-off.min is 2s: raise",
+        ),
+        (
+            "[ddata]\nepoch.resend-most = \"1ms\"",
+            "ddata.epoch.resend-most is 1ms, and ddata.epoch.resend-first is",
         ),
         (
             "[cluster]\nexpected-nodes = 6\n[cluster.downing]\nstrategy = \"static-quorum\"\n\
              static-quorum.quorum-size = 3",
-            "quorum-size is 3, and 6 nodes are expected",
+            "quorum-size is 3, and cluster.expected-nodes (or else the number of cluster.seeds) is 6",
         ),
         (
             "[ddata]\nframe-bytes-max = 10000\n[net.limits]\nmessage-bytes-max = 9000",
-            "ddata.frame-bytes-max is 10000",
+            "ddata.frame-bytes-max is 10000, and net.limits.message-bytes-max is 9000: such a message",
+        ),
+        (
+            "[ddata]\nassembly-bytes-max = 1000000",
+            "ddata.assembly-bytes-max is 1000000, and ddata.max-value-size is",
         ),
     ];
 

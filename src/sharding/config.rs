@@ -374,8 +374,10 @@ pub enum ConfigError {
     },
     /// The shutdown phase ends before `handoff-timeout`, so entities would be aborted early.
     #[error(
-        "{section}.handoff-timeout is {handoff:?}, and the shutdown phase that hands shards over \
-         ends after {phase:?}: make the phase longer, or the timeout shorter"
+        "{section}.handoff-timeout is {handoff}, and \
+         cluster.shutdown.cluster-sharding-shutdown-region.timeout is {phase}: make the phase longer, \
+         or handoff-timeout shorter, so that entities have their time",
+        handoff = time(*handoff), phase = time(*phase)
     )]
     HandoffOutlastsPhase {
         /// Section of the setting.
@@ -384,6 +386,23 @@ pub enum ConfigError {
         handoff: Duration,
         /// Length of the shutdown phase.
         phase: Duration,
+    },
+    /// A maximum is below its minimum.
+    #[error(
+        "{section}.{setting} is {value}, and {section}.{other} is {than}: raise the former or lower \
+         the latter"
+    )]
+    Contradiction {
+        /// Section of both settings.
+        section: String,
+        /// Name of the maximum.
+        setting: &'static str,
+        /// Value of the maximum.
+        value: String,
+        /// Name of the minimum.
+        other: &'static str,
+        /// Value of the minimum.
+        than: String,
     },
     /// A value is outside its bounds.
     #[error("{section}.{setting} is {value}: {must}")]
@@ -479,6 +498,9 @@ impl Sharding {
         if let Some(wrong) = self.passivation.wrong() {
             return Err(out_of_range(&format!("{section}.passivation"), wrong));
         }
+        if let Some(wrong) = self.contradiction(section) {
+            return Err(wrong);
+        }
         if self.handoff_timeout >= phase {
             let (section, handoff) = (section.to_owned(), self.handoff_timeout);
             return Err(ConfigError::HandoffOutlastsPhase { section, handoff, phase });
@@ -487,6 +509,35 @@ impl Sharding {
             return Err(ConfigError::RememberEntities { section: section.to_owned() });
         }
         Ok(())
+    }
+
+    /// The first maximum that is below its minimum.
+    fn contradiction(&self, section: &str) -> Option<ConfigError> {
+        let composite = &self.passivation.composite;
+        let (low, high) =
+            (composite.minimum_window_proportion, composite.maximum_window_proportion);
+        let pairs = [
+            (
+                self.move_retry_max < self.move_retry_min,
+                ("move-retry-max", time(self.move_retry_max)),
+                ("move-retry-min", time(self.move_retry_min)),
+            ),
+            (
+                self.restart_backoff_max < self.restart_backoff_min,
+                ("restart-backoff-max", time(self.restart_backoff_max)),
+                ("restart-backoff-min", time(self.restart_backoff_min)),
+            ),
+            (
+                high < low,
+                ("passivation.composite.maximum-window-proportion", high.to_string()),
+                ("passivation.composite.minimum-window-proportion", low.to_string()),
+            ),
+        ];
+        let found = pairs.into_iter().find(|(is_wrong, ..)| *is_wrong);
+        found.map(|(_, (setting, value), (other, than))| {
+            let section = section.to_owned();
+            ConfigError::Contradiction { section, setting, value, other, than }
+        })
     }
 
     fn times(&self) -> Vec<(bool, Wrong)> {
@@ -510,23 +561,7 @@ impl Sharding {
         let positive = positive.map(|(setting, value)| {
             (!value.is_zero(), (setting, time(value), "must be longer than nothing"))
         });
-        let ordered = [
-            ("move-retry-max", self.move_retry_max, self.move_retry_min, "move-retry-min"),
-            (
-                "restart-backoff-max",
-                self.restart_backoff_max,
-                self.restart_backoff_min,
-                "restart-backoff-min",
-            ),
-        ];
-        let ordered = ordered.map(|(setting, value, low, of)| {
-            let must = match of {
-                "move-retry-min" => "must be at least move-retry-min",
-                _ => "must be at least restart-backoff-min",
-            };
-            (value >= low, (setting, time(value), must))
-        });
-        positive.into_iter().chain(ordered).collect()
+        positive.into()
     }
 
     fn numbers(&self) -> Vec<(bool, Wrong)> {

@@ -74,8 +74,9 @@ fn a_handoff_that_outlasts_the_shutdown_phase_is_refused() {
     let error = refusal("[types.orders]\nhandoff-timeout = \"20s\"");
     assert_eq!(
         error,
-        "cluster.sharding.types.orders.handoff-timeout is 20s, and the shutdown phase that hands \
-         shards over ends after 20s: make the phase longer, or the timeout shorter"
+        "cluster.sharding.types.orders.handoff-timeout is 20s, and \
+         cluster.shutdown.cluster-sharding-shutdown-region.timeout is 20s: make the phase longer, \
+         or handoff-timeout shorter, so that entities have their time"
     );
 }
 
@@ -112,8 +113,8 @@ fn every_value_out_of_range_is_named() {
         ("[entity-recovery-constant-rate]\nnumber-of-entities = 0", "number-of-entities is 0"),
         ("[least-shard-rounds]\nmax-simultaneous-rebalance = 0", "simultaneous-rebalance is 0"),
         ("[healthcheck]\ntimeout = \"0s\"", "healthcheck.timeout is 0s"),
-        ("move-retry-max = \"100ms\"", "move-retry-max is 100ms: must be at least move-retry-min"),
-        ("restart-backoff-max = \"1ms\"", "restart-backoff-max is 1ms: must be at least restart"),
+        ("move-retry-max = \"100ms\"", "move-retry-max is 100ms, and cluster.sharding.move"),
+        ("restart-backoff-max = \"1ms\"", "restart-backoff-max is 1ms, and cluster.sharding.re"),
         ("[least-shard]\nmax-moves-in-flight = 0", "least-shard.max-moves-in-flight is 0"),
         ("[least-shard-rounds]\nrebalance-relative-limit = 1.5", "relative-limit is 1.5"),
         ("[least-shard-rounds]\nrebalance-threshold = 0", "rebalance-threshold is 0"),

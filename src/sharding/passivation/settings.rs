@@ -290,22 +290,14 @@ impl Passivation {
 
 impl Composite {
     fn wrong(&self) -> Option<Wrong> {
-        let (low, high) = (self.minimum_window_proportion, self.maximum_window_proportion);
         let sketch = &self.frequency_sketch;
         let share = |setting, value: f64| {
             ((0.0..=1.0).contains(&value), (setting, value.to_string(), "must be 0 to 1"))
         };
         let checks = [
             share("composite.window-proportion", self.window_proportion),
-            (
-                (0.0..=1.0).contains(&low) && low <= high,
-                (
-                    "composite.minimum-window-proportion",
-                    low.to_string(),
-                    "must be 0 to composite.maximum-window-proportion",
-                ),
-            ),
-            share("composite.maximum-window-proportion", high),
+            share("composite.minimum-window-proportion", self.minimum_window_proportion),
+            share("composite.maximum-window-proportion", self.maximum_window_proportion),
             share("composite.hill-climbing.initial-step", self.hill_climbing.initial_step),
             share("composite.hill-climbing.step-decay", self.hill_climbing.step_decay),
             (

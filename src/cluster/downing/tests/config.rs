@@ -151,7 +151,7 @@ fn quorum_size_of_at_most_half_is_refused() {
     assert_eq!(config.check(Some(5)), Ok(vec![]));
     let error = config.check(Some(6)).unwrap_err();
     assert_eq!(error, ConfigError::QuorumTooSmall { quorum_size: 3, nodes: 6 });
-    assert!(error.to_string().contains("set it to 4 or more"), "{error}");
+    assert!(error.to_string().contains("set quorum-size to 4 or more"), "{error}");
 }
 
 #[test]
