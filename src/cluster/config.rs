@@ -419,18 +419,6 @@ pub enum ConfigError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
-    /// The strategy is `auto-down`.
-    #[error(
-        "downing strategy auto-down is unsafe: every side of a split downs every other one and \
-         continues"
-    )]
-    AutoDown,
-    /// The setting `trust-downing` is on.
-    #[error(
-        "cluster.downing.trust-downing is on: survivors alone remove the other nodes, and two \
-         sides of a split may continue independently"
-    )]
-    TrustDowning,
     /// The cluster is expected to have two nodes.
     #[error(
         "a cluster of two nodes survives only the loss of the younger one: no strategy can do better \
@@ -521,8 +509,6 @@ impl Downing {
             return Err(ConfigError::NeedsTrust(self.strategy));
         }
         let warnings = [
-            (self.strategy == StrategyName::AutoDown, Warning::AutoDown),
-            (self.trust_downing, Warning::TrustDowning),
             (expected_nodes == Some(2), Warning::TwoNodes),
             (self.strategy == StrategyName::Manual, Warning::Manual),
         ];

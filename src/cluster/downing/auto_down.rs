@@ -9,8 +9,8 @@ use super::Decision;
 use super::view::View;
 
 /// `[cluster.downing.auto-down]`: **unsafe**. Each side of a split downs the other sides and
-/// continues. For tests, and for nodes whose work may run twice. Needs `trust-downing`; a warning
-/// is logged at every start.
+/// continues. For tests, and for nodes whose work may run twice. Needs `trust-downing`,
+/// with which this release does not start.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct AutoDown {

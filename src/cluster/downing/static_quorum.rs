@@ -18,8 +18,9 @@ pub struct StaticQuorum {
     /// Minimum number of members of a surviving side: more than half of the planned size. Must be
     /// set.
     pub quorum_size: usize,
-    /// Only members with this role are counted; unset: all members. Needs `trust-downing`, because
-    /// a quorum of a role is not a quorum of the configuration.
+    /// Only members with this role are counted; unset: all members. Needs `trust-downing`, with
+    /// which this release does not start, because a quorum of a role is not a quorum of the
+    /// configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
 }
