@@ -57,7 +57,7 @@ fn defaults(output: Output) -> Outcome {
 
 fn check(file: &Path, output: Output) -> Outcome {
     let (_, warnings) = read(file)?;
-    let json = serde_json::json!({ "file": file, "warnings": warnings });
+    let json = serde_json::json!({ "file": file.to_string_lossy(), "warnings": warnings });
     output.print(&json, || {
         let text = warnings.iter().map(|warning| format!("warning: {warning}\n"));
         format!(

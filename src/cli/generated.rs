@@ -8,7 +8,7 @@ use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
 use super::target::Output;
-use super::{Ostraca, Outcome};
+use super::{Ostraca, Outcome, Usage};
 
 /// Name of the program in generated texts.
 const NAME: &str = "ostraca";
@@ -48,13 +48,19 @@ impl Completions {
 impl Man {
     pub(super) fn run(self) -> Outcome {
         let Some(dir) = self.out else {
+            if self.output.is_json() {
+                let text = "a man page has no form in JSON: leave out --json, or pass --out DIR";
+                return Err(Usage(text.to_owned()).into());
+            }
             let mut text = Vec::new();
             clap_mangen::Man::new(Ostraca::command()).render(&mut text)?;
             return write(&text);
         };
-        fs::create_dir_all(&dir)?;
-        clap_mangen::generate_to(Ostraca::command(), &dir)?;
-        let json = serde_json::json!({ "directory": dir });
+        let unwritten =
+            |why: io::Error| format!("man pages can't be written to {}: {why}", dir.display());
+        fs::create_dir_all(&dir).map_err(unwritten)?;
+        clap_mangen::generate_to(Ostraca::command(), &dir).map_err(unwritten)?;
+        let json = serde_json::json!({ "directory": dir.to_string_lossy() });
         self.output.print(&json, || format!("man pages of all commands are in {}\n", dir.display()))
     }
 }

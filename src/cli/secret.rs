@@ -49,7 +49,7 @@ impl Arguments {
         };
         text.push('\n');
         write(&path, &text)?;
-        self.output.print(&json!({ "file": path }), String::new)
+        self.output.print(&json!({ "file": path.to_string_lossy() }), String::new)
     }
 }
 

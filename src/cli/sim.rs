@@ -83,7 +83,7 @@ impl Arguments {
         let (simulated, real) = (measured.simulated.as_secs_f64(), begun.elapsed().as_secs_f64());
         let mut json = figures.json(&plan);
         json["simulated_s"] = simulated.into();
-        json["plot"] = json!(self.plot);
+        json["plot"] = json!(self.plot.to_string_lossy());
         self.output.print(&json, || {
             let end = format!("{simulated:.1} s simulated in {real:.1} s");
             format!("{}{end}; plot: {}\n", figures.table(&plan), self.plot.display())

@@ -1,7 +1,9 @@
 //! Forms of output: JSON of every command, `--watch`, completions, man pages, and the variables
 //! that name a node.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
 use std::time::Instant;
 
@@ -47,6 +49,26 @@ fn commands_without_a_node_print_json() {
     assert_eq!((&figures["nodes"], &figures["changes"]), (&3.into(), &2.into()));
     let trips = figures["one_way_trips"].as_f64().expect("a figure");
     assert!(trips >= figures["bound"]["one_way_trips"].as_f64().expect("a figure"), "{figures}");
+}
+
+#[test]
+fn file_names_need_not_be_utf8() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &[u8]| dir.path().join(OsStr::from_bytes(name));
+    let [secret, file, pages] = [path(b"secret\xff"), path(b"node\xff.toml"), path(b"man\xff")];
+    std::fs::write(&file, "").expect("written");
+    let commands = [
+        (&["secret", "--json", "--out"][..], &secret),
+        (&["config", "--check", "--json"], &file),
+        (&["man", "--json", "--out"], &pages),
+    ];
+    for (arguments, path) in commands {
+        let (code, answer, errors) =
+            ended(&ostraca().args(arguments).arg(path).output().expect("runs"));
+        assert_eq!((code, errors.as_str()), (0, ""), "{arguments:?}");
+        assert!(json(&answer).to_string().contains('\u{fffd}'), "{answer}");
+    }
+    assert!(secret.exists() && pages.join("ostraca.1").exists());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -114,6 +136,10 @@ fn completions_and_man_pages_name_every_command() {
     let dir = tempfile::tempdir().expect("a directory");
     let out = dir.path().to_str().expect("UTF-8");
     assert!(run(&["man", "--out", out]).status.success());
+    assert_eq!(run(&["man", "--json"]).status.code(), Some(2), "a page has no form in JSON");
+    let (code, _, errors) = ended(&run(&["man", "--out", "/dev/null"]));
+    assert_eq!(code, 1);
+    assert!(errors.contains("man pages can't be written to /dev/null: "), "{errors}");
     for page in ["ostraca.1", "ostraca-node.1", "ostraca-data-get.1", "ostraca-stop-shards.1"] {
         assert!(dir.path().join(page).exists(), "{page}");
     }
