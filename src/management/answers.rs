@@ -291,6 +291,7 @@ async fn explain(
     };
     let why = match handles.sharding.explain(entity_type, about, within).await {
         Ok(why) => why,
+        Err(why @ sharding::QueryError::NoShard { .. }) => return Err(refusal(Why::Other, &why)),
         Err(sharding::QueryError::Unanswered(why)) => return Err(stopped(why)),
         Err(why) => return Err(not_started(handles, entity_type, &why).await),
     };

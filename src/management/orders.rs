@@ -1,5 +1,6 @@
 //! Requests that delete a key or change members or shards, executed with the node's public handles.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,9 +124,9 @@ pub(super) async fn stop_shards(
     let sharding = &handles.sharding;
     let of_type = sharding.types().await.map_err(stopped)?.into_iter();
     let mut of_type = of_type.filter(|of_type| of_type.entity_type.as_str() == entity_type);
-    let shards = match (shards.is_empty(), of_type.next()) {
+    let shards: BTreeSet<u32> = match (shards.is_empty(), of_type.next()) {
         (true, Some(of_type)) => (0..of_type.number_of_shards).collect(),
-        _ => shards,
+        _ => shards.into_iter().collect(), // a number may be named twice
     };
     let count = shards.len() as u64;
     let stopping = sharding.stop_shards(entity_type, shards.into_iter().map(ShardId::new), within);

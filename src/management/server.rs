@@ -68,8 +68,9 @@ impl Server {
     }
 
     /// Answers requests until the caller closes the stream, violates a limit, sends an invalid
-    /// frame, or the connection is evicted. Returns when the node stops. The caller must have
-    /// authenticated the peer of the stream, because the server answers every peer.
+    /// frame, or the connection is evicted. Once the node has stopped, requests are refused and
+    /// watches end. The caller must have authenticated the peer of the stream, because the server
+    /// answers every peer.
     pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(&self, mut stream: S) {
         let Some(slot) = self.slots.take() else {
             let _ = timeout(REFUSING_MAX, send(&mut stream, &busy())).await; // best effort

@@ -257,6 +257,9 @@ async fn shards_lists_placement_and_names_known_types() {
     let me = node.cluster().me().to_string();
     let why = ask(&["explain", "node", "bell", &me]).1;
     assert!(why.starts_with("node ") && why.contains(" had a part in "), "{why}");
+    let (code, _, errors) = ask(&["explain", "shard", "bell", "1000"]);
+    assert_eq!(code, 1, "{errors}");
+    assert!(errors.contains("bell has the shards 0 to 999: there is no 1000"), "{errors}");
     let (code, _, errors) = ask(&["explain", "node", "bell", "nobody"]);
     assert_eq!(code, 1);
     assert!(errors.contains("`ostraca members` lists them"), "{errors}");

@@ -155,6 +155,10 @@ async fn stop_shards_ends_the_entities_of_a_type() {
         node.sharding().region_state("bell").await.expect("it was started").entities()
     };
     assert_eq!(entities(&first).await + entities(&second).await, 0);
+    let twice = ["stop-shards", "bell", "3", "3", "--yes", "--timeout", "60s", "--json"];
+    let (code, answer, errors) = tool(&socket, &twice).await;
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert_eq!(json(&answer)["stopped"], 1);
     let (code, _, errors) = tool(&socket, &["stop-shards", "bell", "5000", "--yes"]).await;
     assert_eq!(code, 1);
     assert!(errors.contains("there is no 5000"), "{errors}");

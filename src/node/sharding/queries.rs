@@ -174,7 +174,7 @@ impl Sharding {
     /// restart.
     ///
     /// # Errors
-    /// [`QueryError`] if the type was not started here, or the node stops.
+    /// [`QueryError`] if the type was not started here or has no such shard, or the node stops.
     ///
     /// # Example
     /// ```
@@ -210,6 +210,12 @@ impl Sharding {
         timeout: Duration,
     ) -> Result<Explanation, QueryError> {
         let entity_type = self.known_here(entity_type)?;
+        if let About::Shard(shard) = about
+            && let Ok(shards) = self.of_region(&entity_type, Region::number_of_shards).await
+            && shard.get() >= shards
+        {
+            return Err(QueryError::NoShard { entity_type, shard, shards });
+        }
         let shard = match &about {
             About::Shard(shard) => Some(*shard),
             About::Entity(id) => self.0.hostings.shard(&entity_type, id),
