@@ -92,7 +92,7 @@ pub enum InvalidConfig {
         other: &'static str,
         /// The value of the second setting.
         than: String,
-        /// What to change, and why.
+        /// The change to make, and its reason.
         remedy: &'static str,
     },
     /// A setting that this release does not implement.

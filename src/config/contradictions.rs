@@ -85,7 +85,7 @@ pub(super) fn failover(cluster: &Cluster) -> Duration {
 
 /// Whether two settings contradict each other, and the settings as in
 /// [`InvalidConfig::Contradiction`].
-type Pair = (bool, (&'static str, String), (&'static str, String), &'static str);
+type CheckedPair = (bool, (&'static str, String), (&'static str, String), &'static str);
 
 /// Returns an error for each impossible combination.
 pub(super) fn errors(config: &Config) -> Vec<InvalidConfig> {
@@ -102,7 +102,7 @@ pub(super) fn errors(config: &Config) -> Vec<InvalidConfig> {
         .collect()
 }
 
-fn of_cluster(config: &Config) -> [Pair; 4] {
+fn of_cluster(config: &Config) -> [CheckedPair; 4] {
     let Config { net, cluster, .. } = config;
     let (lease, seeds) = (&cluster.lease, cluster.seeds.len());
     let (retry, interval) = (cluster.retry_unsuccessful_join_after, lease.heartbeat_interval);
@@ -143,7 +143,7 @@ fn of_cluster(config: &Config) -> [Pair; 4] {
     ]
 }
 
-fn of_limits(config: &Config) -> [Pair; 4] {
+fn of_limits(config: &Config) -> [CheckedPair; 4] {
     let (limits, ddata, epoch) = (&config.net.limits, &config.ddata, &config.ddata.epoch);
     let (back_off_min, back_off_max) = limits.back_off;
     [
