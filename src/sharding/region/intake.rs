@@ -208,7 +208,8 @@ impl Intake {
         due.into_iter().filter_map(ask).collect()
     }
 
-    /// Gives free turns to waiting payloads, in the order in which they began to wait.
+    /// Gives free turns to waiting payloads, in the order in which they began to wait. A long one
+    /// is not overtaken, because others could delay it without end.
     fn take_turns(&mut self, now: Instant) {
         let waits = |known: &Arriving| known.asked.is_none();
         if !self.arriving.values().any(waits) {
@@ -217,6 +218,9 @@ impl Intake {
         for known in self.arriving.values_mut().filter(|known| known.is_stalled(now)) {
             (known.asked, known.bytes, known.since) = (None, Vec::new(), now);
         }
+        // A payload without a turn must not be requested, or more than the maximum would be fetched.
+        let arriving = &self.arriving;
+        self.due.retain(|key| arriving.get(key).is_some_and(|known| !waits(known)));
         let under_way = self.arriving.values().filter(|known| !waits(known));
         let (mut turns, mut bytes) =
             under_way.fold((0, 0), |(turns, bytes), known| (turns + 1, bytes + known.length));
@@ -226,10 +230,11 @@ impl Intake {
         }
         waiting.sort_unstable();
         for (_, key, length) in waiting {
-            if turns < AT_A_TIME && (turns == 0 || bytes + length <= BYTES_MAX) {
-                (turns, bytes) = (turns + 1, bytes + length);
-                self.due.insert(key);
+            if turns == AT_A_TIME || (turns > 0 && bytes + length > BYTES_MAX) {
+                break;
             }
+            (turns, bytes) = (turns + 1, bytes + length);
+            self.due.insert(key);
         }
     }
 }

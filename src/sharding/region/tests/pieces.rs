@@ -17,19 +17,6 @@ fn carries(reached: u64, last: u64, length: u64) -> ToRegion {
     ToRegion::Carries(vec![Carries { shard: SHARD, reached, last, length, sealed, cluster }])
 }
 
-/// More payloads than may be fetched at a time.
-fn six() -> ToRegion {
-    let word = |shard| Carries {
-        shard: ShardId::new(shard),
-        reached: g(2),
-        last: g(1),
-        length: 10,
-        sealed: Generation::NEVER,
-        cluster: 1,
-    };
-    ToRegion::Carries((0..6).map(word).collect())
-}
-
 fn fetch(last: u64, at: u64) -> ToRegion {
     ToRegion::Fetch(vec![Fetch { shard: SHARD, last: g(last), at }])
 }
@@ -164,26 +151,82 @@ fn a_release_without_its_payload_ends_the_fetch_of_it() {
     assert_eq!(bench.region.arriving(), 0);
 }
 
+/// An announcement of tenure `last` of a shard.
+fn announcement(shard: u32, last: u64, length: u64) -> Carries {
+    Carries {
+        shard: ShardId::new(shard),
+        reached: g(9),
+        last: g(last),
+        length,
+        sealed: Generation::NEVER,
+        cluster: 1,
+    }
+}
+
+/// Shards whose payloads are requested.
+fn requested(out: &[RegionOutput]) -> Vec<u32> {
+    let fetches = sent(out).into_iter().filter_map(|(_, message)| match message {
+        ShardingMessage::Region(ToRegion::Fetch(words)) => Some(words),
+        _ => None,
+    });
+    fetches.flatten().map(|word| word.shard.get()).collect()
+}
+
+/// Announces payloads of these shards and lengths; returns the shards that are requested.
+fn announce(bench: &mut Bench, payloads: &[(u32, u64)]) -> Vec<u32> {
+    let words = payloads.iter().map(|(shard, length)| announcement(*shard, 1, *length));
+    requested(&bench.hear(2, ToRegion::Carries(words.collect())))
+}
+
+fn pass(bench: &mut Bench, millis: u64) {
+    bench.now.mono = bench.now.mono + Duration::from_millis(millis);
+}
+
 #[test]
 fn four_payloads_at_a_time_and_stalled_ones_lose_their_turn() {
     let mut bench = bench();
-    let announce = |bench: &mut Bench| {
-        let out = bench.hear(2, six());
-        sent(&out)
-            .into_iter()
-            .flat_map(|(_, message)| match message {
-                ShardingMessage::Region(ToRegion::Fetch(words)) => {
-                    words.iter().map(|word| word.shard.get()).collect()
-                }
-                _ => Vec::new(),
-            })
-            .collect::<Vec<u32>>()
-    };
-    assert_eq!(announce(&mut bench), [0, 1, 2, 3]);
-    assert_eq!(announce(&mut bench), [0, 1, 2, 3], "asked again, no others");
-    bench.now.mono = bench.now.mono + Duration::from_secs(10);
-    let turns = announce(&mut bench);
-    assert!(turns.contains(&4) && turns.contains(&5), "{turns:?}");
+    let six: Vec<(u32, u64)> = (0..6).map(|shard| (shard, 10)).collect();
+    assert_eq!(announce(&mut bench, &six), [0, 1, 2, 3]);
+    assert_eq!(announce(&mut bench, &six), [0, 1, 2, 3], "asked again, no others");
+    pass(&mut bench, 10_000);
+    assert_eq!(announce(&mut bench, &six), [0, 1, 4, 5], "four in all, those that wait first");
+}
+
+/// The announcement that finds the payload stalled also asks to request it again.
+#[test]
+fn stalled_payload_without_a_turn_is_not_requested() {
+    let mut bench = bench();
+    let two = [(0, 200 << 20), (1, 200 << 20)];
+    assert_eq!(announce(&mut bench, &two), [0], "more than 256 MiB together");
+    pass(&mut bench, 10_000);
+    assert_eq!(announce(&mut bench, &two), [1]);
+    assert_eq!(announce(&mut bench, &two), [1], "the other waits");
+}
+
+#[test]
+fn replaced_payload_waits_for_its_turn() {
+    let mut bench = bench();
+    let five: Vec<(u32, u64)> = (0..5).map(|shard| (shard, 10)).collect();
+    assert_eq!(announce(&mut bench, &five), [0, 1, 2, 3]);
+    pass(&mut bench, 1);
+    let repeated_and_replaced = vec![announcement(0, 1, 10), announcement(0, 2, 10)];
+    let out = bench.hear(2, ToRegion::Carries(repeated_and_replaced));
+    assert_eq!(requested(&out), [4], "the fifth has waited longer");
+}
+
+#[test]
+fn long_payload_is_not_overtaken() {
+    let mut bench = bench();
+    assert_eq!(announce(&mut bench, &[(0, 200 << 20)]), [0]);
+    pass(&mut bench, 1);
+    assert!(announce(&mut bench, &[(1, 100 << 20)]).is_empty(), "it does not fit");
+    pass(&mut bench, 1);
+    assert!(announce(&mut bench, &[(2, 10)]).is_empty(), "it came later");
+    let mut word = released(9, 1, None);
+    if let ToRegion::Released(words) = &mut word {
+        words.iter_mut().for_each(|word| word.shard = ShardId::new(0));
+    }
+    assert_eq!(requested(&bench.hear(2, word)), [1, 2], "none is under way");
 }
 
 #[test]
@@ -193,7 +236,8 @@ fn stall_time_counts_from_begin_of_turn() {
         let bytes = Bytes::from_static(&LONG.as_bytes()[at..at + 2]);
         ToRegion::Part(Part { shard: ShardId::new(shard), last: g(1), at: at as u64, bytes })
     };
-    bench.hear(2, six());
+    let six: Vec<(u32, u64)> = (0..6).map(|shard| (shard, 10)).collect();
+    announce(&mut bench, &six);
     for at in [0, 2, 4, 6] {
         bench.now.mono = bench.now.mono + Duration::from_secs(3);
         (0..4).for_each(|shard| drop(bench.hear(2, of(shard, at))));
