@@ -39,6 +39,7 @@ pub(super) struct Registration {
     asked: BTreeSet<ReplicaId>, // may have registered it, before the first ack; ≤ past coordinators
     due: Instant,
     said: Instant,                // when it registered last
+    changed: bool,                // the content, since it registered last
     complaint: Option<Complaint>, // while homes are wanted and it is not registered
 }
 
@@ -99,7 +100,7 @@ impl Registration {
             return false;
         }
         self.term = term;
-        self.due = now + audit;
+        self.due = if self.changed { self.after_change(now) } else { now + audit };
         self.was_known = true;
         self.asked.clear();
         !std::mem::replace(&mut self.registered, true)
@@ -113,16 +114,22 @@ impl Registration {
         }
     }
 
-    /// The content of registrations has changed: the next one is due soon.
+    /// The content of registrations has changed: the next one is due soon, also if an earlier one
+    /// is acknowledged meanwhile.
     pub(super) fn changed(&mut self, now: Instant) {
-        self.due = self.due.min(now.max(self.said + CHANGE_PAUSE));
+        self.changed = true;
+        self.due = self.due.min(self.after_change(now));
+    }
+
+    fn after_change(&self, now: Instant) -> Instant {
+        now.max(self.said + CHANGE_PAUSE)
     }
 
     /// Returns the coordinator to register with if a registration is due, and sets the time of the
     /// next one.
     pub(super) fn take_due(&mut self, now: Instant, retry: Duration) -> Option<ReplicaId> {
         let to = self.coordinator.filter(|_| self.due <= now)?;
-        (self.said, self.due) = (now, now + retry);
+        (self.said, self.due, self.changed) = (now, now + retry, false);
         if !self.was_known {
             self.asked.insert(to);
         }

@@ -260,6 +260,20 @@ fn change_of_slow_handlers_is_reported_within_a_second() {
     }
 }
 
+/// The acknowledgement answers a registration that did not name the handler yet.
+#[test]
+fn ack_does_not_delay_report_of_slow_handlers() {
+    let mut bench = Bench::new();
+    found(&mut bench);
+    bench.tell(with_slow([SHARD.get()]));
+    bench.order(ack(1));
+    let (waited, out) = bench.wait().unwrap();
+    assert_eq!((waited, reported(&out)), (1_000, vec![vec![SHARD]]));
+    bench.order(ack(1));
+    let (waited, out) = bench.wait().unwrap();
+    assert_eq!((waited, reported(&out)), (30_000, vec![vec![SHARD]]), "told: only the audit");
+}
+
 #[test]
 fn registration_names_at_most_1024_shards_with_slow_handlers() {
     let mut bench = Bench::new();
