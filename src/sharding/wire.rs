@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::agreed::Agreed;
 use super::ids::{Generation, RegionId, ShardId};
 
-/// Maximum number of shards with slow handlers in a registration. Planned moves may take further
-/// ones.
+/// Maximum number of shards with slow handlers in a registration. Fewer where messages must be so
+/// short that these would take more than half of one. Planned moves may take further ones.
 pub const SLOW_SHARDS_MAX: usize = 1_024;
 
 /// A message to the coordinator or to the region of a type. A node may run both.

@@ -642,22 +642,25 @@ impl Region {
             // A leaving region registers as a proxy, so that a coordinator that does not know yet
             // that it leaves gives it no shard.
             let (proxy, highest) = (self.config.proxy || self.leaving.is_some(), self.highest);
-            let mut parts = in_messages(hosted, self.config.cut.words, |_| HOSTED_BYTES);
+            let slow: Vec<ShardId> = self.slow.iter().copied().collect();
+            let room = self.config.cut.words.saturating_sub(slow.len() * SHARD_BYTES);
+            let mut parts = in_messages(hosted, room, |_| HOSTED_BYTES);
             if parts.is_empty() {
                 parts.push(Vec::new());
             }
             for hosted in parts {
-                let (agreed, slow) = (self.agreed.clone(), self.slow.iter().copied().collect());
+                let (agreed, slow) = (self.agreed.clone(), slow.clone());
                 let word = ToCoordinator::Register { proxy, hosted, highest, agreed, slow };
                 self.mail.say(to, word);
             }
         }
     }
 
-    /// Notes the shards with slow handlers. If they have changed, the next registration is due
-    /// soon.
+    /// Notes the shards with slow handlers, as many as may take half of a message. If they have
+    /// changed, the next registration is due soon.
     fn note_slow_handlers(&mut self, now: Instant, mut shards: BTreeSet<ShardId>) {
-        while shards.len() > SLOW_SHARDS_MAX {
+        let most = SLOW_SHARDS_MAX.min(self.config.cut.words / 2 / SHARD_BYTES);
+        while shards.len() > most {
             shards.pop_last();
         }
         if self.slow != shards {

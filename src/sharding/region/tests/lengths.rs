@@ -112,6 +112,21 @@ fn confirmations_and_registrations_fit_the_limit() {
     assert_eq!(named(&registers(&mut bench), COORDINATOR, registered), SHARDS as usize);
 }
 
+/// The slow handlers are listed in each message.
+#[test]
+fn registrations_with_slow_handlers_fit_the_limit() {
+    let (mut bench, _) = hosting();
+    bench.tell(RegionInput::SlowHandlers(shards().collect()));
+    let registered = to_coordinator(|word| match word {
+        ToCoordinator::Register { hosted, slow, .. } => {
+            assert_eq!(slow.len(), WORDS / 2 / SHARD_BYTES, "half of a message");
+            Some(hosted.len())
+        }
+        _ => None,
+    });
+    assert_eq!(named(&registers(&mut bench), COORDINATOR, registered), SHARDS as usize);
+}
+
 #[test]
 fn confirmations_to_regions_fit_the_limit() {
     let (mut bench, _) = hosting();
