@@ -43,7 +43,7 @@ impl<E: Entity> Desk<'_, E> {
         let lanes = gate.ahead().filter(|lane| self.runtime.is_removed(*lane));
         let lanes: Vec<RegionId> = lanes.collect();
         let (now, standing) = (self.runtime.world.now(), gate.standing());
-        let limit = (self.runtime.settings.handoff_timeout * 2).max(ORPHANED_MIN);
+        let limit = self.runtime.settings.handoff_timeout.saturating_mul(2).max(ORPHANED_MIN);
         let known = self.floor.orphaned.take().filter(|known| known.standing == standing);
         let mut since = known.map_or_else(BTreeMap::new, |known| known.since);
         since.retain(|lane, _| lanes.contains(lane));

@@ -61,7 +61,7 @@ impl Repeats {
         let due: Vec<ShardId> = due.map(|(_, shard)| *shard).collect();
         for shard in &due {
             if let Some((_, pause)) = self.open.get(shard).copied() {
-                let longer = (pause * 2).min(pauses.longest);
+                let longer = pause.saturating_mul(2).min(pauses.longest);
                 self.at(now + longer, *shard, longer);
             }
         }
@@ -96,6 +96,16 @@ mod tests {
         assert_eq!(repeats.take_due(ms(5), pauses), [shard]);
         assert_eq!(repeats.take_due(ms(5), pauses), []);
         assert_eq!(repeats.next(), Some(ms(205)));
+    }
+
+    #[test]
+    fn longest_possible_pause_does_not_overflow() {
+        let (mut repeats, shard) = (Repeats::default(), ShardId::new(1));
+        let pauses = Pauses { first: Duration::MAX, longest: Duration::MAX };
+        let end = Instant::from_nanos(u64::MAX);
+        repeats.begin(Instant::default(), shard, pauses);
+        assert_eq!(repeats.take_due(end, pauses), [shard]);
+        assert_eq!(repeats.next(), Some(end));
     }
 
     #[test]

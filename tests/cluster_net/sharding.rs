@@ -344,6 +344,24 @@ async fn queries_explain_a_home_and_stop_its_shard() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn longest_timeouts_are_accepted() {
+    let node = Node::start(Config::default()).await.expect("it starts");
+    let (region, sharding) = (started(&node).await, node.sharding());
+    let entity = region.entity("a");
+    let home = soon(entity.ask_within(Duration::MAX, Command::Where)).await.expect("it answers");
+    assert_eq!(home, node.cluster().me().incarnation.get());
+    let exists = sharding.entity_exists("journal", "a", Duration::MAX);
+    assert!(soon(exists).await.expect("it answers"));
+    let stats = soon(sharding.cluster_sharding_stats("journal", Duration::MAX)).await;
+    assert_eq!(stats.expect("it answers").entities(), 1);
+    let stopped = sharding.stop_shards("journal", [entity.shard()], Duration::MAX);
+    soon(stopped).await.expect("it stops");
+    let drained = soon(sharding.drain(Duration::MAX)).await.expect("it answers");
+    assert!(drained.is_done(), "{drained:?}");
+    soon(node.stop()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entities_of_a_lost_node_restart_after_its_removal() {
     let mut it = Fixture::of_three().await;
     let before = it.homes().await;

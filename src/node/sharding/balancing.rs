@@ -6,7 +6,7 @@ use std::time::Duration;
 use ostraca_ddata::id::ReplicaId;
 use tokio::time::Instant;
 
-use super::{QueryError, Sharding, Unanswered};
+use super::{QueryError, Sharding, Unanswered, end_of_wait};
 use crate::sharding::coordinator::Phase;
 use crate::sharding::ids::EntityType;
 use crate::sharding::machines::{Input, TypeMachines};
@@ -59,7 +59,7 @@ impl Sharding {
     /// [`Unanswered`] if the node stops before that.
     pub async fn drain(&self, timeout: Duration) -> Result<Drained, Unanswered> {
         self.tell(Input::Drain)?;
-        let until = Instant::now() + timeout;
+        let until = end_of_wait(timeout);
         loop {
             let drained = self.left().await?;
             if drained.is_done() || Instant::now() >= until {

@@ -255,6 +255,13 @@ impl Sharding {
     }
 }
 
+/// The end of a wait that begins now. A wait of more than 30 years ends then, because the runtime's
+/// clock may not represent later instants.
+fn end_of_wait(timeout: Duration) -> tokio::time::Instant {
+    const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
+    tokio::time::Instant::now() + timeout.min(FAR)
+}
+
 /// Result of a repeated start of a type; `None` if the type has not been started before.
 fn known<H: Clone + 'static>(
     started: &Started,
@@ -281,6 +288,13 @@ impl fmt::Debug for Sharding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn longest_wait_has_an_end() {
+        let (now, day) = (tokio::time::Instant::now(), Duration::from_secs(86_400));
+        assert!(end_of_wait(Duration::MAX) > now + day);
+        assert!((now + day..now + 2 * day).contains(&end_of_wait(day)));
+    }
 
     #[test]
     fn repeated_start_returns_the_handle_unless_the_types_differ() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Sharding, Unanswered};
+use super::{Sharding, Unanswered, end_of_wait};
 use crate::sharding::explain::{About, Explanation, Recalled, Topic};
 use crate::sharding::ids::{EntityId, EntityType, InvalidName, RegionId, ShardId};
 use crate::sharding::machines::{ClusterShardingStats, Found, Input, Question, TypeMachines};
@@ -295,7 +295,7 @@ impl Sharding {
         let Some(shard) = hostings.shard(&entity_type, &entity) else {
             return Err(QueryError::NotStarted { entity_type });
         };
-        let until = Instant::now() + timeout;
+        let until = end_of_wait(timeout);
         loop {
             let Some(at) = hostings.home(&entity_type, shard) else { return Ok(false) };
             let question = Question::Exists { entity: entity.clone(), at };
@@ -334,10 +334,10 @@ impl Sharding {
         }
         let asked = wanted.len();
         let mut progress = self.0.hostings.progress();
-        let until = Instant::now() + timeout;
+        let until = end_of_wait(timeout);
         // The region's deadline is later than this one, so that a shard that is missing from its
         // list before this deadline has stopped and was not given up.
-        let (shards, within) = (wanted.iter().copied().collect(), timeout + AGAIN);
+        let (shards, within) = (wanted.iter().copied().collect(), timeout.saturating_add(AGAIN));
         let fact = RegionInput::Stop { shards, within };
         self.tell(Input::Fact { entity_type: entity_type.clone(), fact })?;
         loop {
