@@ -348,7 +348,7 @@ pub(super) async fn not_started(
 ) -> Refusal {
     let mut text = match why {
         // The error's own text tells a programmer how to start it; an operator can't.
-        sharding::QueryError::NotStarted { entity_type } => {
+        sharding::QueryError::NotStarted { entity_type, .. } => {
             format!("{entity_type} was not started on this node")
         }
         why => error_chain(why),

@@ -344,6 +344,24 @@ async fn queries_explain_a_home_and_stop_its_shard() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn query_of_a_type_started_elsewhere_names_a_host() {
+    let nodes = Plan::with_seeds(2).start().await;
+    let _region = started(&nodes[0]).await;
+    let (host, asked) = (RegionId::new(nodes[0].cluster().me().incarnation), nodes[1].sharding());
+    let mut text = String::new();
+    eventually("gossip names the host", async || {
+        let why = asked.region_state("journal").await.expect_err("it is not started here");
+        text = why.to_string();
+        matches!(why, QueryError::NotStarted { host: Some(known), .. } if known == host)
+    })
+    .await;
+    assert!(text.ends_with(&format!("{host} hosts it")), "{text}");
+    let why = asked.region_state("other").await.expect_err("nobody has started it");
+    assert!(why.to_string().ends_with("shows what each member hosts"), "{why}");
+    drop_all(nodes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn longest_timeouts_are_accepted() {
     let node = Node::start(Config::default()).await.expect("it starts");
     let (region, sharding) = (started(&node).await, node.sharding());

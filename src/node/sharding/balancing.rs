@@ -37,13 +37,20 @@ pub enum RebalanceError {
     #[error(transparent)]
     Query(#[from] QueryError),
     /// The coordinator runs on another node, or nowhere at the moment. Nothing was done.
-    #[error("this node does not coordinate {entity_type}: nothing was done")]
+    #[error("this node does not coordinate {entity_type}: nothing was done; {}", remedy(.at))]
     NotCoordinator {
         /// Name of the entity type.
         entity_type: EntityType,
         /// The node of its coordinator, if this node knows it.
         at: Option<ReplicaId>,
     },
+}
+
+fn remedy(coordinator: &Option<ReplicaId>) -> String {
+    match coordinator {
+        Some(coordinator) => format!("call it on {coordinator}, which does"),
+        None => "this node knows no coordinator now, try again".to_owned(),
+    }
 }
 
 impl Sharding {
@@ -97,7 +104,7 @@ impl Sharding {
     /// # Errors
     /// [`RebalanceError::NotCoordinator`] on every node except that of the coordinator.
     pub async fn rebalance(&self, entity_type: &str) -> Result<(), RebalanceError> {
-        let entity_type = self.known_here(entity_type)?;
+        let entity_type = self.known_here(entity_type).await?;
         let named = entity_type.clone();
         let at = self.look(move |control| {
             let machines = control.machines();
@@ -111,5 +118,23 @@ impl Sharding {
             return Err(RebalanceError::NotCoordinator { entity_type, at });
         }
         Ok(self.tell(Input::Rebalance(entity_type)).map_err(QueryError::from)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_rebalance_names_the_coordinator() {
+        let entity_type = EntityType::new("bell").expect("a name");
+        let refused = |at| {
+            let entity_type = entity_type.clone();
+            RebalanceError::NotCoordinator { entity_type, at }.to_string()
+        };
+        let other = ReplicaId::new(7);
+        let text = "this node does not coordinate bell: nothing was done; ";
+        assert_eq!(refused(Some(other)), format!("{text}call it on {other}, which does"));
+        assert_eq!(refused(None), format!("{text}this node knows no coordinator now, try again"));
     }
 }

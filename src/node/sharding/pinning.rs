@@ -142,7 +142,7 @@ impl Sharding {
         wanted: Wanted,
         within: Duration,
     ) -> Result<(), PinError> {
-        let entity_type = self.known_here(entity_type)?;
+        let entity_type = self.known_here(entity_type).await?;
         let named = entity_type.clone();
         let follows = move |control: &Control| {
             let of_type = control.machines().of(&named);
@@ -171,7 +171,7 @@ impl Sharding {
         entity_type: &str,
         within: Duration,
     ) -> Result<BTreeMap<ShardId, Pin>, PinError> {
-        let entity_type = self.known_here(entity_type)?;
+        let entity_type = self.known_here(entity_type).await?;
         let key = PinsKey::new(&entity_type);
         let pins = self.0.replicator.get(key.key(), ReadMajority::within(within)).await?;
         let Some(pins) = pins else { return Ok(BTreeMap::new()) };

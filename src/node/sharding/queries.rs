@@ -30,10 +30,15 @@ pub enum QueryError {
     #[error(transparent)]
     Name(#[from] InvalidName),
     /// The type was not started on this node.
-    #[error("{entity_type} was not started on this node: start it, or start_proxy to only route")]
+    #[error(
+        "{entity_type} was not started on this node: start it, or start_proxy to only route; {}",
+        hosted(.host)
+    )]
     NotStarted {
         /// Name of the entity type.
         entity_type: EntityType,
+        /// A node that hosts the type; `None` if this node knows none, or has not looked.
+        host: Option<RegionId>,
     },
     /// The home of the shard did not answer in time, or the shard does not live there.
     #[error("{home}, the home of shard {shard}, did not answer within {waited:?}; ask again")]
@@ -69,6 +74,13 @@ pub enum QueryError {
     /// The node has stopped, or was started without membership.
     #[error(transparent)]
     Unanswered(#[from] Unanswered),
+}
+
+fn hosted(host: &Option<RegionId>) -> String {
+    match host {
+        Some(host) => format!("{host} hosts it"),
+        None => "Cluster::members shows what each member hosts".to_owned(),
+    }
 }
 
 /// State of a shard on this node.
@@ -124,7 +136,7 @@ impl Sharding {
     /// # }
     /// ```
     pub async fn region_state(&self, entity_type: &str) -> Result<RegionState, QueryError> {
-        let entity_type = self.known_here(entity_type)?;
+        let entity_type = self.known_here(entity_type).await?;
         let named = entity_type.clone();
         let hosted = self.look(move |control| {
             let region = control.machines().of(&named).and_then(TypeMachines::region);
@@ -148,7 +160,7 @@ impl Sharding {
         entity_type: &str,
         timeout: Duration,
     ) -> Result<ClusterShardingStats, QueryError> {
-        let entity_type = self.known_here(entity_type)?;
+        let entity_type = self.known_here(entity_type).await?;
         match self.survey(entity_type, Question::Count, timeout).await? {
             Found::Counted(stats) => Ok(stats),
             _ => Ok(ClusterShardingStats::default()), // never: the answer matches the question
@@ -209,7 +221,7 @@ impl Sharding {
         about: About,
         timeout: Duration,
     ) -> Result<Explanation, QueryError> {
-        let entity_type = self.known_here(entity_type)?;
+        let entity_type = self.known_here(entity_type).await?;
         if let About::Shard(shard) = about
             && let Ok(shards) = self.of_region(&entity_type, Region::number_of_shards).await
             && shard.get() >= shards
@@ -224,7 +236,7 @@ impl Sharding {
         let topic = match (&about, shard) {
             (About::Node(node), _) => Topic::Region(RegionId::new(*node)),
             (_, Some(shard)) => Topic::Shard(shard),
-            (_, None) => return Err(QueryError::NotStarted { entity_type }),
+            (_, None) => return Err(self.not_started(entity_type).await),
         };
         let found = self.survey(entity_type.clone(), Question::Why(topic), timeout).await?;
         let recalled = match found {
@@ -245,7 +257,7 @@ impl Sharding {
         entity_type: &str,
         shard: ShardId,
     ) -> Result<Option<RegionId>, QueryError> {
-        let entity_type = self.known_here(entity_type)?;
+        let entity_type = self.started_here(entity_type)?;
         Ok(self.0.hostings.home(&entity_type, shard))
     }
 
@@ -289,11 +301,11 @@ impl Sharding {
         id: &str,
         timeout: Duration,
     ) -> Result<bool, QueryError> {
-        let entity_type = self.known_here(entity_type)?;
+        let entity_type = self.known_here(entity_type).await?;
         let entity = EntityId::new(id)?;
         let hostings = &self.0.hostings;
         let Some(shard) = hostings.shard(&entity_type, &entity) else {
-            return Err(QueryError::NotStarted { entity_type });
+            return Err(self.not_started(entity_type).await);
         };
         let until = end_of_wait(timeout);
         loop {
@@ -326,7 +338,7 @@ impl Sharding {
         shards: impl IntoIterator<Item = ShardId>,
         timeout: Duration,
     ) -> Result<(), QueryError> {
-        let entity_type = self.known_here(entity_type)?;
+        let entity_type = self.known_here(entity_type).await?;
         let wanted: BTreeSet<ShardId> = shards.into_iter().collect();
         let shards = self.of_region(&entity_type, Region::number_of_shards).await?;
         if let Some(shard) = wanted.last().copied().filter(|shard| shard.get() >= shards) {
@@ -384,16 +396,33 @@ impl Sharding {
         &self,
         entity_type: &str,
     ) -> Result<BTreeSet<RegionId>, QueryError> {
-        let entity_type = self.known_here(entity_type)?;
+        let entity_type = self.known_here(entity_type).await?;
         Ok(self.look(move |control| control.machines().regions(&entity_type).collect()).await?)
     }
 
-    pub(super) fn known_here(&self, entity_type: &str) -> Result<EntityType, QueryError> {
+    /// Returns the name of a type that was started on this node. The error names a node that hosts
+    /// it.
+    pub(super) async fn known_here(&self, entity_type: &str) -> Result<EntityType, QueryError> {
+        match self.started_here(entity_type) {
+            Err(QueryError::NotStarted { entity_type, .. }) => {
+                Err(self.not_started(entity_type).await)
+            }
+            known => known,
+        }
+    }
+
+    fn started_here(&self, entity_type: &str) -> Result<EntityType, QueryError> {
         let entity_type = EntityType::new(entity_type)?;
         if self.started().contains_key(&entity_type) {
             Ok(entity_type)
         } else {
-            Err(QueryError::NotStarted { entity_type })
+            Err(QueryError::NotStarted { entity_type, host: None })
         }
+    }
+
+    async fn not_started(&self, entity_type: EntityType) -> QueryError {
+        let named = entity_type.clone();
+        let host = self.look(move |control| control.machines().regions(&named).next()).await;
+        QueryError::NotStarted { entity_type, host: host.unwrap_or_default() }
     }
 }
