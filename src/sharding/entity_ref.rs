@@ -31,7 +31,9 @@ use super::mailbox::{MailboxFull, Measure};
 use super::reply::Reply;
 use super::runtime::{Parcel, Runtime, WaitingPlace};
 use super::scope;
-use super::shard::Floor;
+use super::shard::Inside;
+pub use super::slow_handlers::RunningHandler;
+use super::tenancy::Stage;
 use super::timeouts::AskTimer;
 use super::types::{Missing, Types};
 
@@ -121,7 +123,7 @@ pub enum Kept {
     Unknown,
     /// The shard has no home yet: its coordinator is being replaced, or has no quorum.
     NoHome,
-    /// The shard is moving to another node.
+    /// The shard is moving to another node, or stops.
     Moving,
     /// The shard lives on this node, which has no lease now because no quorum answers it.
     NotLeased,
@@ -135,7 +137,7 @@ impl fmt::Display for Kept {
         f.write_str(match self {
             Self::Unknown => "the entity may have handled the message, or may still",
             Self::NoHome => "its shard has no home yet; the message waits and may still be handled",
-            Self::Moving => "its shard is moving; the message may still be handled",
+            Self::Moving => "its shard is moving or stops; the message may still be handled",
             Self::NotBegun => {
                 "the entity still handles an earlier message, so this one has not begun; it may \
                  still be handled"
@@ -143,6 +145,10 @@ impl fmt::Display for Kept {
             Self::NotLeased => "this node hosts it and has no lease; it may still be handled",
         })
     }
+}
+
+fn behind(handler: &Option<Box<RunningHandler>>) -> String {
+    handler.as_ref().map_or_else(String::new, |handler| format!("; it waits for {handler}"))
 }
 
 /// Reason why an ask has no answer. Every variant says whether the message may have been handled.
@@ -187,7 +193,10 @@ pub enum AskError {
     },
     /// No answer came in time. The message may have been handled, so repeat only idempotent
     /// messages.
-    #[error("no answer from {entity_type}/{entity} to {question} within {waited:?}; {kept}")]
+    #[error(
+        "no answer from {entity_type}/{entity} to {question} within {waited:?}; {kept}{}",
+        behind(.handler)
+    )]
     Timeout {
         /// Type of the entity that was asked.
         entity_type: EntityType,
@@ -199,6 +208,12 @@ pub enum AskError {
         waited: Duration,
         /// Cause, as far as it is known.
         kept: Kept,
+        /// The handler that the message waits for, if it runs on this node: the entity's own, with
+        /// [`Kept::NotBegun`], or the one of the shard that has run for the longest time while the
+        /// shard leaves this node. The latter is found by the watch for slow handlers, so not if
+        /// `slow-handler-after` is 0, and not within a quarter of that time, unless it blocks its
+        /// thread.
+        handler: Option<Box<RunningHandler>>,
     },
     /// The entity's handler awaits an answer of the entity itself, which handles one message at a
     /// time, so the answer would never come. The message was sent and may be handled after that
@@ -312,32 +327,35 @@ impl<E: Entity> Target<E> {
         Some(ask_cycles::AskedEntity { phase, entity_type, id })
     }
 
-    /// Returns why a message that was sent at `asked_at` has no answer, as far as this node knows.
-    fn kept(&self, asked_at: Instant) -> Kept {
+    /// Returns why a message that was sent at `asked_at` has no answer, and the handler that it
+    /// waits for, as far as this node knows.
+    fn kept(&self, asked_at: Instant) -> (Kept, Option<Box<RunningHandler>>) {
         let runtime = &self.runtime;
-        let Some(shard) = runtime.shard(self.shard) else { return Kept::Unknown };
+        let Some(shard) = runtime.shard(self.shard) else { return (Kept::Unknown, None) };
+        let (now, blocking) = (runtime.world.now(), runtime.blocking_in(self.shard));
         let inside = shard.lock();
-        if inside.gate.wants_home() {
-            Kept::NoHome
-        } else if inside.gate.is_moving() {
-            Kept::Moving
-        } else if inside.gate.leads_here() && !runtime.world.serves() {
-            Kept::NotLeased
-        } else if self.is_behind(&inside.floor, asked_at) {
-            Kept::NotBegun
-        } else {
-            Kept::Unknown
+        let Inside { gate, floor } = &*inside;
+        if gate.wants_home() {
+            return (Kept::NoHome, None);
         }
-    }
-
-    /// Returns whether the entity runs a handler here that began to await before `asked_at`. It
-    /// handles one message at a time, so a message that was sent then has not begun.
-    fn is_behind(&self, floor: &Floor<E>, asked_at: Instant) -> bool {
-        let Ok(id) = &self.id else { return false };
-        let row = floor.tenants.find(self.hash, id.as_bytes());
-        let busy = row.and_then(|row| floor.tenants.get(row).busy.as_ref());
-        let handling = busy.and_then(|busy| busy.waker.as_ref());
-        handling.and_then(|handling| handling.since()).is_some_and(|since| since < asked_at)
+        if gate.is_moving() {
+            return (Kept::Moving, None);
+        }
+        if gate.leads_here() && !runtime.world.serves() {
+            return (Kept::NotLeased, None);
+        }
+        let id = self.id.as_ref().ok();
+        let row = id.and_then(|id| floor.tenants.find(self.hash, id.as_bytes()));
+        match row.and_then(|row| floor.handler_of(row, &blocking)) {
+            // The entity handles one message at a time.
+            Some(own) if own.1 < asked_at => (Kept::NotBegun, floor.describe(own, now)),
+            Some(_) => (Kept::Unknown, None),
+            None if matches!(shard.phase.get(), Stage::Draining | Stage::Aborted) => {
+                let oldest = floor.oldest_handler(&blocking);
+                (Kept::Moving, oldest.and_then(|oldest| floor.describe(oldest, now)))
+            }
+            None => (Kept::Unknown, None),
+        }
     }
 
     fn names(&self) -> (EntityType, EntityId) {
@@ -689,7 +707,7 @@ impl<E: Entity, T> PendingAnswer<E, T> {
             return Poll::Pending;
         }
         timer.end(timeouts);
-        let ((entity_type, entity), kept) = (target.names(), target.kept(*asked_at));
+        let ((entity_type, entity), (kept, handler)) = (target.names(), target.kept(*asked_at));
         let cycle = match (edge.take(), target.as_asked()) {
             (Some(edge), Some(asked)) => edge.cycle(&asked),
             _ => Vec::new(),
@@ -706,7 +724,7 @@ impl<E: Entity, T> PendingAnswer<E, T> {
                 cycle,
             }));
         }
-        Poll::Ready(Err(AskError::Timeout { entity_type, entity, question, waited, kept }))
+        Poll::Ready(Err(AskError::Timeout { entity_type, entity, question, waited, kept, handler }))
     }
 }
 

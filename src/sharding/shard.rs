@@ -35,7 +35,7 @@ use super::passivating::ShardBooks;
 use super::payload;
 use super::runtime::{LONG_BYTES, Runtime};
 use super::scope;
-use super::slow_handlers::Handling;
+use super::slow_handlers::{Handling, RunningRow};
 use super::tenancy::{Phase, Stage};
 use super::tenants::Tenants;
 use super::tracked::Unfinished;
@@ -89,6 +89,8 @@ pub(super) struct Floor<E: Entity> {
     pub(super) orphaned: Option<Box<Orphaned>>,
     /// Rows whose handlers were found to be slow; some may have ended since.
     pub(super) slow: BTreeSet<u32>, // ≤ rows
+    /// The handler that had awaited for the longest time at the last check; it may have ended since.
+    pub(super) oldest: Option<RunningRow>,
     pub(super) scratch: Vec<u8>, // buffer for one frame
 }
 
@@ -172,6 +174,7 @@ impl<E: Entity> Shard<E> {
             callers_saw: None,
             orphaned: None,
             slow: BTreeSet::new(),
+            oldest: None,
             scratch: Vec::new(),
         };
         Self {
@@ -588,6 +591,7 @@ impl<E: Entity> Desk<'_, E> {
             return self.floor.abort_slow(&Visit { shard, runtime });
         }
         self.floor.slow.clear();
+        self.floor.oldest = None;
         for row in self.floor.tenants.rows().collect::<Vec<_>>() {
             self.floor.tell_emptied(row, self.shard.id, self.runtime);
         }

@@ -8,6 +8,7 @@
 //! reports its shard, too. Nothing can drop such a handler.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -103,6 +104,28 @@ impl SlowHandlers {
     }
 }
 
+/// A handler by the row of its entity, and since when it awaits or blocks its thread.
+pub(super) type RunningRow = (u32, Instant);
+
+/// A handler of the asking node that an unanswered message waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RunningHandler {
+    /// Entity of the handler. It has the type that was asked.
+    pub entity: EntityId,
+    /// Rust type of the message that it handles.
+    pub message_type: &'static str,
+    /// Time since its first await, or since it blocks its thread.
+    pub running_for: Duration,
+}
+
+impl fmt::Display for RunningHandler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { entity, message_type, running_for } = self;
+        write!(f, "the handler of {entity}, which has run for {running_for:?} on a {message_type}")
+    }
+}
+
 /// The awaiting handlers in a range of rows.
 struct AwaitingHandlers {
     awaiting: usize,
@@ -111,6 +134,33 @@ struct AwaitingHandlers {
 }
 
 impl<E: Entity> Floor<E> {
+    /// Returns the handler of the entity in this row, if it awaits or is among the `blocking` ones.
+    pub(super) fn handler_of(&self, row: u32, blocking: &[RunningRow]) -> Option<RunningRow> {
+        let busy = self.tenants.try_get(row)?.busy.as_ref()?;
+        let awaits = busy.waker.as_ref().and_then(|handling| handling.since());
+        let blocks = blocking.iter().filter(|(at, _)| *at == row).map(|(_, since)| *since);
+        let since = awaits.into_iter().chain(blocks).min()?;
+        Some((row, since))
+    }
+
+    /// Returns the handler that has run for the longest time: the oldest `blocking` one, or the
+    /// oldest one that awaited at the last check.
+    pub(super) fn oldest_handler(&self, blocking: &[RunningRow]) -> Option<RunningRow> {
+        let still = |known: &RunningRow| self.handler_of(known.0, &[]) == Some(*known);
+        let awaits = self.oldest.filter(still);
+        awaits.into_iter().chain(blocking.iter().copied()).min_by_key(|(_, since)| *since)
+    }
+
+    pub(super) fn describe(
+        &self,
+        (row, since): RunningRow,
+        now: Instant,
+    ) -> Option<Box<RunningHandler>> {
+        let entity = self.tenants.try_get(row)?.id.clone();
+        let (message_type, running_for) = (std::any::type_name::<E::Message>(), now - since);
+        Some(Box::new(RunningHandler { entity, message_type, running_for }))
+    }
+
     /// Aborts the handlers of a draining shard once all that still run are slow: its other entities
     /// have stopped, and would wait at their next home for nothing else.
     ///
@@ -198,6 +248,19 @@ impl<E: Entity> Runtime<E> {
         await_now
     }
 
+    /// Returns the handlers of a shard that block their threads, as of the stall monitor's last
+    /// check.
+    pub(super) fn blocking_in(&self, shard: ShardId) -> Vec<RunningRow> {
+        let now = self.world.now().as_nanos();
+        let since = |took: Duration| {
+            let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+            Instant::from_nanos(now.saturating_sub(took))
+        };
+        let all = polls::longer_than(BLOCKS_FROM, Duration::ZERO).into_iter();
+        let own = all.filter(|poll| poll.entities == self.polls && poll.shard == shard);
+        own.map(|poll| (poll.row, since(poll.took))).collect()
+    }
+
     /// Returns the number of handlers that block their threads, and by shard the ones that have
     /// blocked them for `slow-handler-after`.
     fn blocking_handlers(&self) -> (usize, BTreeMap<ShardId, SlowHandler>) {
@@ -248,6 +311,7 @@ impl<E: Entity> Runtime<E> {
         }
         if rows.start == 0 {
             floor.slow.clear();
+            floor.oldest = None;
         }
         let stays = shard.phase.get() == Stage::Open;
         let tenants = &floor.tenants;
@@ -258,6 +322,9 @@ impl<E: Entity> Runtime<E> {
             };
             let Some(since) = handling.since() else { continue };
             awaiting += 1;
+            if floor.oldest.is_none_or(|(_, oldest)| since < oldest) {
+                floor.oldest = Some((row, since));
+            }
             let age = now - since;
             if let Some(is_first) = handling.due(now, age, after) {
                 self.slow_handlers.count.fetch_add(u64::from(is_first), Ordering::Relaxed);

@@ -12,6 +12,7 @@ use ostraca::sharding::config::Sharding;
 use ostraca::sharding::context::Context;
 use ostraca::sharding::dead_letters::Lost;
 use ostraca::sharding::entity::Entity;
+use ostraca::sharding::entity_ref::{AskError, Kept};
 use ostraca::sharding::ids::{EntityId, ShardId};
 use ostraca::sharding::reply::Reply;
 use serde::{Deserialize, Serialize};
@@ -294,6 +295,29 @@ fn slow_handler_is_dropped_once_its_mates_have_stopped() {
     house.nodes.settle();
     assert_eq!(house.log(), ["mate@1 last", "stuck@2 second"], "no time has passed");
     assert_eq!((house.nodes.lost(Lost::Aborted), house.nodes.all_lost()), (1, 1));
+}
+
+#[test]
+fn timeout_in_a_drain_names_the_handler_that_holds_it_up() {
+    let mut house = House::slow_after(Duration::from_secs(8)); // checked every 2 s
+    house.tell(0, "stuck", Say::Wait("never".to_owned()));
+    house.nodes.settle();
+    house.pass(3);
+    house.tell(0, "younger", Say::Wait("never".to_owned()));
+    house.nodes.settle();
+    house.pass(2);
+    house.moves(1);
+    let mate = house.nodes.nodes[0].region.entity("mate");
+    let asked = mate.ask_within(Duration::from_secs(2), Say::Echo);
+    let why = house.nodes.wait_for(asked).expect_err("the shard waits for the handlers");
+    let text = why.to_string();
+    let AskError::Timeout { kept: Kept::Moving, handler: Some(handler), .. } = why else {
+        panic!("{text}");
+    };
+    assert_eq!(handler.entity.as_str(), "stuck", "{text}");
+    assert!(handler.message_type.ends_with("::Say"), "{text}");
+    assert_eq!(handler.running_for.as_secs(), 7, "{text}");
+    assert!(text.contains("it waits for the handler of stuck, which has run for 7"), "{text}");
 }
 
 #[test]

@@ -207,6 +207,12 @@ fn shard_is_reported_while_a_handler_blocks_its_thread() {
     polls::longer_than(BLOCKS_FROM, since_boot + Duration::from_secs(8));
     waits.pass(3);
     assert_eq!(waits.nodes.slow_shards(0).len(), 1);
+    let entity = waits.nodes.nodes[0].region.entity("wedged");
+    let asked = entity.ask_within(Duration::from_millis(500), Say::Echo);
+    let why = waits.nodes.wait_for(asked).unwrap_err();
+    let text = why.to_string();
+    assert!(matches!(why, AskError::Timeout { kept: Kept::NotBegun, .. }), "{text}");
+    assert!(text.contains("it waits for the handler of wedged"), "{text}");
     waits.door.open();
     blocked.join().expect("it has ended");
     waits.pass(6);
@@ -291,7 +297,9 @@ fn ask_behind_a_running_handler_has_not_begun() {
     waits.pass(1);
     let why = waits.nodes.wait_for(entity.ask(Say::Echo)).unwrap_err();
     assert!(matches!(why, AskError::Timeout { kept: Kept::NotBegun, .. }), "{why}");
-    assert!(why.to_string().contains("has not begun"), "{why}");
+    let text = why.to_string();
+    let named = ["has not begun", "it waits for the handler of wedged, which has run for 11"];
+    assert!(named.iter().all(|part| text.contains(part)), "{text}");
 }
 
 /// A `Reply` whose answer is not awaited.
