@@ -3,7 +3,6 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use super::entity_ref::EntityRef;
 use super::hosting::World;
 use super::runtime::Runtime;
 use super::timers::{Pending, Timer, Timers};
-use super::tracked::{Tracked, Unfinished};
+use super::tracked::{TaskControl, Tracked, Unfinished};
 
 /// The value of an entity with its timers and tasks. Most instances have none.
 pub(super) struct Instance<E: Entity> {
@@ -22,7 +21,6 @@ pub(super) struct Instance<E: Entity> {
 
 /// Timers, receive timeout and tasks of an instance.
 pub(super) struct Extras<E: Entity> {
-    life: Arc<AtomicU64>, // number of bursts of messages
     receive: Option<Receive<E>>,
     timers: Arc<Timers>,
     pub(super) tracked: Tracked,
@@ -31,7 +29,18 @@ pub(super) struct Extras<E: Entity> {
 struct Receive<E: Entity> {
     pause: Duration,
     message: Arc<dyn Fn() -> E::Message + Send + Sync>,
+    idle: Option<IdleTask>, // set while the entity is idle
     _pending: Pending,
+}
+
+/// The task that waits for the end of one idle period. Dropping this stops it; otherwise an entity
+/// that gets messages often would own one task for each message of the last `pause`.
+struct IdleTask(Arc<TaskControl>);
+
+impl Drop for IdleTask {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
 }
 
 impl<E: Entity> Instance<E> {
@@ -39,11 +48,15 @@ impl<E: Entity> Instance<E> {
         Self { value, extras: None }
     }
 
-    /// Records that messages came, which ends the current idle period.
-    pub(super) fn wakes(&self) {
-        if let Some(extras) = &self.extras {
-            extras.life.fetch_add(1, Ordering::AcqRel);
+    /// Messages came: ends the current idle period.
+    pub(super) fn wakes(&mut self) {
+        if let Some(receive) = self.receive() {
+            receive.idle = None;
         }
+    }
+
+    fn receive(&mut self) -> Option<&mut Receive<E>> {
+        self.extras.as_mut()?.receive.as_mut()
     }
 
     /// Returns its timers, if it ever had one.
@@ -68,16 +81,21 @@ impl<E: Entity> Instance<E> {
     }
 
     /// Starts the receive timeout, if there is one, because no message waits.
-    pub(super) fn rests(&self, runtime: &Arc<Runtime<E>>, id: &str) {
-        let Some(extras) = &self.extras else { return };
-        let Some(Receive { pause, message, .. }) = &extras.receive else { return };
-        let turn = extras.life.load(Ordering::Acquire);
-        let (life, message) = (Arc::downgrade(&extras.life), Arc::clone(message));
-        let (to, sleep) = (EntityRef::new(runtime, id), runtime.world.sleep(*pause));
+    pub(super) fn rests(&mut self, runtime: &Arc<Runtime<E>>, id: &str) {
+        let Some(receive) = self.receive() else { return };
+        let control = Arc::<TaskControl>::default();
+        receive.idle = Some(IdleTask(Arc::clone(&control)));
+        let (message, mut sleep) =
+            (Arc::clone(&receive.message), runtime.world.sleep(receive.pause));
+        let to = EntityRef::new(runtime, id);
         runtime.world.spawn(Box::pin(async move {
-            sleep.await;
-            let rested = |life: Arc<AtomicU64>| life.load(Ordering::Acquire) == turn;
-            if life.upgrade().is_some_and(rested) {
+            let is_over = poll_fn(|cx| {
+                if control.must_stop(cx) {
+                    return Poll::Ready(false);
+                }
+                sleep.as_mut().poll(cx).map(|()| true)
+            });
+            if is_over.await {
                 // If the message is refused, the entity is busy or gone.
                 let _told = to.tell(message());
             }
@@ -88,12 +106,7 @@ impl<E: Entity> Instance<E> {
 impl<E: Entity> Extras<E> {
     pub(super) fn of(extras: &mut Option<Box<Self>>) -> &mut Self {
         extras.get_or_insert_with(|| {
-            Box::new(Self {
-                life: Arc::default(),
-                receive: None,
-                timers: Arc::default(),
-                tracked: Tracked::default(),
-            })
+            Box::new(Self { receive: None, timers: Arc::default(), tracked: Tracked::default() })
         })
     }
 
@@ -130,7 +143,7 @@ impl<E: Entity> Extras<E> {
         pause: Duration,
         message: Arc<dyn Fn() -> E::Message + Send + Sync>,
     ) {
-        self.receive = Some(Receive { pause, message, _pending: self.timers.add() });
+        self.receive = Some(Receive { pause, message, idle: None, _pending: self.timers.add() });
     }
 
     pub(super) fn cancel_receive_timeout(&mut self) {

@@ -284,7 +284,7 @@ impl<E: Entity> Task<E> {
     fn take_value(&mut self, floor: &mut Floor<E>) {
         if self.value.is_none() {
             self.value = floor.tenants.get_mut(self.row).state.take();
-            self.value.iter().for_each(|instance| instance.wakes());
+            self.value.iter_mut().for_each(|instance| instance.wakes());
             self.state = self.state.take().or_else(|| floor.tenants.wake(self.row));
         }
     }
@@ -327,7 +327,7 @@ impl<E: Entity> Task<E> {
     /// No message waits: parks the entity, or removes it if it has neither instance nor state.
     fn park(&mut self, floor: &mut Floor<E>) -> After<E> {
         let mut after = After::default();
-        if let Some(instance) = &self.value {
+        if let Some(instance) = &mut self.value {
             instance.rests(&self.runtime, self.id.as_str());
         }
         if let (None, Some(state)) = (&self.value, self.state.take()) {

@@ -120,6 +120,18 @@ fn receive_timeout_fires_after_each_silence() {
     assert_eq!((stage.pass(20), stage.nodes.executor.tasks()), (vec![], 0));
 }
 
+#[test]
+fn receive_timeout_owns_one_task_however_many_messages_come() {
+    let mut stage = Stage::new();
+    stage.tell(Tick::Listen(3_600));
+    for _ in 0..100 {
+        stage.tell(Tick::Cancel);
+    }
+    assert_eq!(stage.nodes.executor.tasks(), 1);
+    stage.tell(Tick::Stop);
+    assert_eq!(stage.nodes.executor.tasks(), 0, "it ends with its instance");
+}
+
 const STRATEGIES: [Strategy; 6] = [
     Strategy::Idle,
     Strategy::LeastRecentlyUsed,
