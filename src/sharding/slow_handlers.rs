@@ -164,8 +164,9 @@ impl<E: Entity> Floor<E> {
     /// Aborts the handlers of a draining shard once all that still run are slow: its other entities
     /// have stopped, and would wait at their next home for nothing else.
     ///
-    /// Release rule: a region releases a shard only after its last handler has ended. An abort drops
-    /// the handler, so it ends here earlier than at `handoff-timeout`, and not later than the release.
+    /// Drain is bounded (docs/protocol/sharding.md#drain-is-bounded): the region still releases the
+    /// shard only after its last handler has ended, because an abort drops the handler. The handler
+    /// ends earlier than at `handoff-timeout`.
     pub(super) fn abort_slow(&mut self, Visit { shard, runtime }: &Visit<'_, E>) {
         if self.running == 0 || self.running > self.slow.len() || !shard.phase.is_draining() {
             return;

@@ -1,4 +1,5 @@
-//! Shards with slow handlers, as the regions that host them report: planned moves leave them out.
+//! Shards with slow handlers, as the regions that host them report: planned moves leave them out
+//! (docs/protocol/sharding.md#planned-moves-leave-out-slow-handlers).
 //!
 //! A shard leaves a region only after its last handler has ended. A move that is begun while a
 //! handler does not end would keep all entities of the shard waiting, up to `handoff-timeout`.
