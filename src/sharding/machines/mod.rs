@@ -292,7 +292,9 @@ impl Machines {
                 }
             }
         }
-        let over = self.surveys.iter().filter(|(_, survey)| survey.is_over(now.mono));
+        let members = &self.with.state.members;
+        let is_gone = |region: &RegionId| !members.contains_key(&region.replica());
+        let over = self.surveys.iter().filter(|(_, survey)| survey.is_over(now.mono, is_gone));
         for id in over.map(|(id, _)| *id).collect::<Vec<_>>() {
             if let Some(found) = self.surveys.remove(&id).map(Survey::end) {
                 out.push(Output::Surveyed { id, found });

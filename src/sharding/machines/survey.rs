@@ -251,9 +251,10 @@ impl Survey {
         self.unanswered.remove(&region);
     }
 
-    /// Whether the survey is complete or its time is over.
-    pub(super) fn is_over(&self, now: Instant) -> bool {
-        self.unanswered.is_empty() || self.until <= now
+    /// Whether the survey is complete, its time is over, or only regions that are gone have not
+    /// answered.
+    pub(super) fn is_over(&self, now: Instant, is_gone: impl Fn(&RegionId) -> bool) -> bool {
+        self.until <= now || self.unanswered.iter().all(is_gone)
     }
 
     pub(super) fn end(self) -> Found {

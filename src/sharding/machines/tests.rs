@@ -15,7 +15,7 @@ use crate::cluster::singleton::SingletonMessage;
 use crate::sharding::agreed::Agreed;
 use crate::sharding::coordinator::{Coordinator, Phase};
 use crate::sharding::home::ShardHome;
-use crate::sharding::ids::{Generation, ShardId};
+use crate::sharding::ids::{EntityId, Generation, ShardId};
 use crate::sharding::region::{Reach, RegionOutput};
 use crate::sharding::store::{Answer, Ask};
 use crate::sharding::wire::{
@@ -202,6 +202,23 @@ fn types_of_peers_do_not_block_a_local_start() {
     }
     bench.start();
     assert_eq!(bench.machines.of(&counter()).and_then(TypeMachines::hosts), Some(Hosts::Shards));
+}
+
+/// Otherwise queries with long timeouts would use up [`SURVEYS_MAX`].
+#[test]
+fn survey_does_not_wait_for_a_removed_member() {
+    let mut bench = Bench::new();
+    bench.start();
+    bench.up(&[1, 2], |_| {});
+    let entity = EntityId::new("a").expect("an id");
+    let question = Question::Exists { entity, at: RegionId::new(OTHER) };
+    let (entity_type, within) = (counter(), Duration::MAX);
+    let ends = |out: &[Output]| out.iter().any(|it| matches!(it, Output::Surveyed { id: 5, .. }));
+    let out = bench.tell(Input::Survey { id: 5, entity_type, question, within });
+    assert!(!ends(&out) && !ends(&bench.pass(Duration::from_secs(60))), "2 may answer");
+    let mut out = bench.up(&[1], |_| {});
+    out.extend(bench.pass(Duration::from_secs(1)));
+    assert!(ends(&out), "2 is no member");
 }
 
 #[test]
