@@ -50,8 +50,8 @@ pub enum RegionInput {
     },
     /// All shards that live here and in which a handler has run for `slow-handler-after`. The
     /// region tells the coordinator, up to
-    /// [`SLOW_SHARDS_MAX`](crate::sharding::wire::SLOW_SHARDS_MAX) of them and no more than take
-    /// half of a message, so that planned moves leave them out.
+    /// [`SLOW_SHARDS_MAX`](crate::sharding::wire::SLOW_SHARDS_MAX) of them in at most half of a
+    /// message, so that planned moves leave them out.
     SlowHandlers(BTreeSet<ShardId>),
     /// This node will stop: the region must hand over all shards.
     Leave,
