@@ -27,6 +27,26 @@ pub(super) enum CallFailure {
     Unanswered { waited: Duration },
 }
 
+/// Implements `From<CallFailure>` for the errors of changes. They tell a request that was never
+/// queued, which changed nothing, from a queued one without a reply, which may have been carried
+/// out.
+macro_rules! change_may_be_made {
+    ($($error:ty),+) => {$(
+        impl From<CallFailure> for $error {
+            fn from(failure: CallFailure) -> Self {
+                match failure {
+                    CallFailure::Overloaded { limit } => Self::Overloaded { limit },
+                    CallFailure::Stopped => Self::Stopped,
+                    CallFailure::Interrupted => Self::Interrupted,
+                    CallFailure::Unanswered { waited } => Self::Unanswered { waited },
+                }
+            }
+        }
+    )+};
+}
+
+change_may_be_made!(UpdateError, DeleteError);
+
 /// Why an update did not succeed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -137,17 +157,6 @@ pub enum UpdateError {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Panicked(pub(super) String);
-
-impl From<CallFailure> for UpdateError {
-    fn from(failure: CallFailure) -> Self {
-        match failure {
-            CallFailure::Overloaded { limit } => Self::Overloaded { limit },
-            CallFailure::Stopped => Self::Stopped,
-            CallFailure::Interrupted => Self::Interrupted,
-            CallFailure::Unanswered { waited } => Self::Unanswered { waited },
-        }
-    }
-}
 
 impl From<RequestError> for UpdateError {
     fn from(error: RequestError) -> Self {
@@ -310,17 +319,6 @@ pub enum DeleteError {
     /// Nothing was deleted, for a reason that this release does not know.
     #[error(transparent)]
     Refused(RequestError),
-}
-
-impl From<CallFailure> for DeleteError {
-    fn from(failure: CallFailure) -> Self {
-        match failure {
-            CallFailure::Overloaded { limit } => Self::Overloaded { limit },
-            CallFailure::Stopped => Self::Stopped,
-            CallFailure::Interrupted => Self::Interrupted,
-            CallFailure::Unanswered { waited } => Self::Unanswered { waited },
-        }
-    }
 }
 
 impl From<RequestError> for DeleteError {
