@@ -1,9 +1,10 @@
-//! Log throttle: at most one warning a minute per peer and kind.
+//! Log throttle: at most one warning a minute per peer and kind, or per dialled address at growing
+//! intervals.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use libp2p::PeerId;
+use libp2p::{Multiaddr, PeerId};
 
 const EVERY: Duration = Duration::from_secs(60);
 
@@ -13,10 +14,19 @@ const EVERY: Duration = Duration::from_secs(60);
 /// so that one never silences another.
 const NAMES_MAX: usize = 64;
 
-/// Times of the warnings of the last minute. Metrics count every case; only the log is throttled.
+/// Maximum pause between two warnings about dials of one address. A node dials its absent seeds for
+/// ever, so that a warning a minute about a seed that is gone would fill the log.
+const DIAL_EVERY_MAX: Duration = Duration::from_secs(3_600);
+
+/// Maximum number of tracked addresses, each for one kind of warning. Further ones share one warning
+/// a minute for each kind.
+const ADDRESSES_MAX: usize = 256;
+
+/// Times of the recent warnings. Metrics count every case; only the log is throttled.
 #[derive(Debug, Default)]
 pub struct Complaints {
     kinds: BTreeMap<&'static str, KindTimes>, // ≤ kinds in the source
+    dials: BTreeMap<(Multiaddr, &'static str), DialTimes>, // ≤ ADDRESSES_MAX
 }
 
 #[derive(Debug, Default)]
@@ -24,6 +34,22 @@ struct KindTimes {
     named: BTreeMap<PeerId, Instant>, // ≤ NAMES_MAX
     unnamed: Option<Instant>,
     further: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct DialTimes {
+    last: Instant,
+    /// Number of warnings since the address last answered.
+    count: u32,
+}
+
+impl DialTimes {
+    /// Whether the pause after the last warning continues. It doubles with each warning, from
+    /// [`EVERY`] to [`DIAL_EVERY_MAX`].
+    fn is_pausing(&self, now: Instant) -> bool {
+        let doublings = self.count.saturating_sub(1).min(16);
+        now.duration_since(self.last) < (EVERY * (1 << doublings)).min(DIAL_EVERY_MAX)
+    }
 }
 
 impl Complaints {
@@ -51,6 +77,32 @@ impl Complaints {
             *shared = Some(now);
         }
         is_due
+    }
+
+    /// Whether to log this kind of warning about a failed dial of an address, whose peer is not
+    /// known, and records it.
+    pub fn dial_due(&mut self, now: Instant, address: &Multiaddr, kind: &'static str) -> bool {
+        let key = (address.clone(), kind);
+        if let Some(times) = self.dials.get_mut(&key) {
+            let is_due = !times.is_pausing(now);
+            if is_due {
+                *times = DialTimes { last: now, count: times.count.saturating_add(1) };
+            }
+            return is_due;
+        }
+        if self.dials.len() >= ADDRESSES_MAX {
+            self.dials.retain(|_, times| times.is_pausing(now));
+        }
+        if self.dials.len() >= ADDRESSES_MAX {
+            return self.due(now, None, kind);
+        }
+        self.dials.insert(key, DialTimes { last: now, count: 1 });
+        true
+    }
+
+    /// A peer answers at this address: the next failure there is logged at once.
+    pub fn dial_answered(&mut self, address: &Multiaddr) {
+        self.dials.retain(|(at, _), _| at != address);
     }
 }
 
@@ -80,5 +132,35 @@ mod tests {
         assert!(complaints.due(start, stranger(), "cluster"), "another kind");
         assert!(complaints.due(start + EVERY, stranger(), "secret"), "a minute later");
         assert!(complaints.kinds["secret"].named.len() <= NAMES_MAX);
+    }
+    fn address(port: u16) -> Multiaddr {
+        format!("/ip4/127.0.0.1/tcp/{port}").parse().expect("an address")
+    }
+
+    #[test]
+    fn dead_address_is_logged_at_growing_intervals() {
+        let (mut complaints, start) = (Complaints::default(), Instant::now());
+        let (dead, other) = (address(1), address(2));
+        let at = |second: u64| start + Duration::from_secs(second);
+        let due = |second: &u64| complaints.dial_due(at(*second), &dead, "closed");
+        let logged: Vec<u64> = (0..4 * 3_600).step_by(5).filter(due).collect();
+        assert_eq!(logged, [0, 60, 180, 420, 900, 1_860, 3_780, 7_380, 10_980]);
+        let now = at(4 * 3_600);
+        assert!(!complaints.dial_due(now, &dead, "closed"));
+        assert!(complaints.dial_due(now, &other, "closed"), "another address");
+        assert!(complaints.dial_due(now, &dead, "secret"), "another kind");
+        complaints.dial_answered(&dead);
+        assert!(complaints.dial_due(now, &dead, "closed"), "it had answered");
+        assert!(!complaints.dial_due(now, &other, "closed"), "this one had not");
+    }
+
+    #[test]
+    fn many_addresses_neither_fill_nor_silence_the_log() {
+        let (mut complaints, start) = (Complaints::default(), Instant::now());
+        let logged =
+            (1..10_000).filter(|port| complaints.dial_due(start, &address(*port), "closed"));
+        assert_eq!(logged.count(), ADDRESSES_MAX + 1);
+        assert!(complaints.dials.len() <= ADDRESSES_MAX);
+        assert!(complaints.dial_due(start + EVERY, &address(10_000), "closed"), "a minute later");
     }
 }

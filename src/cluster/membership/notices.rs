@@ -1,28 +1,77 @@
-//! Notices for operators, each kind at most once per minute.
+//! Notices for operators, each kind at most once per minute. Notices about seeds that stay silent
+//! are repeated at growing intervals, because an operator may have accepted that a seed is gone.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use ostraca_ddata::clock::Instant;
 
 use super::Out;
 use super::port::{Notice, Output};
+use crate::cluster::member::Address;
 
+/// Minimum pause between two notices of one kind.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Time of the last notice of each kind.
+/// Maximum pause between two notices about the same silent seeds.
+const PAUSE_MAX: Duration = Duration::from_secs(3_600);
+
+/// A cause that has not recurred for this long has ended, and is reported anew when it recurs. With
+/// default settings membership raises a notice about a silent seed at least every 40 s.
+const ENDED_AFTER: Duration = Duration::from_secs(120);
+
+/// State of each kind of notice.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
-    said: BTreeMap<&'static str, Instant>, // ≤ kinds of notices
+    kinds: BTreeMap<&'static str, KindState>, // ≤ kinds of notices
+}
+
+#[derive(Debug)]
+struct KindState {
+    said_at: Instant,
+    /// Number of notices about the present cause.
+    repeats: u32,
+    /// Time at which such a notice was last raised, sent or not.
+    raised_at: Instant,
+    /// Seeds that were silent then.
+    silent: Vec<Address>, // ≤ asked addresses
 }
 
 impl Notices {
     pub(super) fn say(&mut self, now: Instant, notice: Notice, out: &mut Out) {
-        let kind = kind(&notice);
-        if self.said.get(kind).is_none_or(|at| now.saturating_since(*at) >= PAUSE) {
-            self.said.insert(kind, now);
-            out.push(Output::Notice(notice));
+        let silent = silent(&notice);
+        match self.kinds.entry(kind(&notice)) {
+            Entry::Vacant(vacant) => {
+                let silent = silent.to_vec();
+                vacant.insert(KindState { said_at: now, repeats: 1, raised_at: now, silent });
+            }
+            Entry::Occupied(mut occupied) => {
+                let state = occupied.get_mut();
+                let has_ended = now.saturating_since(state.raised_at) >= ENDED_AFTER;
+                if has_ended || silent.iter().any(|seed| !state.silent.contains(seed)) {
+                    state.repeats = 0;
+                }
+                state.raised_at = now;
+                state.silent = silent.to_vec();
+                let grows = matches!(notice, Notice::SeedsSilent { .. } | Notice::NoSeedInside);
+                let doublings = state.repeats.saturating_sub(1).min(16);
+                let pause = if grows { (PAUSE * (1 << doublings)).min(PAUSE_MAX) } else { PAUSE };
+                if now.saturating_since(state.said_at) < pause {
+                    return;
+                }
+                state.said_at = now;
+                state.repeats = state.repeats.saturating_add(1);
+            }
         }
+        out.push(Output::Notice(notice));
+    }
+}
+
+fn silent(notice: &Notice) -> &[Address] {
+    match notice {
+        Notice::SeedsSilent { silent, .. } => silent,
+        _ => &[],
     }
 }
 
@@ -55,16 +104,56 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn each_kind_of_notice_is_sent_once_per_minute() {
+    fn sayer() -> impl FnMut(u64, Notice) -> usize {
         let (mut notices, mut out) = (Notices::default(), Outbox::new());
-        let mut say = |second: u64, notice| {
+        move |second, notice| {
             notices.say(Instant::from_nanos(second * 1_000_000_000), notice, &mut out);
             out.drain().count()
-        };
+        }
+    }
+
+    #[test]
+    fn each_kind_of_notice_is_sent_once_per_minute() {
+        let mut say = sayer();
         let paused = || Notice::Paused(PAUSE);
         let told: Vec<_> = [0, 59, 60, 61].into_iter().map(|at| say(at, paused())).collect();
         assert_eq!(told, [1, 0, 1, 0]);
         assert_eq!(say(61, Notice::Downing("so".into())), 1);
+    }
+    /// Seconds at which a notice is sent that is raised every 5 s from `from` until before `until`.
+    fn sent(
+        say: &mut impl FnMut(u64, Notice) -> usize,
+        (from, until): (u64, u64),
+        notice: &Notice,
+    ) -> Vec<u64> {
+        (from..until).step_by(5).filter(|at| say(*at, notice.clone()) == 1).collect()
+    }
+
+    fn silent(ports: &[u16]) -> Notice {
+        let at = |port: &u16| Address::new(format!("/ip4/127.0.0.1/tcp/{port}")).expect("short");
+        let silent = ports.iter().map(at).collect();
+        Notice::SeedsSilent { silent, others_suffice: true }
+    }
+
+    #[test]
+    fn dead_seed_is_reported_at_growing_intervals() {
+        for notice in [silent(&[1]), Notice::NoSeedInside] {
+            let mut say = sayer();
+            let hours = sent(&mut say, (0, 4 * 3_600), &notice);
+            assert_eq!(hours, [0, 60, 180, 420, 900, 1_860, 3_780, 7_380, 10_980], "{notice}");
+            let later = sent(&mut say, (20_000, 20_200), &notice);
+            assert_eq!(later, [20_000, 20_060, 20_180], "after it had answered: {notice}");
+        }
+        assert!(!silent(&[1]).is_warning(), "the other seeds suffice");
+        let holds_up = Notice::SeedsSilent { silent: Vec::new(), others_suffice: false };
+        assert!(holds_up.is_warning());
+    }
+
+    #[test]
+    fn another_silent_seed_is_reported_within_a_minute() {
+        let mut say = sayer();
+        assert_eq!(sent(&mut say, (0, 3_700), &silent(&[1])).len(), 6);
+        assert_eq!(sent(&mut say, (3_700, 3_900), &silent(&[1, 2])), [3_700, 3_760, 3_880]);
+        assert_eq!(sent(&mut say, (3_900, 4_000), &silent(&[2])), [0; 0], "fewer than before");
     }
 }

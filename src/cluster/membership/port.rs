@@ -332,6 +332,8 @@ pub enum Notice {
     SeedsSilent {
         /// Addresses of the silent seeds.
         silent: Vec<Address>,
+        /// Whether a majority of the seeds answers, so that the silent ones hold up nothing.
+        others_suffice: bool,
     },
     /// A cluster refuses this node, or this node refuses another one.
     #[error("{node} may not join: {why}")]
@@ -503,7 +505,8 @@ impl Notice {
         // killed process.
         !matches!(
             self,
-            Self::Resumed { .. }
+            Self::SeedsSilent { others_suffice: true, .. }
+                | Self::Resumed { .. }
                 | Self::AddressTaken { .. }
                 | Self::JoinRefused { passes: true, .. }
         )

@@ -443,7 +443,13 @@ impl Searching {
                     Notice::Remembers { cluster, silent, stopped }
                 })
             }
-            (None, _) => (!silent.is_empty()).then_some(Notice::SeedsSilent { silent }),
+            (None, _) => {
+                let own = usize::from(self.seeds.contains(&core.address));
+                let answers = self.seeds.iter().filter(|seed| answering.contains(seed)).count();
+                let all = core.config.expected_nodes.unwrap_or(self.seeds.len());
+                let others_suffice = 2 * (answers + own) > all;
+                (!silent.is_empty()).then_some(Notice::SeedsSilent { silent, others_suffice })
+            }
         }
     }
 

@@ -1,5 +1,5 @@
-//! Log events for failed handshakes and violations of the protocol: one a minute per peer and kind,
-//! with the cause.
+//! Log events for failed handshakes and violations of the protocol, with the cause: one a minute per
+//! peer and kind; about dials of one address at growing intervals.
 
 use std::error::Error;
 
@@ -56,14 +56,17 @@ impl ConnectionManager {
         }
     }
 
-    /// Logs a failed outbound handshake if its cause needs an operator.
+    /// Logs a failed outbound handshake if its cause needs an operator. A seed that closes the
+    /// connection is a warning only while this node is connected with no other node: a proxy also
+    /// does so in front of a seed that is down.
     pub(super) fn complain_of_dial(
         &mut self,
         peer: Option<PeerId>,
         address: &Multiaddr,
         error: &DialError,
     ) {
-        let (kind, why) = match (HandshakeFailure::of_dial(error), peer) {
+        let failure = HandshakeFailure::of_dial(error);
+        let (kind, why) = match (failure, peer) {
             (HandshakeFailure::Secret, _) => (
                 "dial: secret",
                 "the node there has another cluster secret: give both the same \
@@ -78,8 +81,20 @@ impl ConnectionManager {
             ),
             _ => return,
         };
-        if self.complaints.due(std::time::Instant::now(), peer, kind) {
-            tracing::warn!(peer = peer.map(tracing::field::display), %address, why, "net.handshake_refused");
+        let now = std::time::Instant::now();
+        let is_due = match peer {
+            Some(_) => self.complaints.due(now, peer, kind),
+            None => self.complaints.dial_due(now, address, kind),
+        };
+        if !is_due {
+            return;
+        }
+        let is_linked = self.peers.values().any(|peer| peer.link.carrier().is_some());
+        let peer = peer.map(tracing::field::display);
+        if failure == HandshakeFailure::Closed && is_linked {
+            tracing::info!(peer, %address, why, "net.handshake_refused");
+        } else {
+            tracing::warn!(peer, %address, why, "net.handshake_refused");
         }
     }
 

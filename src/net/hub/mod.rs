@@ -496,6 +496,7 @@ impl ConnectionManager {
         }
         let dialler = dialled.as_ref().map_or(Dialler::Peer, |d| Dialler::Us(d.purpose));
         if let Some(PendingDial { peer: None, address, .. }) = dialled {
+            self.complaints.dial_answered(&address);
             self.peer(id).answers(address.clone());
             self.feed_link(id, link::Input::Found(address));
             self.feed_link(id, link::Input::Want(Class::Control));

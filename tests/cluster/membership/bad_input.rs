@@ -105,8 +105,8 @@ fn minority_of_seeds_founds_nothing_and_logs_the_silent_ones() {
     let mut sim = calm(1, 3, 1, World::new(3));
     sim.run_for(120 * SECOND);
     assert!(is_searching(&sim, 0));
-    let silent = addresses([1, 2]);
-    assert!(was_told(&sim, 0, |notice| *notice == Notice::SeedsSilent { silent: silent.clone() }));
+    let expected = Notice::SeedsSilent { silent: addresses([1, 2]), others_suffice: false };
+    assert!(was_told(&sim, 0, |notice| *notice == expected));
     sim.restart(NodeIndex::new(2));
     until(&mut sim, 3, |sim| agree(sim, &[0, 2]));
 }
