@@ -21,3 +21,4 @@ mod outside;
 mod peer;
 mod replicas;
 mod served;
+mod signals;
