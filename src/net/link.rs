@@ -36,6 +36,10 @@ const CROSSING: Duration = Duration::from_secs(2);
 /// How long an inbound connection may take to open its first lane before this node dials itself.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Maximum pause between two attempts, whatever is set: the product of a longer one and a fraction
+/// might not be a time.
+const PAUSE_MAX: Duration = Duration::from_secs(365 * 86_400);
+
 /// Maximum number of addresses of one peer, separately for given and for found ones.
 const ADDRESSES_MAX: usize = 8;
 
@@ -331,7 +335,7 @@ impl Link {
 
     fn pause(&mut self, failures: u32) -> Duration {
         let (first, longest) = self.back_off;
-        let full = first.saturating_mul(1 << failures.min(16)).min(longest);
+        let full = first.saturating_mul(1 << failures.min(16)).min(longest).min(PAUSE_MAX);
         full.mul_f64(self.rng.random_range(0.5..=1.0))
     }
 

@@ -91,15 +91,22 @@ const fn streams_max(limits: &Limits) -> usize {
     limits.lanes_per_peer.saturating_mul(2)
 }
 
+/// Longest TCP_KEEPIDLE and TCP_KEEPINTVL that Linux accepts.
+const KEEPALIVE_MAX: Duration = Duration::from_secs(32_767);
+
+/// Longest TCP_USER_TIMEOUT that Linux accepts: 2^31 - 1 ms.
+#[cfg(target_os = "linux")]
+const USER_TIMEOUT_MAX: Duration = Duration::from_millis((1 << 31) - 1);
+
 fn set_options(socket: &SockRef<'_>, limits: &Limits) -> io::Result<()> {
-    let second = Duration::from_secs(1);
+    let span = |span: Duration| span.clamp(Duration::from_secs(1), KEEPALIVE_MAX);
     let alive = TcpKeepalive::new()
-        .with_time((limits.tcp_user_timeout / 2).max(second))
-        .with_interval((limits.tcp_user_timeout / 10).max(second));
+        .with_time(span(limits.tcp_user_timeout / 2))
+        .with_interval(span(limits.tcp_user_timeout / 10));
     socket.set_tcp_keepalive(&alive)?;
     #[cfg(target_os = "linux")]
     {
-        socket.set_tcp_user_timeout(Some(limits.tcp_user_timeout))?;
+        socket.set_tcp_user_timeout(Some(limits.tcp_user_timeout.min(USER_TIMEOUT_MAX)))?;
         socket.set_tcp_notsent_lowat(NOT_SENT)?;
     }
     Ok(())
@@ -142,6 +149,10 @@ mod tests {
         assert!(socket.keepalive().expect("read"));
         assert_eq!(socket.tcp_keepalive_time().expect("read"), Duration::from_secs(15));
         assert_eq!(socket.tcp_keepalive_interval().expect("read"), Duration::from_secs(3));
+        let forever = Limits { tcp_user_timeout: Duration::MAX, ..Limits::default() };
+        set_options(&socket, &forever).expect("the longest times that the system accepts");
+        assert_eq!(socket.tcp_user_timeout().expect("read"), Some(USER_TIMEOUT_MAX));
+        assert_eq!(socket.tcp_keepalive_time().expect("read"), KEEPALIVE_MAX);
     }
 
     #[test]

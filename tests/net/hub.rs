@@ -249,6 +249,34 @@ async fn two_nodes_talk_on_every_lane_in_both_directions() {
     }
 }
 
+/// The timers of libp2p and of the system cannot represent such times.
+#[tokio::test(flavor = "multi_thread")]
+async fn longest_times_are_accepted() {
+    let longest = Duration::MAX;
+    let limits = Limits {
+        first_message_within: longest,
+        handshake_within: longest,
+        idle_timeout: longest,
+        control_undrained_max: longest,
+        link_down_max: longest,
+        tcp_user_timeout: longest,
+        back_off: (Duration::from_millis(5), longest),
+        ..Limits::default()
+    };
+    let (a, b) = pair(&Config { limits, ..quick() }).await;
+    for class in Class::ALL {
+        a.send(b.id().incarnation, class, b"from a");
+    }
+    let mut count = 0;
+    until("every lane is heard", async || {
+        count += b.inbox.take().len();
+        count == Class::ALL.len()
+    })
+    .await;
+    let stopped = tokio::time::timeout(PATIENCE, a.net.stop_within(longest)).await;
+    assert!(stopped.is_ok(), "all is acknowledged");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn bulk_has_a_connection_of_its_own() {
     let (a, b) = pair(&quick()).await;

@@ -1,5 +1,7 @@
 //! Every operation at every consistency level, between three nodes.
 
+use std::time::Duration;
+
 use ostraca::prelude::*;
 
 use crate::cluster::{Cluster, eventually, soon};
@@ -110,5 +112,21 @@ async fn flush_ends_when_all_replicas_hold_all_changes() {
         let here = cluster.at(number).get(&hits(), ReadLocal).await.expect("local");
         assert_eq!(here.map(|counter| counter.value()), Some(100));
     }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn longest_timeouts_are_accepted() {
+    let cluster = Cluster::of_three().await;
+    let longest = Duration::MAX;
+    let write =
+        cluster.at(0).update(&hits(), WriteAll::within(longest), |counter| counter.increment());
+    soon(write).await.expect("acknowledged");
+    let read = soon(cluster.at(1).get(&hits(), ReadAll::within(longest))).await.expect("answered");
+    assert_eq!(read.map(|counter| counter.value()), Some(1));
+    soon(cluster.at(0).flush_changes(longest)).await.expect("delivered");
+    soon(cluster.at(2).delete(&hits(), WriteMajority::within(longest)))
+        .await
+        .expect("acknowledged");
     cluster.stop().await;
 }

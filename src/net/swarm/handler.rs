@@ -129,12 +129,13 @@ pub(super) struct PeerSlots {
     pub(super) outbound: Slots,
 }
 
+/// Maximum time for the negotiation of a substream. libp2p's timer panics if the time at which it
+/// ends cannot be represented.
+const NEGOTIATION_MAX: Duration = Duration::from_secs(365 * 86_400);
+
 impl Handler {
-    pub(super) const fn new(
-        slots: Arc<PeerSlots>,
-        within: Duration,
-        takes: &'static [Protocol],
-    ) -> Self {
+    pub(super) fn new(slots: Arc<PeerSlots>, within: Duration, takes: &'static [Protocol]) -> Self {
+        let within = within.min(NEGOTIATION_MAX);
         Self { slots, within, takes, queue: VecDeque::new() }
     }
 
