@@ -87,7 +87,7 @@ mod tests {
     use ostraca_ddata::id::{NodeId, PeerKey};
 
     use super::*;
-    use crate::cluster::gossip::ClusterId;
+    use crate::cluster::gossip::{ClusterId, Content};
     use crate::cluster::member::Address;
     use crate::cluster::reachability::Verdict;
 
@@ -141,5 +141,41 @@ mod tests {
         refuses("stamp", &with_member(|member| member.since = far));
         let near = with_member(|member| member.hosting.revision = JUMP_MAX);
         assert!(after(&near).is_ok());
+    }
+    fn with_content(change: impl Fn(&mut Content)) -> Gossip {
+        let mut gossip = state();
+        change(&mut gossip.content);
+        gossip
+    }
+
+    /// A's state and the delta from it to B's state, merged by A.
+    fn after_delta(theirs: &Gossip) -> (Gossip, Result<(), GossipRefused>) {
+        let mut ours = state();
+        let own = ours.digest();
+        let delta = theirs.delta(&ours, vec![own]).expect("a small change");
+        let received = ours.receive_delta((A, B), &delta, own, |_| false);
+        (ours, received.map(drop))
+    }
+
+    #[test]
+    fn counters_of_other_parts_that_jump_are_refused() {
+        let far = super::super::wire::COUNTER_MAX;
+        let row = |version| Row { version, verdicts: [].into() };
+        let gone = ReplicaId::new(9);
+        let forgotten = with_content(|content| content.forgotten = far);
+        refuses("stamp of forgotten removals", &forgotten);
+        for (what, theirs) in [
+            ("row", with_content(|content| _ = content.reachability.insert_row(B, row(far)))),
+            ("tombstone", with_content(|content| _ = content.tombstones.insert(gone, far))),
+            ("version", with_content(|content| _ = content.version.dots.insert(B, far))),
+            ("revision", with_member(|member| member.hosting.revision = far)),
+        ] {
+            refuses(what, &theirs);
+            let (ours, refused) = after_delta(&theirs);
+            assert!(matches!(refused, Err(GossipRefused::Jump { .. })), "{what}: {refused:?}");
+            assert_eq!(ours, state(), "{what}: nothing of the delta is merged");
+        }
+        let near = with_content(|content| _ = content.version.dots.insert(B, JUMP_MAX));
+        assert_eq!(after_delta(&near).1, Ok(()));
     }
 }
