@@ -542,5 +542,6 @@ mod contacts;
 mod counts;
 mod lives;
 mod races;
+mod silent;
 mod stops;
 mod undrained;
