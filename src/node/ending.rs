@@ -209,7 +209,8 @@ async fn out(cluster: Cluster) {
 impl Node {
     /// Runs the node until the process receives SIGTERM or SIGINT, or the node stops for another
     /// reason, and then completes the coordinated shutdown. A second signal exits the process at
-    /// once, with code 130.
+    /// once, with code 130; also if the shutdown had begun for another reason before the first one,
+    /// which then only logs a warning.
     ///
     /// Returns the reason. It is [`Reason::Membership`] if the other members removed the node, its
     /// downing strategy stopped it, or it found no cluster in time: exit with
