@@ -302,7 +302,8 @@ impl Base {
             when_out: if stops { WhenOut::ShutDown } else { WhenOut::Stay },
             hostings: self.hostings.clone(),
             clock: self.clock,
-            complained: LogThrottle::default(),
+            not_sent: LogThrottle::default(),
+            never_fits: LogThrottle::default(),
             last: None,
         };
         let cut = Cut::within(config.net.limits.message_bytes_max);

@@ -67,7 +67,9 @@ pub(crate) struct ControlWorld {
     /// The hosted entity types.
     pub(crate) hostings: Arc<Hostings>,
     pub(crate) clock: Clock,
-    pub(crate) complained: LogThrottle,
+    /// Throttles of two log events: neither may silence the other.
+    pub(crate) not_sent: LogThrottle,
+    pub(crate) never_fits: LogThrottle,
     /// The last message with its encoding, because equal gossip goes to many peers.
     pub(crate) last: Option<(ClusterMessage, Vec<u8>)>,
 }
@@ -128,7 +130,7 @@ impl ControlWorld {
         shard: ShardId,
         bytes: usize,
     ) {
-        if self.complained.now(self.clock.mono()) {
+        if self.never_fits.now(self.clock.mono()) {
             tracing::warn!(
                 %to, %entity_type, %shard, bytes,
                 "sharding.payload_too_long: the next home of the shard waits for messages, and \
@@ -154,7 +156,7 @@ impl ControlWorld {
     ) {
         match sent {
             Ok(()) | Err(NotSent::NoLink) => {}
-            Err(why) if self.complained.now(self.clock.mono()) => {
+            Err(why) if self.not_sent.now(self.clock.mono()) => {
                 tracing::warn!(
                     %to, ?header, bytes, %why,
                     "cluster.not_sent: a control message was dropped; important ones are repeated"
