@@ -67,7 +67,6 @@ async fn beside(bulk: &Entities, bytes: usize, to: &Entities, what: &str) -> Res
         let row = Row {
             what: &format!("{what}, p{percent}"),
             goal,
-            pekko: "-",
             ours: format!("{}, {:.0} MB/s beside", span(ours), rate / 1e6),
             limit: times(ours, limit, "alone"),
         };

@@ -88,7 +88,6 @@ pub(crate) async fn run_tells() -> Result<(), Error> {
     Row {
         what: "tell elsewhere, 1 sender, 100 B, 2 processes",
         goal: ">= 2.5 M/s, >= 0.6",
-        pekko: "275,000/s",
         ours: rate(ours),
         limit: beside(ours, limit, "raw TCP"),
     }
@@ -146,9 +145,9 @@ async fn tells(entities: &[EntityRef<Subject>], others: Vec<u32>) -> Result<Rate
 /// Measures single asks with each process on cores of its own, as on two hosts, and with the
 /// placement of the kernel.
 async fn ask_alone(cluster: &Cluster, entity: &EntityRef<Subject>) -> Result<(), Error> {
-    let apart = (true, "ask elsewhere, one at a time, p50", "<= 1.4 x", "127 µs");
-    let placed = (false, "    as the kernel places it", "-", "-");
-    for (apart, what, goal, pekko) in [apart, placed] {
+    let apart = (true, "ask elsewhere, one at a time, p50", "<= 1.4 x");
+    let placed = (false, "    as the kernel places it", "-");
+    for (apart, what, goal) in [apart, placed] {
         if apart && Places::apart(cluster.processes()).is_none() {
             continue; // too few cores to choose
         }
@@ -164,7 +163,6 @@ async fn ask_alone(cluster: &Cluster, entity: &EntityRef<Subject>) -> Result<(),
         let row = Row {
             what,
             goal,
-            pekko,
             ours: span(ours.at(50)),
             limit: format!("p99 {p99}; {}", times(ours.at(50), limit.at(50), "raw TCP")),
         };
@@ -173,15 +171,14 @@ async fn ask_alone(cluster: &Cluster, entity: &EntityRef<Subject>) -> Result<(),
     Ok(())
 }
 
-/// Goals for asks in flight, and the figures measured with Pekko.
+/// Goals for asks in flight.
 struct Goals {
-    rate: (&'static str, &'static str),
-    p99: (&'static str, &'static str),
+    rate: &'static str,
+    p99: &'static str,
 }
 
-const REMOTE: Goals = Goals { rate: (">= 800,000/s", "160,000/s"), p99: ("-", "-") };
-const SHARDED: Goals =
-    Goals { rate: (">= 700,000/s", "141,000-163,000/s"), p99: ("< 5 ms", "17-32 ms") };
+const REMOTE: Goals = Goals { rate: ">= 800,000/s", p99: "-" };
+const SHARDED: Goals = Goals { rate: ">= 700,000/s", p99: "< 5 ms" };
 
 async fn ask(
     processes: &[u32],
@@ -202,22 +199,10 @@ async fn ask(
     }
     let (ours, limit) = (median(ours), median(limit));
     let p99 = [&spans, &limit_spans].map(|spans| span(limits::p99(spans)));
-    Row {
-        what,
-        goal: goals.rate.0,
-        pekko: goals.rate.1,
-        ours: rate(ours),
-        limit: beside(ours, limit, "raw TCP, 1 task"),
-    }
-    .print();
+    Row { what, goal: goals.rate, ours: rate(ours), limit: beside(ours, limit, "raw TCP, 1 task") }
+        .print();
     let [ours, limit] = p99;
-    Row {
-        what: "    its p99",
-        goal: goals.p99.0,
-        pekko: goals.p99.1,
-        ours,
-        limit: format!("raw TCP, 1 task {limit}"),
-    }
-    .print_below();
+    Row { what: "    its p99", goal: goals.p99, ours, limit: format!("raw TCP, 1 task {limit}") }
+        .print_below();
     Ok(())
 }

@@ -34,7 +34,6 @@ pub(crate) async fn run() -> Result<(), Error> {
     Row {
         what: "entities started by a tell, 1 sender",
         goal: "-",
-        pekko: "-",
         ours: rate(ours),
         limit: beside(ours, limit, "a task and a channel"),
     }
@@ -107,7 +106,6 @@ pub(crate) async fn run_memory() -> Result<(), Error> {
     Row {
         what: "an idle entity of 1,000,000 beyond its state",
         goal: "<= 200 B",
-        pekko: "695 B",
         ours: format!("{:.0} B", each - STATE),
         limit: format!("{each:.0} B with {STATE} B of state; the growth of the process"),
     }

@@ -115,7 +115,6 @@ pub(crate) fn runs(spans: &[Duration]) -> String {
 pub(crate) struct Row<'a> {
     pub(crate) what: &'a str,
     pub(crate) goal: &'a str,
-    pub(crate) pekko: &'a str,
     pub(crate) ours: String,
     pub(crate) limit: String,
 }
@@ -131,8 +130,8 @@ impl Row<'_> {
     }
 
     fn line(&self, end: &str) {
-        let Self { what, goal, pekko, ours, limit } = self;
-        println!("{what:<46} {goal:<17} {pekko:<18} {ours:<30} {limit}{end}");
+        let Self { what, goal, ours, limit } = self;
+        println!("{what:<46} {goal:<17} {ours:<30} {limit}{end}");
     }
 }
 
@@ -140,7 +139,6 @@ pub(crate) fn print_head(what: &str) {
     let head = Row {
         what,
         goal: "goal",
-        pekko: "Pekko 1.7.0",
         ours: "ours".to_owned(),
         limit: "beside it in this run".to_owned(),
     };

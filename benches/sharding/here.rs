@@ -103,7 +103,6 @@ async fn tell(entities: &[EntityRef<Subject>], name: &str) -> Result<(), Error> 
     Row {
         what: &format!("tell here, 1 sender, {name}"),
         goal: ">= 5 M/s",
-        pekko: if entities.len() == 1 { "2.5 M/s" } else { "424,000/s" },
         ours: rate(ours),
         limit: beside(ours, limit, "mpsc, 1 task"),
     }
@@ -126,7 +125,6 @@ async fn ask(entities: &[EntityRef<Subject>], choice: Choice, name: &str) -> Res
     Row {
         what: &format!("ask here, 1,024 in flight, {name}"),
         goal: ">= 2 M/s",
-        pekko: if entities.len() == 1 { "841,000/s" } else { "-" },
         ours: rate(ours),
         limit: format!(
             "p99 {}; {}, p99 {}",
@@ -149,7 +147,6 @@ async fn ask_alone(entity: &EntityRef<Subject>) -> Result<(), Error> {
     Row {
         what: "ask here, one at a time, p50",
         goal: "<= 2 µs",
-        pekko: "15 µs",
         ours: span(ours.at(50)),
         limit: format!(
             "p99 {}; {}",

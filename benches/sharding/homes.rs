@@ -23,7 +23,6 @@ pub(crate) async fn run() -> Result<(), Error> {
     Row {
         what: "1,000 shards at once, cold, 3 nodes, answered",
         goal: "< 250 ms",
-        pekko: "6.1 s, warm 3.8 s",
         ours: runs(&ours),
         limit: format!("a WriteMajority {}: {each:.0} of them", span(write)),
     }

@@ -4,11 +4,11 @@
 //!
 //! `cargo bench --bench sharding`; arguments select parts: `-- here tells asks bulk together cold
 //! moves entities memory`. `tells`, `asks` and `bulk` measure messages to other processes,
-//! `together` three nodes in one process. Each figure is printed with its goal, the figure measured
-//! with Pekko 1.7.0 on the same kind of machine, and a limit measured in this run: raw TCP between
-//! two processes with the same encoding, or tokio's tasks and channels. The result is the median of
-//! runs, which alternate with the runs of the limit. "CPU" is the processor time of all processes
-//! of a run; on a machine with other load it is more reliable than a rate.
+//! `together` three nodes in one process. Each figure is printed with its goal and a limit measured
+//! in this run: raw TCP between two processes with the same encoding, or tokio's tasks and channels.
+//! The result is the median of runs, which alternate with the runs of the limit. "CPU" is the
+//! processor time of all processes of a run; on a machine with other load it is more reliable than a
+//! rate.
 //!
 //! Processes represent hosts, so each has its share of the cores as worker threads, and at least
 //! one. With more workers than cores, an ask would also wait for the next scheduling tick of the
