@@ -4,11 +4,11 @@
 //! A rule is a pure function from a file's path and text to violations. It uses only std and a
 //! small lexer. Rules that clippy can check are in the `clippy.toml` files.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
+use files::{read, root, sources};
 use lexer::{lex, paths};
 
+#[path = "tidy/files.rs"]
+mod files;
 #[path = "tidy/lexer.rs"]
 mod lexer;
 #[path = "tidy/links.rs"]
@@ -158,10 +158,25 @@ fn the_readme_names_one_test_command() {
     assert_eq!(test_commands(&read("README.md")), ["cargo test --workspace"]);
 }
 
+/// The README shows the example that is compiled, without the setup of its log.
+#[test]
+fn the_readme_shows_its_example_as_it_is() {
+    let example = read("examples/counters.rs");
+    let code = &example[example.find("use ").expect("the example uses the library")..];
+    let code: String = code
+        .lines()
+        .filter(|line| !line.contains("logging::"))
+        .fold(String::new(), |shown, line| shown + line + "\n");
+    let shown = format!("```rust\n{code}```");
+    let is_shown = read("README.md").contains(&shown);
+    assert!(is_shown, "copy examples/counters.rs, from its first `use`, into README.md");
+    assert!(example.lines().count() <= 60, "the smallest useful program");
+}
+
 /// Applies `rule` to every source file and fails with all violations.
 fn demand(rule: impl Fn(&str, &str) -> Vec<String>) {
     let complaints: Vec<String> =
-        sources().iter().flat_map(|path| rule(path, &read(path))).collect();
+        sources().iter().flat_map(|file| rule(&file.path, &file.text)).collect();
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
 }
 
@@ -351,49 +366,7 @@ fn test_commands(readme: &str) -> Vec<&str> {
     readme.lines().filter(|line| line.starts_with("cargo test --workspace")).collect()
 }
 
-// ── Reading ──
-
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn read(path: &str) -> String {
-    fs::read_to_string(root().join(path)).unwrap_or_else(|cause| panic!("{path}: {cause}"))
-}
-
-/// Every `.rs` file of the workspace as a sorted path from its root, with `/`.
-fn sources() -> Vec<String> {
-    let mut found = Vec::new();
-    walk(&root(), "", &mut found);
-    found.sort();
-    found
-}
-
-fn walk(folder: &Path, prefix: &str, found: &mut Vec<String>) {
-    for entry in fs::read_dir(folder).expect("a folder of the workspace is readable") {
-        let entry = entry.expect("a folder of the workspace is readable");
-        let name = entry.file_name().into_string().expect("file names are UTF-8");
-        let path = format!("{prefix}{name}");
-        if entry.path().is_dir() {
-            if !name.starts_with('.') && name != "target" {
-                walk(&entry.path(), &format!("{path}/"), found);
-            }
-        } else if name.ends_with(".rs") {
-            found.push(path);
-        }
-    }
-}
-
 // ── Each rule can fail ──
-
-#[test]
-fn the_walk_reaches_both_packages_and_this_file() {
-    let found = sources();
-    for path in ["src/lib.rs", "ddata/src/machine.rs", "tests/tidy.rs", "tests/tidy/lexer.rs"] {
-        assert!(found.iter().any(|file| file == path), "{path} is missing in {found:?}");
-    }
-    assert!(!found.iter().any(|file| file.starts_with("target/")));
-}
 
 #[test]
 fn a_file_of_801_lines_is_refused_and_an_exception_only_shrinks() {
@@ -538,19 +511,3 @@ fn a_readme_without_the_test_command_or_with_two_is_refused() {
 }
 
 const NONE: Vec<String> = Vec::new();
-
-/// The README shows the example that is compiled.
-#[test]
-fn the_readme_shows_its_example_as_it_is() {
-    let example = std::fs::read_to_string("examples/counters.rs").expect("it is there");
-    let code = &example[example.find("use ").expect("it uses something")..];
-    // The setup of the log is left out.
-    let code: String = code
-        .lines()
-        .filter(|line| !line.contains("logging::"))
-        .fold(String::new(), |shown, line| shown + line + "\n");
-    let readme = std::fs::read_to_string("README.md").expect("it is there");
-    let shown = format!("```rust\n{code}```");
-    assert!(readme.contains(&shown), "copy examples/counters.rs, from its first `use`, there");
-    assert!(example.lines().count() <= 60, "the smallest useful program");
-}

@@ -120,7 +120,7 @@ pub enum ConnectError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// The node refused. The text says whether it has changed anything.
+    /// The node refused. The text states whether it has changed anything.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The request is too long and was not sent.
@@ -167,7 +167,7 @@ impl Client {
     /// Connects to the control socket of a node on this host.
     ///
     /// # Errors
-    /// [`ConnectError`]; its text says what to do.
+    /// [`ConnectError`]; its text states what to do.
     pub async fn connect(path: &Path) -> Result<Self, ConnectError> {
         let connected = timeout(CONNECTING_MAX, UnixStream::connect(path)).await;
         let path = || path.to_owned();

@@ -122,7 +122,7 @@ impl Bound {
     /// Creates the socket. Must be called on a tokio runtime.
     ///
     /// # Errors
-    /// [`SocketError`]; its text says what to do.
+    /// [`SocketError`]; its text states what to do.
     pub async fn make(path: &Path) -> Result<Self, SocketError> {
         config::check_length(path)?;
         check_directory(path)?;

@@ -161,7 +161,7 @@ impl std::fmt::Debug for Running {
 /// `Local` operations work.
 ///
 /// # Errors
-/// [`StoreError`] if the store cannot be read; its message says what to do.
+/// [`StoreError`] if the store cannot be read; its message states what to do.
 pub async fn start_replicator(
     setup: ReplicatorSetup,
     outgoing: impl Outgoing,

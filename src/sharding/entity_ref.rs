@@ -151,7 +151,8 @@ fn behind(handler: &Option<Box<RunningHandler>>) -> String {
     handler.as_ref().map_or_else(String::new, |handler| format!("; it waits for {handler}"))
 }
 
-/// Reason why an ask has no answer. Every variant says whether the message may have been handled.
+/// Reason why an ask has no answer. Every variant states whether the message may have been
+/// handled.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {

@@ -102,8 +102,8 @@ fn head(bytes: &mut Vec<u8>, kind: u8, length: usize) {
     bytes.extend_from_slice(&length.to_le_bytes());
 }
 
-/// Decodes a payload up to its end or the first malformed entry. The result says whether it was
-/// complete.
+/// Decodes a payload up to its end or the first malformed entry. The result states whether it
+/// was complete.
 pub(super) fn read(payload: &Bytes) -> (Carried, Result<(), BadFrame>) {
     let mut carried = Carried::default();
     let Some((VERSION, mut rest)) = payload.split_first().map(|(v, rest)| (*v, rest)) else {

@@ -328,8 +328,8 @@ impl<E: Entity> Runtime<E> {
 
     // ── From this node ──
 
-    /// Accepts a message of this node for an entity. `place` says where the message waits if its
-    /// lane has no room.
+    /// Accepts a message of this node for an entity. `place` states where the message waits if
+    /// its lane has no room.
     pub(super) fn offer(
         self: &Arc<Self>,
         (to, hash, shard): Address<'_>,

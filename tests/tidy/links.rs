@@ -2,25 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::{NONE, demand, root};
-
-/// Pages outside of `docs/`.
-const PAGES: [&str; 5] =
-    ["README.md", "CHANGELOG.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
+use super::files::{pages, root};
+use super::{NONE, demand};
 
 #[test]
 fn links_of_pages_resolve() {
-    let mut pages: Vec<PathBuf> = PAGES.map(|page| root().join(page)).into();
-    pages_below(&root().join("docs"), &mut pages);
-    assert!(pages.len() > PAGES.len(), "there are pages in docs/");
-    for page in pages {
-        let text = fs::read_to_string(&page).expect("a page is text");
-        let here = page.display().to_string();
-        let dead = dead_links(&here, &text, |target| is_there(&page, target));
-        assert!(dead.is_empty(), "\n{}", dead.join("\n"));
-    }
+    let dead: Vec<String> = pages()
+        .iter()
+        .flat_map(|page| {
+            let place = root().join(&page.path);
+            dead_links(&page.path, &page.text, |target| is_there(&place, target))
+        })
+        .collect();
+    assert!(dead.is_empty(), "\n{}", dead.join("\n"));
 }
 
 #[test]
@@ -30,17 +26,6 @@ fn citations_in_sources_resolve() {
         true => Vec::new(), // these have examples of dead ones
         false => dead_citations(path, text, |target| is_there(&page, target)),
     });
-}
-
-fn pages_below(folder: &Path, pages: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).expect("docs/ is readable") {
-        let path = entry.expect("docs/ is readable").path();
-        if path.is_dir() {
-            pages_below(&path, pages);
-        } else if path.extension().is_some_and(|it| it == "md") {
-            pages.push(path);
-        }
-    }
 }
 
 /// Whether the target of a link exists: the file beside `page`, and the heading in it.
@@ -88,7 +73,9 @@ fn dead_links(page: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Stri
         .enumerate()
         .flat_map(|(at, line)| links(line).into_iter().map(move |target| (at + 1, target)));
     let dead = links.filter(|(_, target)| {
-        let elsewhere = target.contains("://") || target.starts_with("mailto:");
+        // rustdoc checks links to items.
+        let is_item = target.starts_with("crate::");
+        let elsewhere = is_item || target.contains("://") || target.starts_with("mailto:");
         !elsewhere && !exists(target)
     });
     let complain =
@@ -140,7 +127,7 @@ fn a_link_to_a_missing_file_is_found() {
     for text in dead {
         assert_eq!(dead_links("README.md", text, exists).len(), 1, "{text}");
     }
-    let fine = "[a](there.md) [b](there.md#x) [c](https://x.org/y)\n\
+    let fine = "[a](there.md) [b](there.md#x) [c](https://x.org/y) [d](crate::d)\n\
         `[code](gone.md)`\n```rust\nlet a = f[0](gone);\n```\n[a]: there.md";
     assert_eq!(dead_links("README.md", fine, exists), NONE);
 }

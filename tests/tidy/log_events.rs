@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::files::{before_tests, library_code, read};
 use super::lexer::lex;
-use super::{NONE, read, sources, up_to_the_bracket};
+use super::{NONE, up_to_the_bracket};
 
 const PAGE: &str = "docs/logging.md";
 
@@ -35,12 +36,9 @@ struct Row<'a> {
 fn every_log_event_has_a_row_with_its_levels() {
     let mut events = Events::new();
     let mut wrong = Vec::new();
-    for path in sources() {
-        if (path.starts_with("src/") || path.starts_with("ddata/src/")) && !path.contains("tests") {
-            let text = read(&path);
-            add_events(&path, &text, &mut events);
-            wrong.extend(other_calls(&path, &text));
-        }
+    for file in library_code() {
+        add_events(&file.path, &file.text, &mut events);
+        wrong.extend(other_calls(&file.path, &file.text));
     }
     let page = read(PAGE);
     wrong.extend(differences(&events, &rows(&page)));
@@ -49,14 +47,9 @@ fn every_log_event_has_a_row_with_its_levels() {
     assert!(found >= 100, "only {found} events were found: does the scan still see them?");
 }
 
-/// The part of a source file before its tests.
-fn code(text: &str) -> &str {
-    text.split("\nmod tests {").next().unwrap_or(text)
-}
-
 /// Adds the events that a file logs. The name of an event is its message up to the first colon.
 fn add_events(path: &str, text: &str, events: &mut Events) {
-    let text = code(text);
+    let text = before_tests(text);
     for (macro_name, level) in LEVELS {
         let call = format!("{}::{macro_name}!(", "tracing");
         for (at, _) in text.match_indices(&call) {
@@ -75,7 +68,7 @@ fn add_events(path: &str, text: &str, events: &mut Events) {
 
 /// Finds log calls in a form that [`add_events`] does not see.
 fn other_calls(path: &str, text: &str) -> Vec<String> {
-    let tokens = lex(code(text));
+    let tokens = lex(before_tests(text));
     let word = |at: usize| tokens.get(at).map_or("", |token| token.text);
     let is_level = |word: &str| LEVELS.iter().any(|(macro_name, _)| *macro_name == word);
     let calls = (0..tokens.len()).filter(|at| {

@@ -1,8 +1,9 @@
 //! Checks that every setting has an effect: code outside the settings' own files reads it, or a
 //! node refuses all values except its default (src/config/refused.rs).
 
+use super::NONE;
+use super::files::{before_tests, library_code};
 use super::lexer::{Token, lex};
-use super::{NONE, read, sources};
 
 /// Fields that the file of their struct reads in a method that other code calls.
 const READ_BY_METHOD: &[(&str, &str, &str)] = &[
@@ -40,7 +41,7 @@ const REFUSED_ELSEWHERE: &[(&str, &str)] = &[
 /// The file that lists refused settings.
 const REFUSED: &str = "src/config/refused.rs";
 
-/// Returns a source file without its tests.
+/// A source file without its tests.
 struct Source<'a> {
     path: &'a str,
     tokens: Vec<Token<'a>>,
@@ -48,13 +49,8 @@ struct Source<'a> {
 
 #[test]
 fn every_setting_is_read_or_refused() {
-    let texts: Vec<(String, String)> = sources()
-        .into_iter()
-        .filter(|path| path.starts_with("src/") || path.starts_with("ddata/src/"))
-        .filter(|path| !path.contains("tests"))
-        .map(|path| (path.clone(), read(&path)))
-        .collect();
-    let files: Vec<(&str, &str)> = texts.iter().map(|(path, text)| (&**path, &**text)).collect();
+    let files = library_code();
+    let files: Vec<(&str, &str)> = files.iter().map(|file| (&*file.path, &*file.text)).collect();
     let (found, complaints) = without_effect(&files);
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
     assert!(found >= 200, "only {found} settings were found: does the scan still see them?");
@@ -82,8 +78,7 @@ fn without_effect(files: &[(&str, &str)]) -> (usize, Vec<String>) {
 }
 
 fn source<'a>(path: &'a str, text: &'a str) -> Source<'a> {
-    let code = text.split("\nmod tests {").next().unwrap_or(text);
-    Source { path, tokens: lex(code) }
+    Source { path, tokens: lex(before_tests(text)) }
 }
 
 /// Files that declare and check settings; a read there is not an effect.

@@ -429,7 +429,7 @@ impl Replicator {
         Ok(())
     }
 
-    /// Merges one loaded record. The error says why it cannot be used.
+    /// Merges one loaded record. The error states why it cannot be used.
     fn restore_key(&mut self, now: Now, entry: &Entry, out: &mut Out) -> Result<(), String> {
         match self.store.take(entry, Self::change(now), self.me, self.canary) {
             Ok(Taken::Merged { latest, .. }) => {

@@ -1,8 +1,8 @@
 //! Errors of requests to the Replicator, one enum for each kind of request.
 //!
 //! Every variant states whether the change may have been made. It may have been after `Timeout`,
-//! `StoreFailure`, `Interrupted` and `Unanswered`, and after `Fenced` if its message says so; after
-//! all others nothing was changed.
+//! `StoreFailure`, `Interrupted` and `Unanswered`, and after `Fenced` if its message states so;
+//! after all others nothing was changed.
 
 use std::sync::Arc;
 use std::time::Duration;

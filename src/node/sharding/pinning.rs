@@ -30,7 +30,7 @@ pub enum PinError {
         /// Name of the entity type.
         entity_type: EntityType,
     },
-    /// The write to the replicated data failed; its message says whether the change may be made.
+    /// The write to the replicated data failed; its message states whether the change may be made.
     #[error(transparent)]
     Update(#[from] UpdateError),
     /// The read of the replicated data failed.
@@ -79,7 +79,7 @@ impl Sharding {
     /// under `sharding/<type>/pins` and last as long as the cluster.
     ///
     /// # Errors
-    /// [`PinError`]; its message says whether shards were pinned.
+    /// [`PinError`]; its message states whether shards were pinned.
     ///
     /// # Example
     /// ```
@@ -125,7 +125,7 @@ impl Sharding {
     /// they are until another decision moves them.
     ///
     /// # Errors
-    /// [`PinError`]; its message says whether pins were changed.
+    /// [`PinError`]; its message states whether pins were changed.
     pub async fn unpin_shards(
         &self,
         entity_type: &str,

@@ -160,8 +160,8 @@ impl<M> Host<M> {
     }
 
     /// Decides whether a barrier is acknowledged now. A barrier waits behind held messages of its
-    /// lane (docs/protocol/message-order.md#a-barrier-waits-behind-held-messages): its echo says
-    /// that every earlier message was accepted or returned.
+    /// lane (docs/protocol/message-order.md#a-barrier-waits-behind-held-messages): its echo
+    /// states that every earlier message was accepted or returned.
     pub(super) fn barrier(
         &mut self,
         from: RegionId,
