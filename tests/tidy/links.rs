@@ -1,10 +1,11 @@
 //! Links of pages and citations in sources: each names a file that exists, and a heading in it.
+//! Commands in pages: each names a test, bench or example that exists.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use super::files::{pages, root};
+use super::files::{pages, read, root};
 use super::{NONE, demand};
 
 #[test]
@@ -26,6 +27,44 @@ fn citations_in_sources_resolve() {
         true => Vec::new(), // these have examples of dead ones
         false => dead_citations(path, text, |target| is_there(&page, target)),
     });
+}
+
+#[test]
+fn commands_of_pages_name_targets_that_exist() {
+    let missing: Vec<String> = pages()
+        .iter()
+        .flat_map(|page| missing_targets(&page.path, &page.text, has_target))
+        .collect();
+    assert!(missing.is_empty(), "\n{}", missing.join("\n"));
+}
+
+/// Whether one of the packages has this target in a folder of that kind.
+fn has_target(folder: &str, name: &str) -> bool {
+    let is_in = |package: &str| {
+        let place = root().join(package).join(folder);
+        place.join(format!("{name}.rs")).exists() || place.join(name).join("main.rs").exists()
+    };
+    let is_named = read("Cargo.toml").contains(&format!("name = \"{name}\"\npath = \"{folder}/"));
+    is_in("") || is_in("ddata") || is_named
+}
+
+/// The targets of cargo that a page names (`--test name`) and no package has.
+fn missing_targets(page: &str, text: &str, exists: impl Fn(&str, &str) -> bool) -> Vec<String> {
+    let mut missing = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        for (option, folder) in
+            [("--test ", "tests"), ("--bench ", "benches"), ("--example ", "examples")]
+        {
+            for rest in line.split(option).skip(1) {
+                let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next();
+                let name = name.filter(|name| !name.is_empty() && !exists(folder, name));
+                let complain =
+                    |name| format!("{page}:{}: {option}{name}: there is no such target", at + 1);
+                missing.extend(name.map(complain));
+            }
+        }
+    }
+    missing
 }
 
 /// Whether the target of a link exists: the file beside `page`, and the heading in it.
@@ -130,6 +169,19 @@ fn a_link_to_a_missing_file_is_found() {
     let fine = "[a](there.md) [b](there.md#x) [c](https://x.org/y) [d](crate::d)\n\
         `[code](gone.md)`\n```rust\nlet a = f[0](gone);\n```\n[a]: there.md";
     assert_eq!(dead_links("README.md", fine, exists), NONE);
+}
+
+#[test]
+fn a_command_for_a_missing_target_is_found() {
+    let exists = |folder: &str, name: &str| (folder, name) == ("tests", "net");
+    for text in ["`cargo test --test gone`", "--test net, `--test gone`", "cargo run --example net"]
+    {
+        assert_eq!(missing_targets("a.md", text, exists).len(), 1, "{text}");
+    }
+    for text in ["cargo test --test net lanes", "cargo test --tests", "`--test NAME`"] {
+        let exists = |folder: &str, name: &str| exists(folder, name) || name == "NAME";
+        assert_eq!(missing_targets("a.md", text, exists), NONE, "{text}");
+    }
 }
 
 #[test]
