@@ -103,6 +103,8 @@
 //! how to operate a cluster, how to configure a node, how to choose a downing strategy, and how
 //! Ostraca works inside.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod cluster;
 pub mod config;
 pub mod management;

@@ -24,6 +24,8 @@
 //! - A superseded owner of a guarded key group is refused, and its successor has seen every write
 //!   that the former owner got acknowledged.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod bug;
 pub mod causal;
 pub mod clock;
