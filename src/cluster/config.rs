@@ -74,7 +74,8 @@ pub struct Cluster {
 }
 
 /// `[cluster.lease]`: the hosting lease. The values of the founders are stored in the configuration
-/// and apply to all nodes; those of later nodes are only compared with it.
+/// and apply to all nodes; those of later nodes have no effect, except `heartbeat-interval` and
+/// `stop-after`, which each node sets for itself.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct HostingLease {
@@ -84,8 +85,9 @@ pub struct HostingLease {
     /// T_q: how long a grantor's promise lasts. Failover of a silent node takes at least this long.
     #[serde(with = "humantime_serde")]
     pub duration: Duration,
-    /// Time between two heartbeats of the lease. A lease survives the loss of ⌊duration / interval⌋
-    /// − 1 consecutive heartbeats.
+    /// Time between two heartbeats of the lease. A lease survives the loss of ⌊T_p / interval⌋ − 1
+    /// consecutive heartbeats, where T_p is `duration` less the drift of two clocks: with the
+    /// defaults 4.9 s, and 3 heartbeats.
     #[serde(with = "humantime_serde")]
     pub heartbeat_interval: Duration,
     /// A lapsed lease pauses the entities of this node. If it is not renewed within this time, they

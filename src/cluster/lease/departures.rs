@@ -15,7 +15,7 @@ use ostraca_ddata::replicator::epoch::Epoch;
 /// Knowledge about a node that is not in the next configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
-    /// It announced that nothing runs on it any longer, or its process is proven dead.
+    /// It announced that nothing runs on it any longer (Exiting).
     Stopped,
     /// Nothing is known: its entities may run on for a while.
     Unheard,

@@ -15,11 +15,11 @@
 //! earlier configurations that it does not know have ended.
 //!
 //! # Obligations of the caller
-//! - The grantor and the Replicator run in one task: a heartbeat is judged by the value of
-//!   `Epochs::sealed` in the same step, and a question is answered in the step in which it is
-//!   asked. Otherwise a grant could be sent after the answer to a Seal.
+//! - A heartbeat is judged by the value of `Epochs::sealed` that is published under the grantor's
+//!   lock, and a question is answered under that lock in the step in which it is asked ([`guard`]).
+//!   Otherwise a grant could be sent after the answer to a Seal.
 //! - Heartbeats of this node to itself go to its own grantor.
-//! - Every heartbeat and grant reports its sender's epoch to the Replicator (`PeerEpoch`): a holder
+//! - Every heartbeat of another configuration is reported to the Replicator (`PeerEpoch`): a holder
 //!   in another configuration than its grantors gets no lease until one side has caught up.
 //! - The clock is `CLOCK_BOOTTIME` and is read before every message and every poll:
 //!   [`Holder::serves`] compares it with the end of the lease; no timer sets a flag.

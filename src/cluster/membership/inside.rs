@@ -316,7 +316,11 @@ impl Inside {
         if !self.gossip.lists(old) || old == core.me {
             return;
         }
-        if !(is_proof && core.config.lease.restart_is_proof) {
+        // Lease settings belong to the configuration
+        // (docs/protocol/leases.md#lease-settings-belong-to-the-configuration).
+        let own = core.config.lease.restart_is_proof;
+        let proves = core.installed.as_ref().map_or(own, |epoch| epoch.lease().restart_is_proof);
+        if !(is_proof && proves) {
             self.closed(core, now, old, out);
             return self.refused(core, now, old, out);
         }

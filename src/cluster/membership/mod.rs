@@ -22,6 +22,8 @@ pub mod port;
 pub mod recovering;
 #[cfg(test)]
 mod recovering_tests;
+#[cfg(test)]
+mod restart_tests;
 mod searching;
 mod shunned;
 mod spreading;
