@@ -470,7 +470,7 @@ impl Downing {
             Leases::Off => Duration::from_secs(20),
         };
         let stable_after = self.stable_after.unwrap_or(by_lease);
-        let usual = (stable_after * 3 / 4).max(Duration::from_secs(4));
+        let usual = (stable_after.saturating_mul(3) / 4).max(Duration::from_secs(4));
         let down_all_after = match (self.down_all_when_unstable, leases) {
             (DownAllWhenUnstable::Off, _) | (DownAllWhenUnstable::Auto, Leases::On) => None,
             (DownAllWhenUnstable::On, _) | (DownAllWhenUnstable::Auto, Leases::Off) => Some(usual),
@@ -502,7 +502,7 @@ impl Downing {
     pub fn check(&self, expected_nodes: Option<usize>) -> Result<Vec<Warning>, ConfigError> {
         self.check_set()?;
         if let (StrategyName::StaticQuorum, Some(nodes)) = (self.strategy, expected_nodes)
-            && 2 * self.static_quorum.quorum_size <= nodes
+            && self.static_quorum.quorum_size.saturating_mul(2) <= nodes
         {
             let quorum_size = self.static_quorum.quorum_size;
             return Err(ConfigError::QuorumTooSmall { quorum_size, nodes });

@@ -260,7 +260,7 @@ impl Resolver {
         let is_own = resolution.down.contains(&view.own) || resolution.down.is_empty();
         let turn = resolution.turn.filter(|turn| *turn <= TURNS);
         if let Some(turn) = turn.filter(|_| !resolution.responsible && !is_own) {
-            let turns: Duration = std::iter::repeat_n(self.timing.turn, turn).sum();
+            let turns = self.timing.turn.saturating_mul(u32::try_from(turn).unwrap_or(u32::MAX));
             let at = self.unchanged_since + self.timing.stable_after + turns;
             if now < at {
                 let withdrawn = self.leave_it(now);

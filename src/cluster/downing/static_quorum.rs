@@ -41,7 +41,7 @@ impl StaticQuorum {
     }
 
     fn is_too_many(&self, sides: &Sides<'_>) -> bool {
-        sides.len() + 1 > 2 * self.quorum_size
+        sides.len() >= self.quorum_size.saturating_mul(2)
     }
 
     /// If both sides have the quorum, none survives.

@@ -49,7 +49,7 @@ impl LocalHealth {
     /// the threshold of phi has little effect: from 3 to 12 it delays detection by 0.3 s.)
     #[must_use]
     pub fn pause(self, usual: Duration) -> Duration {
-        usual + usual * self.doubt / DOUBT_MAX
+        usual.saturating_add(usual.saturating_mul(self.doubt) / DOUBT_MAX)
     }
 }
 
@@ -73,7 +73,7 @@ impl OwnTimer {
     pub fn gap(&mut self, now: Instant) -> Option<Duration> {
         let gap = now - self.ran;
         self.ran = self.ran.max(now);
-        if now - self.due <= 2 * self.interval {
+        if now - self.due <= self.interval.saturating_mul(2) {
             return None;
         }
         self.due = now;

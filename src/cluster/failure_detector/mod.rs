@@ -496,7 +496,7 @@ impl Monitor {
             subject.speaks_at = None;
             return true;
         }
-        let first = self.config.indirect_probe_timeout + HEARSAY;
+        let first = self.config.indirect_probe_timeout.saturating_add(HEARSAY);
         let rng = &mut self.rng;
         let at = *subject
             .speaks_at

@@ -79,7 +79,7 @@ impl PhiAccrual {
         };
         let quarter = config.heartbeat_interval / 4;
         fresh.learn(config.heartbeat_interval - quarter);
-        fresh.learn(config.heartbeat_interval + quarter);
+        fresh.learn(config.heartbeat_interval.saturating_add(quarter));
         fresh
     }
 
@@ -98,7 +98,8 @@ impl PhiAccrual {
     #[must_use]
     pub fn phi(&self, now: Instant, pause: Duration) -> f64 {
         let silent = self.last.map(|last| now - last);
-        silent.map_or(0.0, |silent| phi(silent, self.mean() + pause, self.deviation()))
+        silent
+            .map_or(0.0, |silent| phi(silent, self.mean().saturating_add(pause), self.deviation()))
     }
 
     /// Whether phi is below the threshold.
@@ -111,10 +112,11 @@ impl PhiAccrual {
     /// answer.
     #[must_use]
     pub fn unavailable_at(&self, pause: Duration) -> Option<Instant> {
-        let beyond =
-            Duration::from_secs_f64((self.deviation().as_secs_f64() * self.reached).max(0.0));
+        let beyond = (self.deviation().as_secs_f64() * self.reached).max(0.0);
+        let beyond = Duration::try_from_secs_f64(beyond).unwrap_or(Duration::MAX);
         // One microsecond more, so that rounding never makes the deadline too early.
-        let silence = self.mean() + pause + beyond + Duration::from_micros(1);
+        let silence = self.mean() + Duration::from_micros(1);
+        let silence = silence.saturating_add(pause).saturating_add(beyond);
         self.last.map(|last| last + silence)
     }
 

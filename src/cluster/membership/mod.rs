@@ -16,14 +16,14 @@ mod deciding;
 mod former;
 mod founding;
 mod inside;
+#[cfg(test)]
+mod inside_tests;
 mod links;
 mod notices;
 pub mod port;
 pub mod recovering;
 #[cfg(test)]
 mod recovering_tests;
-#[cfg(test)]
-mod restart_tests;
 mod searching;
 mod shunned;
 mod spreading;
@@ -624,7 +624,8 @@ impl Core {
 
     /// `span`, randomly changed by up to a fifth.
     fn jittered(&mut self, span: Duration) -> Duration {
-        span.mul_f64(self.rng.random_range(0.8..1.2))
+        let factor: f64 = self.rng.random_range(0.8..1.2);
+        Duration::try_from_secs_f64(span.as_secs_f64() * factor).unwrap_or(span)
     }
 
     /// Names of the settings that differ: those that must agree, and those that should.

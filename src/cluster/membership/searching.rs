@@ -404,7 +404,7 @@ impl Searching {
             self.init(core, *node, out);
         }
         self.ask_at = now.mono + core.jittered(self.pause);
-        self.pause = (self.pause * 2).min(self.longest_pause);
+        self.pause = self.pause.saturating_mul(2).min(self.longest_pause);
     }
 
     fn init(&self, core: &mut Core, to: NodeId, out: &mut Out) {

@@ -39,7 +39,7 @@ impl FailureHandler {
         let leases = if config.lease.enabled { Leases::On } else { Leases::Off };
         let mut timing = config.downing.timing(leases);
         if config.lease.enabled {
-            timing.turn = timing.turn.max(config.lease.duration * 2);
+            timing.turn = timing.turn.max(config.lease.duration.saturating_mul(2));
         }
         let resolver = Resolver::new(config.downing.strategy(), Trust::Configuration, timing);
         let seed = core.rng.random();

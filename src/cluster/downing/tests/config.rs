@@ -119,6 +119,15 @@ fn default_timing_depends_on_leases() {
 }
 
 #[test]
+fn longest_time_and_largest_quorum_do_not_overflow() {
+    let longest = Downing { stable_after: Some(Duration::MAX), ..Downing::default() };
+    assert_eq!(longest.timing(Leases::Off).stable_after, Duration::MAX);
+    let mut config = complete(StrategyName::StaticQuorum);
+    config.static_quorum.quorum_size = usize::MAX;
+    assert_eq!(config.check(Some(5)), Ok(vec![]));
+}
+
+#[test]
 fn strategies_without_quorum_need_trust() {
     let safe = [
         StrategyName::StaticQuorum,

@@ -1,0 +1,100 @@
+//! A node in a cluster: restarts of others that prove a death, and settings at their limits.
+
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::replicator::epoch::{EpochId, EpochSettings, LeaseSettings};
+
+use super::*;
+use crate::cluster::config::{Downing, FailureDetector, HostingLease};
+use crate::cluster::gossip::tests::{id, joiner, node, state};
+use crate::cluster::member::Status;
+
+/// A in a cluster of A to C, with A's own settings and the lease settings of the configuration.
+fn member_of_three(config: Cluster, agreed: LeaseSettings) -> Membership {
+    let mut machine = Membership::new(Setup {
+        me: node(1),
+        address: joiner(1, 1).address,
+        config,
+        settings: Settings::default(),
+        memory: Memory::default(),
+        directory: None,
+        seed: 1,
+        canary: Canary::none(),
+    });
+    let inside = Inside::new(&mut machine.core, Now::default(), state("A B C"));
+    machine.stage = Stage::Inside(Box::new(inside));
+    let settings = EpochSettings { lease: agreed, ..EpochSettings::default() };
+    let members = (1..=3).map(ReplicaId::new).collect();
+    let epoch = Epoch::founding(EpochId { generation: 1, number: 1 }, members, settings);
+    let installed = Input::Installed(Arc::new(epoch.expect("well formed")));
+    machine.handle(Now::default(), installed, &mut Outbox::new());
+    machine
+}
+
+#[test]
+fn configuration_decides_whether_a_restart_is_proof() {
+    for (own, agreed) in [(true, true), (true, false), (false, true), (false, false)] {
+        let lease = HostingLease { restart_is_proof: own, ..HostingLease::default() };
+        let config = Cluster { lease, ..Cluster::default() };
+        let of_all = LeaseSettings { restart_is_proof: agreed, ..LeaseSettings::default() };
+        let mut machine = member_of_three(config, of_all);
+        let again = NodeId { incarnation: ReplicaId::new(99), ..node(2) };
+        let restart = Input::NewIncarnation { old: node(2), node: again, is_proof: true };
+        machine.handle(Now::default(), restart, &mut Outbox::new());
+        let gossip = machine.gossip().expect("A is in a cluster");
+        let status = gossip.member(id('B')).map(|member| member.status);
+        let expected = if agreed { Status::Down } else { Status::Up };
+        assert_eq!(status, Some(expected), "own {own}, agreed {agreed}");
+    }
+}
+
+#[test]
+fn longest_times_of_settings_do_not_overflow() {
+    let longest = Duration::MAX;
+    let failure_detector = FailureDetector {
+        heartbeat_interval: longest,
+        min_std_deviation: longest,
+        acceptable_heartbeat_pause: longest,
+        expected_response_after: longest,
+        indirect_probe_timeout: longest,
+        ..FailureDetector::default()
+    };
+    let downing = Downing {
+        stable_after: Some(longest),
+        wait_without_quorum: Some(longest),
+        ..Downing::default()
+    };
+    let lease = HostingLease {
+        duration: longest,
+        heartbeat_interval: longest / 2,
+        stop_after: longest,
+        ..HostingLease::default()
+    };
+    let config = Cluster {
+        gossip_interval: longest,
+        prune_gossip_tombstones_after: longest,
+        seed_node_timeout: longest,
+        retry_unsuccessful_join_after: longest,
+        allow_weakly_up_members: longest,
+        failure_detector,
+        downing,
+        lease,
+        ..Cluster::default()
+    };
+    let agreed = LeaseSettings { duration: longest, ..LeaseSettings::default() };
+    let mut machine = member_of_three(config, agreed);
+    let address = joiner(2, 2).address;
+    let heard = ClusterMessage::HeartbeatAnswer(1);
+    let inputs = [
+        Input::Up { node: node(2), addresses: vec![address.clone()], cluster: None },
+        Input::Tick,
+        Input::Message { from: node(2), message: heard, waited: Duration::ZERO },
+        Input::Closed(node(2)),
+        Input::DialRefused { address, node: Some(node(2)) },
+        Input::Tick,
+    ];
+    for (input, second) in inputs.into_iter().zip(1..) {
+        let mono = Instant::from_nanos(second * 1_000_000_000);
+        machine.handle(Now { mono, ..Now::default() }, input, &mut Outbox::new());
+    }
+    assert!(machine.stopped().is_none() && machine.next_deadline().is_some());
+}
