@@ -9,6 +9,8 @@ use lexer::{lex, paths};
 
 #[path = "tidy/files.rs"]
 mod files;
+#[path = "tidy/glossary.rs"]
+mod glossary;
 #[path = "tidy/lexer.rs"]
 mod lexer;
 #[path = "tidy/links.rs"]
