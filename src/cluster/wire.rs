@@ -206,10 +206,10 @@ pub enum ClusterMessage {
         #[serde(rename = "n")]
         probe: u64,
     },
-    /// Any node → member: this incarnation should leave.
+    /// Member → member: this incarnation should leave.
     #[serde(rename = "l")]
     Leave(ReplicaId),
-    /// Any node → member: this incarnation should be marked Down.
+    /// Member → member: this incarnation should be marked Down.
     #[serde(rename = "d")]
     Down(ReplicaId),
     /// Member → a downed or removed incarnation: it must stop.

@@ -30,9 +30,9 @@ const TURN: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// Number of configurations decided with unchanged members, although removals by downing were
-/// proposed, after which such removals are delayed. The delay doubles each time up to
-/// `IN_VAIN_MAX`. Without it, where links are too bad for any attempt to complete, repeated
-/// attempts would keep the cluster sealed and leave no time to nodes with better links
+/// proposed, that cause no delay. Each further one delays such removals: by 1 s, then twice as long
+/// each time, up to `IN_VAIN_MAX`. Without it, where links are too bad for any attempt to complete,
+/// repeated attempts would keep the cluster sealed and leave no time to nodes with better links
 /// (docs/protocol/membership.md#removals-in-vain-back-off).
 const IN_VAIN: u32 = 3;
 const IN_VAIN_MAX: Duration = Duration::from_secs(30);
