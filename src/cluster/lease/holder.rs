@@ -150,7 +150,7 @@ impl Holder {
 
     /// With leases, the time since which this node is not permitted to serve: the end of its last
     /// lease in this configuration, or the installation of the configuration. Later than now while
-    /// it serves. `None` if it was never in a configuration or has released its lease.
+    /// it serves. `None` if no configuration was installed here, or after the release of the lease.
     #[must_use]
     pub fn idle_since(&self) -> Option<Instant> {
         self.until.max(self.idle_since).filter(|_| self.state != HolderState::Released)

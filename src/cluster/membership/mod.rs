@@ -584,10 +584,8 @@ impl Core {
         let is_there = |member: &&Arc<Member>| member.node != self.me && !member.status.is_going();
         let there = || gossip.members().filter(is_there).map(|member| &member.address);
         let mut known = self.memory.known.clone();
-        if !known.is_empty() || gossip.len() > 1 {
-            let all: BTreeSet<&Address> = there().collect();
-            known.retain(|address| all.contains(address));
-        }
+        let all: BTreeSet<&Address> = there().collect();
+        known.retain(|address| all.contains(address));
         for address in there() {
             if known.len() >= KNOWN_MAX {
                 break;
