@@ -1,14 +1,15 @@
-//! A program blocks every thread of its runtime: the node keeps its lease, its membership and its
-//! promises to other nodes.
+//! A program blocks every thread of its runtime, or a turn of the Replicator takes long: the node
+//! keeps its lease, its membership and its promises to other nodes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ostraca::prelude::*;
 use serde::{Deserialize, Serialize};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::oneshot;
 
-use crate::fixture::{Plan, eventually, soon};
+use crate::fixture::{Plan, SOON, eventually, soon};
 
 /// Longer than a lease lasts, and longer than a silent node remains a member.
 const BLOCKS: Duration = Duration::from_secs(12);
@@ -140,5 +141,71 @@ async fn blocked_runtime_keeps_lease_and_membership() {
     for Apart { node, runtime, .. } in nodes {
         soon(node.stop()).await;
         drop(runtime);
+    }
+}
+
+/// Keeps the node's Replicator in one turn for [`BLOCKS`]. Sends the name of the turn's thread.
+async fn hold(replicator: Replicator, began: oneshot::Sender<Option<String>>) {
+    let function = move |_: &mut Edit<'_, Flag>| {
+        let _ = began.send(std::thread::current().name().map(str::to_owned));
+        std::thread::sleep(BLOCKS);
+        Ok(())
+    };
+    let held = replicator.update(&Key::<Flag>::new("held"), WriteLocal, function);
+    held.await.expect("a local change");
+}
+
+/// The Replicators of two of three nodes are held, so that the lease of no node could be renewed if a
+/// grantor waited for its Replicator. The first one is held on the thread of a caller, the second one
+/// on its own thread.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_turn_of_the_replicator_keeps_the_lease() {
+    let plan = Plan::changed(3, |_| {});
+    let nodes = plan.start().await;
+    for node in &nodes {
+        eventually("it has a lease", async || node.lease().serves()).await;
+    }
+    let (begins, began) = oneshot::channel();
+    let replicator = nodes[0].replicator();
+    let first = tokio::task::spawn_blocking(move || {
+        Handle::current().block_on(hold(replicator, begins));
+    });
+    soon(began).await.expect("the turn began");
+
+    // Writes that wait for the first node: with some pending, a caller leaves its request to the
+    // Replicator's thread.
+    let mut writes = Vec::new();
+    for number in 0..4 {
+        let key = Key::<Flag>::new(&format!("flag-{number}"));
+        let write =
+            nodes[1].replicator().update(&key, WriteAll::within(SOON), |flag| flag.switch_on());
+        writes.push(tokio::spawn(write));
+    }
+    eventually("the writes wait", async || nodes[1].replicator().load().replies_awaited >= 4).await;
+    let (begins, began) = oneshot::channel();
+    let second = tokio::spawn(hold(nodes[1].replicator(), begins));
+    let thread = soon(began).await.expect("the turn began");
+    assert_eq!(thread.as_deref(), Some("ostraca-data"));
+
+    while !(first.is_finished() && second.is_finished()) {
+        for node in &nodes {
+            assert!(node.lease().serves(), "a lease has lapsed");
+            let view = node.cluster().state().await.expect("it runs");
+            assert_eq!((view.up(), view.unreachable.len()), (3, 0), "all nodes are reachable");
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+
+    soon(first).await.expect("it does not panic");
+    soon(second).await.expect("it does not panic");
+    for write in writes {
+        assert!(soon(write).await.expect("it does not panic").expect("all nodes answer again"));
+    }
+    for node in &nodes[..2] {
+        let turns = node.stats().await.replicator.turns;
+        assert!(turns.turn_max > BLOCKS / 2 && turns.turns_slow >= 1, "{turns:?}");
+    }
+    for node in nodes {
+        soon(node.stop()).await;
     }
 }
