@@ -22,6 +22,8 @@ enum Heard {
     WakeIn(Duration),
     Panic,
     Hold(std::sync::mpsc::Receiver<()>),
+    /// Takes as long as a turn may last, and outputs this number.
+    Long(u32),
 }
 
 impl Machine for Echo {
@@ -44,6 +46,10 @@ impl Machine for Echo {
             }
             Heard::Panic => panic!("as ordered"),
             Heard::Hold(until) => until.recv().expect("the test ends it"),
+            Heard::Long(word) => {
+                thread::sleep(TURN_SPAN);
+                out.push(word);
+            }
         }
     }
 
@@ -82,12 +88,15 @@ fn driver(behind: bool) -> (Driver<Echo, RecordingWorld<false>>, Inbox<Echo>) {
     driver_of(behind)
 }
 
+/// A driver whose turns have no bound in time, so that a busy host cannot split a batch.
 fn driver_of<const ON_CALLERS: bool>(
     behind: bool,
 ) -> (Driver<Echo, RecordingWorld<ON_CALLERS>>, Inbox<Echo>) {
     let inbox = Inbox::new(InboxLimits::default());
     let world = RecordingWorld(Arc::default(), Vec::new(), behind);
-    (Driver::new(Echo::default(), world, inbox.clone(), Clock::start()), inbox)
+    let mut driver = Driver::new(Echo::default(), world, inbox.clone(), Clock::start());
+    driver.core.turn_span = Duration::MAX;
+    (driver, inbox)
 }
 
 fn batches<const ON_CALLERS: bool>(world: &RecordingWorld<ON_CALLERS>) -> Vec<Vec<u32>> {
@@ -120,6 +129,25 @@ async fn turn_is_bounded_and_stop_handles_all_queued_inputs() {
     let words: Vec<u32> = batches(&world).concat();
     let words: Vec<u32> = words.into_iter().filter(|word| *word != u32::MAX).collect();
     assert_eq!(words, (0..many).collect::<Vec<_>>());
+}
+
+/// All inputs are taken from the inbox at once; the turns end because of their duration.
+#[tokio::test]
+async fn turn_begins_no_input_after_its_span() {
+    let inbox = Inbox::new(InboxLimits::default());
+    let world = RecordingWorld::<false>(Arc::default(), Vec::new(), false);
+    let driver = Driver::new(Echo::default(), world, inbox.clone(), Clock::start());
+    let counters = driver.counters();
+    (0..8).for_each(|n| inbox.fact(Heard::Long(n)).expect("open"));
+    inbox.fact(Heard::Word(8)).expect("open");
+    inbox.close();
+    let (_, world) = driver.run().await;
+    let mut each_alone: Vec<Vec<u32>> = (0..8).map(|n| vec![n]).collect();
+    each_alone.push(vec![8, u32::MAX]);
+    assert_eq!(batches(&world), each_alone);
+    let turns = counters.read();
+    assert_eq!((turns.turns, turns.inputs, turns.batch_max), (9, 9, 1));
+    assert!(turns.turn_max >= TURN_SPAN, "{turns:?}");
 }
 
 #[tokio::test]
