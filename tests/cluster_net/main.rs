@@ -17,3 +17,4 @@ mod sharding;
 mod signals;
 mod strategies;
 mod types;
+mod writers;

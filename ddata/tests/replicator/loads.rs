@@ -194,6 +194,9 @@ fn hundred_thousand_keys_spread_in_small_messages() {
 
 const ROUNDS: u32 = 300;
 
+/// First state of the random numbers.
+const SEED: u64 = 88_172_645_463_325_252;
+
 /// The cost per change of three replicas that remove and insert in one map at the same time.
 struct RemovalCost {
     bytes: u64,
@@ -202,36 +205,42 @@ struct RemovalCost {
     repairs_full: u64,
 }
 
-/// Fills a map with `keys` keys. Then, `ROUNDS` times, each of three replicas removes and inserts
-/// `at_once` random keys of it at a majority, without waiting for replies.
-fn remove_at_three_replicas(keys: u32, at_once: u32) -> RemovalCost {
+/// Three replicas that hold one map of `keys` keys.
+fn map_of(keys: u32) -> Cluster {
     let mut cluster = Plan::of(3).start();
     for n in 0..keys {
         cluster.update::<LWWMap<u32, u64>, _>(0, "map", To::Local, move |m| m.insert(&n, &1));
     }
     cluster.settle(&[0, 1, 2], secs(60));
+    cluster
+}
+
+/// Removes and inserts a random one of the map's first `keys` keys, at a majority.
+fn replace_key(cluster: &mut Cluster, node: usize, keys: u32, random: &mut u64) -> RequestId {
+    *random ^= *random << 13;
+    *random ^= *random >> 7;
+    *random ^= *random << 17;
+    let (key, value) = (u32::try_from(*random % u64::from(keys)).unwrap(), *random);
+    cluster.update::<LWWMap<u32, u64>, _>(node, "map", WRITE_MAJORITY, move |m| {
+        m.remove(&key)?;
+        m.insert(&key, &value)
+    })
+}
+
+/// Fills a map with `keys` keys. Then, `ROUNDS` times, each of three replicas removes and inserts
+/// `at_once` random keys of it at a majority, without waiting for replies.
+fn remove_at_three_replicas(keys: u32, at_once: u32) -> RemovalCost {
+    let mut cluster = map_of(keys);
     let before = cluster.sent();
     let count = |cluster: &Cluster, of: fn(&Stats) -> u64| -> u64 {
         (0..3).map(|node| of(&cluster.stats(node))).sum()
     };
     let mut ids = Vec::new();
-    let mut random = 88_172_645_463_325_252_u64;
+    let mut random = SEED;
     for _ in 0..ROUNDS {
         for change in 0..3 * at_once {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            let (key, value) = (u32::try_from(random % u64::from(keys)).unwrap(), random);
             let node = (change % 3) as usize;
-            ids.push(cluster.update::<LWWMap<u32, u64>, _>(
-                node,
-                "map",
-                WRITE_MAJORITY,
-                move |m| {
-                    m.remove(&key)?;
-                    m.insert(&key, &value)
-                },
-            ));
+            ids.push(replace_key(&mut cluster, node, keys, &mut random));
         }
         cluster.run(Duration::from_micros(700));
     }
@@ -257,4 +266,28 @@ fn concurrent_removals_at_a_majority_send_no_repairs() {
         assert!(repairs <= 3, "{repairs} repairs");
         assert!(bytes <= 2_000 && messages <= 8, "{bytes} bytes, {messages} messages a change");
     }
+}
+
+/// Each of three replicas makes its next changes when a majority holds its last ones, for the same
+/// simulated time.
+#[test]
+fn replicas_that_remove_at_a_majority_share_the_rate() {
+    let (keys, at_once, mut random) = (5_000, 5, SEED);
+    let mut cluster = map_of(keys);
+    let mut open: [Vec<RequestId>; 3] = [const { Vec::new() }; 3];
+    let mut done = [0_usize; 3];
+    for _ in 0..2_000 {
+        for (node, (ids, done)) in open.iter_mut().zip(&mut done).enumerate() {
+            let answers: Vec<_> = ids.iter().filter_map(|id| cluster.answered(*id)).collect();
+            assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+            if answers.len() == ids.len() {
+                *done += ids.len();
+                let next = |_| replace_key(&mut cluster, node, keys, &mut random);
+                *ids = (0..at_once).map(next).collect();
+            }
+        }
+        cluster.run(Duration::from_micros(100));
+    }
+    let (least, most) = (*done.iter().min().unwrap(), *done.iter().max().unwrap());
+    assert!(least >= 100 && 2 * least >= most, "changes of each replica: {done:?}");
 }
