@@ -5,6 +5,7 @@
 )]
 
 mod blocked;
+mod bulk;
 mod ending;
 mod first_minutes;
 mod fixture;

@@ -71,9 +71,17 @@ impl Freighters {
 
     /// Starts a task that sends a long message and waits for room with it.
     fn ship(&mut self, to: &str) {
+        self.ship_all(to, LONG, 1);
+    }
+
+    /// Starts a task that sends `count` messages of this length, and waits for room with each.
+    fn ship_all(&mut self, to: &str, bytes: usize, count: usize) {
         let to = self.nodes.nodes[0].region.entity(to);
         self.nodes.executor.spawn(Box::pin(async move {
-            to.tell_wait(Freight::Long("x".repeat(LONG))).await.expect("there is room some time");
+            for _ in 0..count {
+                let long = Freight::Long("x".repeat(bytes));
+                to.tell_wait(long).await.expect("there is room some time");
+            }
         }));
         self.run_tasks();
     }
@@ -115,6 +123,35 @@ fn long_tell_waits_leave_the_way_to_shard_mates() {
     let handled = freighters.handled();
     assert_eq!(handled.iter().filter(|(is_long, _)| *is_long).count(), 4);
     assert!(handled.contains(&(false, 7)));
+}
+
+#[test]
+fn two_bulk_entities_share_their_shard() {
+    const EACH: usize = 20;
+    let mut freighters = Freighters::new(1);
+    freighters.limit_lane(1);
+    // The length tells of which entity a message is.
+    let lengths = [LONG, LONG + 1];
+    for _ in 0..2 {
+        freighters.ship_all("one", lengths[0], EACH);
+        freighters.ship_all("other", lengths[1], EACH);
+    }
+    for _ in 0..2 * EACH {
+        freighters.deliver().expect("the callers have half of their messages left");
+    }
+    let handled = freighters.handled();
+    let count = |bytes: usize| handled.iter().filter(|it| **it == (true, bytes as u32)).count();
+    let [one, other] = lengths.map(count);
+    assert_eq!(one + other, 2 * EACH);
+    assert!(one <= 2 * other && other <= 2 * one, "{one} and {other} messages");
+
+    freighters.tell("mate", Freight::Short(7));
+    for _ in 0..3 {
+        freighters.deliver().expect("callers wait");
+    }
+    assert!(freighters.handled().contains(&(false, 7)), "a mate waits for bulk");
+    while freighters.deliver().is_some() {}
+    assert_eq!(freighters.handled().len(), 4 * EACH + 1);
 }
 
 #[test]
