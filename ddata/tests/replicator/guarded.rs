@@ -5,11 +5,12 @@ use ostraca_ddata::durable::StoreError;
 use ostraca_ddata::key::{Group, Pattern};
 use ostraca_ddata::replicator::config::Config;
 use ostraca_ddata::replicator::epoch::Change;
+use ostraca_ddata::replicator::port::{Alarm, Output};
 use ostraca_ddata::replicator::request::{Reply, Request, RequestError, WriteConsistency as To};
 use ostraca_ddata::replicator::wire::{Body, Content, Entry, Nack, WireGuard};
 use ostraca_ddata::types::{LWWMap, LWWRegister, ORMap, Term};
 
-use crate::bare::{Answer, Bare, Words, guarded, insert, nack, peer};
+use crate::bare::{Answer, Bare, Words, change, guarded, insert, nack, peer};
 use crate::cluster::{Cluster, Plan, READ_MAJORITY, WRITE_MAJORITY, millis, secs};
 use crate::node::replica;
 
@@ -548,4 +549,31 @@ fn fence_sends_contexts_and_recovery_write_has_the_term() {
     assert!(matches!(entries[0].content, Content::Probe(_)));
     bare.hear(2, crate::bare::ack(push));
     assert_eq!(read(bare.answer(id).unwrap()), [("g-1".to_owned(), Some(7))]);
+}
+
+/// Guarded keys belong to the library, so the program could not act on the alarm.
+#[test]
+fn large_guarded_value_raises_no_alarm() {
+    let config = Config { log_data_size_exceeding: 5_000, ..Config::default() };
+    let mut bare = Bare::with(1, config);
+    assert!(bare.now(fence(term(1, 0))).is_ok());
+    let alarms = |bare: &Bare| -> Vec<Alarm> {
+        let alarm = |output: &Output| match output {
+            Output::Alarm(alarm) => Some(alarm.clone()),
+            _ => None,
+        };
+        bare.others.iter().filter_map(alarm).collect()
+    };
+    type Text = LWWRegister<String>;
+    let text = "x".repeat(6_000);
+    let large = text.clone();
+    let guard = ("g-", term(1, 0));
+    let set = guarded::<Text, _>(guard, "g-1", WRITE_MAJORITY, move |r| r.set(&large));
+    assert!(bare.now(set).is_ok());
+    assert_eq!(alarms(&bare), []);
+    let set = change::<Text, _>("other", To::Local, move |r| r.set(&text));
+    assert!(bare.now(set).is_ok());
+    let alarms = alarms(&bare);
+    let [Alarm::LargeValue { key, .. }] = &alarms[..] else { panic!("{alarms:?}") };
+    assert_eq!(key.as_str(), "other");
 }
