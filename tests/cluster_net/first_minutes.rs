@@ -2,6 +2,7 @@
 //!
 //! The log belongs to the whole process, so each test here runs in a process of its own.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::{TcpStream, UdpSocket};
 use std::sync::{Mutex, MutexGuard};
@@ -236,8 +237,8 @@ async fn hosting(
     (node, region)
 }
 
-/// With the default number of shards, whose table of homes is a large value, and with asks before
-/// and after each restart.
+/// With the default number of shards, and with asks before and after each restart. Some 600 shards
+/// get a home: from about 300 on, their table exceeds `ddata.log-data-size-exceeding`.
 #[tokio::test(flavor = "multi_thread")]
 async fn orderly_roll_logs_no_warning() {
     alone("orderly_roll_logs_no_warning", async {
@@ -248,10 +249,13 @@ async fn orderly_roll_logs_no_warning() {
         let (first, second, third) = tokio::join!(start(0), start(1), start(2));
         let mut nodes = vec![first, second, third];
         let ask_all = async |region: &ShardRegion<Echo>| {
-            for number in 0..300 {
+            let mut shards = BTreeSet::new();
+            for number in 0..1_000 {
                 let entity = region.entity(&format!("echo-{number}"));
                 soon(entity.ask(Say)).await.expect("it answers");
+                shards.insert(entity.shard());
             }
+            assert!(shards.len() > 500, "{} shards", shards.len());
         };
         for place in 0..3 {
             ask_all(&nodes[1].1).await;
