@@ -1,7 +1,7 @@
 //! A program blocks every thread of its runtime, or a turn of the Replicator takes long: the node
 //! keeps its lease, its membership and its promises to other nodes.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ostraca::prelude::*;
@@ -10,6 +10,7 @@ use tokio::runtime::{Handle, Runtime};
 use tokio::sync::oneshot;
 
 use crate::fixture::{Plan, SOON, eventually, soon};
+use crate::process_log::{alone, begin_log, lines};
 
 /// Longer than a lease lasts, and longer than a silent node remains a member.
 const BLOCKS: Duration = Duration::from_secs(12);
@@ -20,6 +21,8 @@ const THREADS: usize = 2;
 static BEGUN: AtomicUsize = AtomicUsize::new(0);
 static ENDED: AtomicUsize = AtomicUsize::new(0);
 
+static RELEASED: AtomicBool = AtomicBool::new(false);
+
 #[derive(Default)]
 struct Sleeper;
 
@@ -28,6 +31,8 @@ enum Command {
     Where(Reply<u64>),
     /// Sleeps without an `await`.
     Block,
+    /// Sleeps without an `await` until the test ends it.
+    BlockUntilReleased,
 }
 
 impl Entity for Sleeper {
@@ -40,6 +45,11 @@ impl Entity for Sleeper {
                 BEGUN.fetch_add(1, Ordering::SeqCst);
                 std::thread::sleep(BLOCKS);
                 ENDED.fetch_add(1, Ordering::SeqCst);
+            }
+            Command::BlockUntilReleased => {
+                while !RELEASED.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
             }
         }
     }
@@ -142,6 +152,39 @@ async fn blocked_runtime_keeps_lease_and_membership() {
         soon(node.stop()).await;
         drop(runtime);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn log_names_handlers_that_block_all_threads() {
+    alone("blocked", "log_names_handlers_that_block_all_threads", async {
+        begin_log();
+        let Apart { node, region, runtime } = Apart::start(Config::default()).await;
+        soon(node.cluster().up()).await.expect("it founds alone");
+        soon(node.sharding().registered("sleeper")).await.expect("it serves");
+        let names: Vec<String> = (0..THREADS).map(|number| format!("sleeper-{number}")).collect();
+        for name in &names {
+            region.entity(name).tell(Command::BlockUntilReleased).expect("room");
+        }
+
+        let command = std::any::type_name::<Command>();
+        for name in &names {
+            let entity = format!("entity=\"{name}\"");
+            let words = ["WARN", "sharding.handler_blocks", entity.as_str(), command];
+            eventually("the handler is logged", async || !lines(&words).is_empty()).await;
+        }
+        let handlers: Vec<String> =
+            names.iter().map(|name| format!("sleeper/{name} ({command})")).collect();
+        let mut words = vec!["WARN", "node.runtime_blocked"];
+        words.extend(handlers.iter().map(String::as_str));
+        eventually("all are named", async || !lines(&words).is_empty()).await;
+
+        RELEASED.store(true, Ordering::SeqCst);
+        eventually("the end is logged", async || !lines(&["INFO", "node.runtime_free"]).is_empty())
+            .await;
+        soon(node.stop()).await;
+        drop(runtime);
+    })
+    .await;
 }
 
 /// Keeps the node's Replicator in one turn for [`BLOCKS`]. Sends the name of the turn's thread.

@@ -3,9 +3,7 @@
 //! The log belongs to the whole process, so each test here runs in a process of its own.
 
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::net::{TcpStream, UdpSocket};
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use ostraca::cluster::member::Address;
@@ -14,60 +12,11 @@ use ostraca::net::config::Secret;
 use ostraca::prelude::*;
 
 use crate::fixture::{eventually, free_addresses, soon};
+use crate::process_log::{self, begin_log, lines};
 
-static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
-
-fn log() -> MutexGuard<'static, Vec<u8>> {
-    LOG.lock().expect("no test panics under it")
-}
-
-struct Log;
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        log().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Additional warnings that an overloaded host may cause.
-const OVERLOADED: [&str; 3] =
-    ["node.slow_turn", "this node was stopped for", "cluster.lease_lapsed"];
-
-/// The lines logged so far that contain all of these words.
-fn lines(words: &[&str]) -> Vec<String> {
-    let text = String::from_utf8(log().clone()).expect("UTF-8");
-    let has_all = |line: &&str| words.iter().all(|word| line.contains(word));
-    let of_load = |line: &&str| OVERLOADED.iter().any(|word| line.contains(word));
-    text.lines().filter(|line| has_all(line) && !of_load(line)).map(str::to_owned).collect()
-}
-
-/// Runs the named test again in a process of its own; inside that process, runs `what`.
+/// Runs the named test in a process of its own.
 async fn alone(test: &str, what: impl Future<Output = ()>) {
-    const ALONE: &str = "OSTRACA_TEST_ALONE";
-    if std::env::var_os(ALONE).is_some() {
-        return what.await;
-    }
-    let name = format!("first_minutes::{test}");
-    let this = std::env::current_exe().expect("this program");
-    let mut run = tokio::process::Command::new(this);
-    run.args(["--exact", &name, "--nocapture"]).env(ALONE, "1").kill_on_drop(true);
-    let output = soon(run.output()).await.expect("it runs");
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(told.contains("1 passed"), "{name} is not the test's name: {told}");
-}
-
-fn begin_log() {
-    tracing_subscriber::fmt()
-        .with_env_filter("ostraca=debug")
-        .with_ansi(false)
-        .with_writer(|| Log)
-        .init();
+    process_log::alone("first_minutes", test, what).await;
 }
 
 fn config(secret: u8) -> Config {

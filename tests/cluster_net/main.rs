@@ -12,6 +12,7 @@ mod fixture;
 mod forming;
 mod hostile;
 mod losing;
+mod process_log;
 mod restarts;
 mod rotation;
 mod sharding;
