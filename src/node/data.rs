@@ -240,3 +240,53 @@ fn log_alarm(alarm: &Alarm) {
         other => tracing::warn!(?other, "ddata.alarm"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A writer to memory, as a subscriber needs it.
+    #[derive(Clone, Default)]
+    struct AlarmLog(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for AlarmLog {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("no test panics under it").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The line that an alarm logs.
+    fn logged(alarm: &Alarm) -> String {
+        let log = AlarmLog::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false);
+        let subscriber = subscriber.with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || log_alarm(alarm));
+        let bytes = log.0.lock().expect("no test panics under it");
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// A node whose own clock is behind raises this alarm about a healthy peer.
+    #[test]
+    fn impossible_clock_blames_neither_node() {
+        let (from, ahead) = (ReplicaId::new(7), Duration::from_secs(180));
+        let line = logged(&Alarm::ImpossibleClock { from, ahead });
+        let named = ["WARN", "ddata.impossible_clock", "ahead=180s"];
+        assert!(named.iter().all(|part| line.contains(part)), "{line}");
+        assert!(line.contains(&format!("from={from}")), "{line}");
+        let fair =
+            ["the clocks of that node and of this one differ", "either may be wrong", "both"];
+        assert!(fair.iter().all(|part| line.contains(part)), "{line}");
+        for blame in ["that node's clock", "this node's clock", "set the clock"] {
+            assert!(!line.contains(blame), "{line}");
+        }
+    }
+}
