@@ -117,6 +117,22 @@ async fn silent_seed_logs_one_warning_with_advice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn doubtful_settings_are_warned_of_at_start() {
+    alone("doubtful_settings_are_warned_of_at_start", async {
+        begin_log();
+        let mut config = Config::default();
+        config.sharding.ask_timeout = Duration::from_secs(1);
+        let node = Node::start(config).await.expect("a doubtful setting is allowed");
+        let all = lines(&["cluster.settings"]);
+        let [line] = &all[..] else { panic!("one warning, not {all:#?}") };
+        let words = ["WARN", "cluster.sharding.ask-timeout is 1s", "takes up to 8s 800ms"];
+        assert!(words.iter().all(|word| line.contains(word)), "{line}");
+        soon(node.stop()).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_library_installs_no_subscriber() {
     alone("the_library_installs_no_subscriber", async {
         let node = Node::start(Config::default()).await.expect("it starts");
