@@ -2,12 +2,15 @@
 //! send.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use ostraca_ddata::encoded::{NESTING_MAX, from_foreign};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::key::Group;
 use ostraca_ddata::replicator::config::Config;
 use ostraca_ddata::replicator::epoch::{
-    Ballot, Change, Epoch, EpochId, EpochMessage, EpochSettings, InvalidEpoch,
+    Ballot, Change, Epoch, EpochId, EpochMessage, EpochSettings, InvalidEpoch, LEASE_MAX,
+    LeaseSettings,
 };
 use ostraca_ddata::replicator::request::{Reply, WriteConsistency};
 use ostraca_ddata::replicator::wire::{At, Body, Message, Query};
@@ -107,4 +110,24 @@ fn term_that_jumps_is_not_promised() {
         [(group.clone(), promised)],
         "later owners can take higher terms"
     );
+}
+
+#[test]
+fn lease_of_more_than_a_day_is_refused() {
+    let founded = |duration: Duration| {
+        let lease = LeaseSettings { duration, ..LeaseSettings::default() };
+        let settings = EpochSettings { lease, ..EpochSettings::default() };
+        Epoch::founding(epoch_id(), vec![peer(0)], settings)
+    };
+    for longer in [LEASE_MAX + Duration::from_nanos(1), Duration::MAX] {
+        assert_eq!(founded(longer), Err(InvalidEpoch::Lease(longer)));
+    }
+    let longest = founded(LEASE_MAX).unwrap();
+    let mut bytes = rmp_serde::to_vec_named(&longest).unwrap();
+    assert_eq!(from_foreign::<Epoch>(&bytes, NESTING_MAX).ok(), Some(longest));
+    let seconds = [0xce, 0x00, 0x01, 0x51, 0x80]; // 86,400 in MessagePack
+    let at = bytes.windows(seconds.len()).position(|at| at == seconds).unwrap();
+    bytes[at + 1] = 0xff;
+    let error = from_foreign::<Epoch>(&bytes, NESTING_MAX).unwrap_err().to_string();
+    assert!(error.contains("a lease of 4278276480s, at most 86400s are allowed"), "{error}");
 }

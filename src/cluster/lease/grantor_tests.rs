@@ -1,7 +1,7 @@
 //! Unit tests of the grantor; each covers one rule of docs/protocol/leases.md.
 
 use ostraca_ddata::clock::WallTime;
-use ostraca_ddata::replicator::epoch::{Change, EpochSettings};
+use ostraca_ddata::replicator::epoch::{Change, EpochSettings, LEASE_MAX};
 
 use super::*;
 
@@ -155,10 +155,9 @@ fn named_member_is_granted_nothing_for_twice_t_q() {
     assert!(probe.beat(116_100, P, 17), "unused for 2·T_q");
 }
 
-/// No decoder bounds the lease settings of a configuration.
 #[test]
 fn longest_lease_does_not_overflow() {
-    let lease = LeaseSettings { duration: Duration::MAX, ..LeaseSettings::default() };
+    let lease = LeaseSettings { duration: LEASE_MAX, ..LeaseSettings::default() };
     let mut probe = Probe::with(lease);
     assert!(probe.left(100_000, P) > 0);
     assert!(!probe.beat(100_001, P, 1), "it was named for removal");

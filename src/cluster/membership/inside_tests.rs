@@ -1,7 +1,7 @@
 //! A node in a cluster: restarts of others that prove a death, and settings at their limits.
 
 use ostraca_ddata::id::ReplicaId;
-use ostraca_ddata::replicator::epoch::{EpochId, EpochSettings, LeaseSettings};
+use ostraca_ddata::replicator::epoch::{EpochId, EpochSettings, LEASE_MAX, LeaseSettings};
 
 use super::*;
 use crate::cluster::config::{Downing, FailureDetector, HostingLease};
@@ -80,7 +80,7 @@ fn longest_times_of_settings_do_not_overflow() {
         lease,
         ..Cluster::default()
     };
-    let agreed = LeaseSettings { duration: longest, ..LeaseSettings::default() };
+    let agreed = LeaseSettings { duration: LEASE_MAX, ..LeaseSettings::default() };
     let mut machine = member_of_three(config, agreed);
     let address = joiner(2, 2).address;
     let heard = ClusterMessage::HeartbeatAnswer(1);

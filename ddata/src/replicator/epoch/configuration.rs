@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::settings::{EpochSettings, LEASE_MAX, LeaseSettings};
 use crate::bug::Canary;
 use crate::encoded::checked_list;
 use crate::id::ReplicaId;
@@ -90,58 +91,6 @@ pub struct Ballot {
 impl fmt::Display for Ballot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.number, self.node)
-    }
-}
-
-/// Settings of hosting leases that all nodes must agree on. Only a decision changes them
-/// (docs/protocol/leases.md#lease-settings-belong-to-the-configuration).
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct LeaseSettings {
-    /// If false, removals wait for a margin instead, which gives the guarantee of Akka.
-    #[serde(rename = "e")]
-    pub enabled: bool,
-    /// T_q: for how long a grantor's promise holds, on the grantor's clock.
-    #[serde(rename = "d")]
-    pub duration: Duration,
-    /// ρ, the assumed bound on the drift of clock rates, in parts per million.
-    #[serde(rename = "r")]
-    pub drift_ppm: u32,
-    /// Whether a restart with the same lock file proves that the old process is dead.
-    #[serde(rename = "p")]
-    pub restart_is_proof: bool,
-    /// Whether one surviving node may install a configuration without a quorum.
-    #[serde(rename = "t")]
-    pub trust_downing: bool,
-}
-
-impl Default for LeaseSettings {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            duration: Duration::from_secs(5),
-            drift_ppm: 10_000,
-            restart_is_proof: true,
-            trust_downing: false,
-        }
-    }
-}
-
-/// Settings that the founder chooses and every later configuration inherits.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct EpochSettings {
-    /// Settings of hosting leases.
-    pub lease: LeaseSettings,
-    /// Up to this many members all of them vote; above it the [`FEW_VOTERS`] oldest. At least 9.
-    pub voter_limit: u32,
-    /// Random key of the anti-entropy sums. 0: derived from the members, whose ids are random.
-    pub digest_seed: u64,
-    /// The random id of the cluster. 0: the cluster was given its members and has no id.
-    pub cluster: u64,
-}
-
-impl Default for EpochSettings {
-    fn default() -> Self {
-        Self { lease: LeaseSettings::default(), voter_limit: 100, digest_seed: 0, cluster: 0 }
     }
 }
 
@@ -251,6 +200,9 @@ pub enum InvalidEpoch {
         "replica {0} left this cluster and is listed as a member: a removed incarnation never returns"
     )]
     Returned(ReplicaId),
+    /// The lease is longer than [`LEASE_MAX`].
+    #[error("a lease of {0:?}, at most {LEASE_MAX:?} are allowed")]
+    Lease(Duration),
 }
 
 /// The joins and removals of one batch.
@@ -373,8 +325,8 @@ impl Epoch {
     /// The first configuration of a cluster, or of a generation. `members` are oldest first.
     ///
     /// # Errors
-    /// [`InvalidEpoch`] if there is no member, one is listed twice, or there are more than
-    /// [`MEMBERS_MAX`].
+    /// [`InvalidEpoch`] if there is no member, one is listed twice, there are more than
+    /// [`MEMBERS_MAX`], or the lease is longer than [`LEASE_MAX`].
     pub fn founding(
         id: EpochId,
         members: Vec<ReplicaId>,
@@ -714,6 +666,9 @@ impl TryFrom<Raw> for Epoch {
         let Raw { forget_below, left, forced, .. } = raw;
         if id.number.max(id.generation) > NUMBER_MAX {
             return Err(InvalidEpoch::Number(id));
+        }
+        if lease.duration > LEASE_MAX {
+            return Err(InvalidEpoch::Lease(lease.duration));
         }
         let none = Vec::new();
         let kept = forced.as_ref().map_or(&none, |forced| &forced.kept);

@@ -36,6 +36,7 @@ mod pace;
 mod port;
 mod propose;
 mod senders;
+mod settings;
 mod sync;
 mod vote;
 
@@ -51,14 +52,15 @@ use rand::{RngExt, SeedableRng};
 
 pub use self::acceptor::AcceptorState;
 pub use self::configuration::{
-    Ballot, Change, ChangeError, Epoch, EpochId, EpochSettings, FEW_VOTERS, InvalidEpoch, LEFT_MAX,
-    LeaseSettings, MEMBERS_MAX, NotForced, Unfit,
+    Ballot, Change, ChangeError, Epoch, EpochId, FEW_VOTERS, InvalidEpoch, LEFT_MAX, MEMBERS_MAX,
+    NotForced, Unfit,
 };
 pub use self::message::{AcceptedProposal, EpochMessage, Refusal, Remaining};
 pub use self::port::{
     Consenting, EpochConfig, EpochInput, EpochOutput, EpochStats, Outcome, WhyRefused,
 };
 pub use self::senders::Declined;
+pub use self::settings::{EpochSettings, LEASE_MAX, LeaseSettings};
 
 use self::attempt::{Attempt, Phase};
 use self::configuration::SharedEpoch;

@@ -1,0 +1,61 @@
+//! Settings that belong to a configuration, so that all nodes of a cluster have the same.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Longest lease ([`LeaseSettings::duration`]) of a configuration. A longer one is refused, also when
+/// a peer sends it: every removal of a silent member would have to wait for it.
+pub const LEASE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Settings of hosting leases that all nodes must agree on. Only a decision changes them
+/// (docs/protocol/leases.md#lease-settings-belong-to-the-configuration).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LeaseSettings {
+    /// If false, removals wait for a margin instead, which gives the guarantee of Akka.
+    #[serde(rename = "e")]
+    pub enabled: bool,
+    /// T_q: for how long a grantor's promise holds, on the grantor's clock; at most [`LEASE_MAX`].
+    #[serde(rename = "d")]
+    pub duration: Duration,
+    /// ρ, the assumed bound on the drift of clock rates, in parts per million.
+    #[serde(rename = "r")]
+    pub drift_ppm: u32,
+    /// Whether a restart with the same lock file proves that the old process is dead.
+    #[serde(rename = "p")]
+    pub restart_is_proof: bool,
+    /// Whether one surviving node may install a configuration without a quorum.
+    #[serde(rename = "t")]
+    pub trust_downing: bool,
+}
+
+impl Default for LeaseSettings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            duration: Duration::from_secs(5),
+            drift_ppm: 10_000,
+            restart_is_proof: true,
+            trust_downing: false,
+        }
+    }
+}
+
+/// Settings that the founder chooses and every later configuration inherits.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct EpochSettings {
+    /// Settings of hosting leases.
+    pub lease: LeaseSettings,
+    /// Up to this many members all of them vote; above it the [`FEW_VOTERS`](super::FEW_VOTERS) oldest. At least 9.
+    pub voter_limit: u32,
+    /// Random key of the anti-entropy sums. 0: derived from the members, whose ids are random.
+    pub digest_seed: u64,
+    /// The random id of the cluster. 0: the cluster was given its members and has no id.
+    pub cluster: u64,
+}
+
+impl Default for EpochSettings {
+    fn default() -> Self {
+        Self { lease: LeaseSettings::default(), voter_limit: 100, digest_seed: 0, cluster: 0 }
+    }
+}
