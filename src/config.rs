@@ -4,6 +4,7 @@
 
 mod contradictions;
 mod defaults;
+mod durations;
 mod load;
 mod ranges;
 mod refused;
@@ -80,6 +81,19 @@ pub enum InvalidConfig {
         value: String,
         /// The range that is allowed.
         must: &'static str,
+    },
+    /// A duration is longer than its setting allows.
+    #[error(
+        "{setting} is {value}: must be at most {most}",
+        value = humantime::format_duration(*value), most = humantime::format_duration(*most)
+    )]
+    TooLong {
+        /// The setting, with its section.
+        setting: String,
+        /// The value that is set.
+        value: Duration,
+        /// The longest duration that is allowed.
+        most: Duration,
     },
     /// Two settings contradict each other.
     #[error("{setting} is {value}, and {other} is {than}: {remedy}")]
@@ -179,6 +193,7 @@ impl Config {
         let cluster = &self.cluster;
         let mut wrong: Vec<InvalidConfig> = refused::check(self).collect();
         wrong.extend(ranges::check(self));
+        wrong.extend(durations::check(self));
         wrong.extend(admission::check(&self.net).err().map(InvalidConfig::from));
         if self.net.listen.is_empty() && self.net.advertise.is_empty() {
             wrong.push(InvalidConfig::ListensNowhere); // valid for a client only

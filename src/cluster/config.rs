@@ -82,7 +82,8 @@ pub struct HostingLease {
     /// `false`: entities of a lost node count as stopped after `down-removal-margin`, with the
     /// guarantee of Akka.
     pub enabled: bool,
-    /// T_q: how long a grantor's promise lasts. Failover of a silent node takes at least this long.
+    /// T_q: how long a grantor's promise lasts, at most 1 day. Failover of a silent node takes at
+    /// least this long.
     #[serde(with = "humantime_serde")]
     pub duration: Duration,
     /// Time between two heartbeats of the lease. A lease survives the loss of ⌊T_p / interval⌋ − 1

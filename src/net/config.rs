@@ -177,7 +177,7 @@ pub struct Limits {
     #[serde(with = "humantime_serde")]
     pub link_down_max: Duration,
     /// TCP_USER_TIMEOUT: the kernel closes a connection whose peer acknowledges nothing for this
-    /// long.
+    /// long. At most 12 hours.
     #[serde(with = "humantime_serde")]
     pub tcp_user_timeout: Duration,
     /// First and longest pause between attempts to reconnect.
