@@ -4,9 +4,11 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::config::Sharding as Settings;
+use crate::cluster::member::NAME_BYTES_MAX;
 
 /// Settings on which all nodes must agree. The default matches no type that can run, so a message
 /// that leaves this field out agrees with no node.
@@ -15,15 +17,15 @@ pub struct Agreed {
     /// `number-of-shards`, as the extractor reports it.
     #[serde(rename = "n")]
     pub shards: u32,
-    /// Name of the extractor.
-    #[serde(rename = "x")]
+    /// Name of the extractor, at most [`NAME_BYTES_MAX`] bytes.
+    #[serde(rename = "x", deserialize_with = "name")]
     pub extractor: String,
     /// Whether `remember-entities` is set.
     #[serde(rename = "e", default)]
     pub remember: bool,
     /// `coordinator-role`: with two roles, two nodes would run the coordinator and refuse each
-    /// other's terms for ever.
-    #[serde(rename = "c", default)]
+    /// other's terms for ever. At most [`NAME_BYTES_MAX`] bytes, as each role.
+    #[serde(rename = "c", default, deserialize_with = "role")]
     pub coordinator_role: Option<String>,
 }
 
@@ -49,6 +51,23 @@ impl Agreed {
     }
 }
 
+/// Decodes a name. A coordinator keeps and logs the names of other nodes, so they are short.
+fn name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    short(String::deserialize(from)?)
+}
+
+fn role<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    Option::<String>::deserialize(from)?.map(short).transpose()
+}
+
+fn short<E: Error>(name: String) -> Result<String, E> {
+    if name.len() <= NAME_BYTES_MAX {
+        return Ok(name);
+    }
+    let len = name.len();
+    Err(E::custom(format_args!("a name of {len} bytes, at most {NAME_BYTES_MAX} are allowed")))
+}
+
 impl fmt::Display for Agreed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { shards, extractor, remember, coordinator_role } = self;
@@ -57,6 +76,31 @@ impl fmt::Display for Agreed {
         match coordinator_role {
             Some(role) => write!(f, "coordinator-role {role:?}"),
             None => f.write_str("no coordinator-role"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_above_128_bytes_are_not_decoded() {
+        let of = |extractor: usize, role: usize| Agreed {
+            shards: 100,
+            extractor: "x".repeat(extractor),
+            remember: false,
+            coordinator_role: Some("r".repeat(role)),
+        };
+        let again = |agreed: &Agreed| {
+            let bytes = rmp_serde::to_vec_named(agreed).expect("plain data");
+            rmp_serde::from_slice::<Agreed>(&bytes).map_err(|error| error.to_string())
+        };
+        let longest = of(NAME_BYTES_MAX, NAME_BYTES_MAX);
+        assert_eq!(again(&longest), Ok(longest));
+        for long in [of(NAME_BYTES_MAX + 1, 1), of(1, NAME_BYTES_MAX + 1)] {
+            let error = again(&long).expect_err("too long");
+            assert!(error.contains("a name of 129 bytes, at most 128 are allowed"), "{error}");
         }
     }
 }

@@ -14,6 +14,7 @@ use super::allocation::{ConsistentHashing, External, LeastShard, LeastShardRound
 use super::extractor::ShardHash;
 use super::ids::{EntityType, SHARDS_MAX};
 use super::passivation::settings::{Passivation, Wrong};
+use crate::cluster::member::NAME_BYTES_MAX;
 
 /// Most entity types with their own settings.
 pub const TYPES_MAX: usize = 1_024;
@@ -492,6 +493,7 @@ impl Sharding {
 
     fn check_as(&self, section: &str, phase: Duration) -> Result<(), ConfigError> {
         let checks = self.times().into_iter().chain(self.numbers()).chain(self.limits());
+        let checks = checks.chain(self.roles());
         if let Some((_, wrong)) = checks.into_iter().find(|(right, _)| !right) {
             return Err(out_of_range(section, wrong));
         }
@@ -599,6 +601,16 @@ impl Sharding {
             ),
         ];
         at_least_one.into_iter().chain(others).collect()
+    }
+
+    /// Checks the roles. No member has one with a longer name, and other nodes refuse it.
+    fn roles(&self) -> [(bool, Wrong); 2] {
+        let roles = [("role", &self.role), ("coordinator-role", &self.coordinator_role)];
+        roles.map(|(setting, role)| {
+            let bytes = role.as_ref().map_or(0, String::len);
+            let value = format!("a name of {bytes} bytes");
+            (bytes <= NAME_BYTES_MAX, (setting, value, "must have at most 128 bytes"))
+        })
     }
 
     fn limits(&self) -> Vec<(bool, Wrong)> {

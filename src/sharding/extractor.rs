@@ -115,7 +115,8 @@ impl HashExtractor {
 /// Implementations must be pure: the same result on all nodes at all times. Called from many
 /// threads at once.
 pub trait Extractor<M>: Send + Sync + 'static {
-    /// Returns a name with a version, which must be equal on all nodes: `"orders-by-region/2"`.
+    /// Returns a name with a version, which must be equal on all nodes: `"orders-by-region/2"`. At
+    /// most 128 bytes.
     fn name(&self) -> Cow<'_, str>;
 
     /// Returns the number of shards, 1 to [`SHARDS_MAX`].

@@ -1,13 +1,16 @@
 //! Entities on whole nodes over loopback sockets: they are spread over the nodes, can be reached
 //! from any node, move when a node leaves and restart when a node is lost.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca::node::sharding::{About, NotStarted, QueryError, TypeView, Witness};
 use ostraca::prelude::*;
 use ostraca::sharding::config::Sharding as Settings;
-use ostraca::sharding::ids::{RegionId, ShardId};
+use ostraca::sharding::extractor::Extractor;
+use ostraca::sharding::ids::{EntityId, RegionId, ShardId};
 use serde::{Deserialize, Serialize};
 
 use crate::fixture::{Plan, SOON, all_up, drop_all, eventually, gone, soon};
@@ -430,6 +433,27 @@ impl Entity for Other {
     async fn handle(&mut self, (): (), _: &mut Context<'_, Self>) {}
 }
 
+/// An extractor with a name that other nodes would not decode.
+struct LongNamed;
+
+impl Extractor<()> for LongNamed {
+    fn name(&self) -> Cow<'_, str> {
+        "x".repeat(129).into()
+    }
+
+    fn shards(&self) -> u32 {
+        1
+    }
+
+    fn entity_id<'m>(&self, (): &'m ()) -> Option<Cow<'m, str>> {
+        None
+    }
+
+    fn shard(&self, _: &EntityId) -> ShardId {
+        ShardId::new(0)
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn invalid_types_are_refused_and_not_started() {
     let node = Node::start(Config::default()).await.expect("it starts");
@@ -452,6 +476,12 @@ async fn invalid_types_are_refused_and_not_started() {
         };
         assert!(sharding.start_with(setup).await.is_err());
     }
+    let setup = EntityTypeSetup {
+        extractor: Some(Arc::new(LongNamed)),
+        ..EntityTypeSetup::new("other", |_| Other)
+    };
+    let refused = sharding.start_with(setup).await;
+    assert!(matches!(refused, Err(NotStarted::LongExtractor { bytes: 129 })));
     assert_eq!(sharding.types().await.expect("it runs").len(), 1);
     assert_eq!(soon(journals.entity("a").ask(Command::All)).await.expect("it answers"), [0; 0]);
     soon(node.stop()).await;

@@ -20,6 +20,12 @@ pub enum NotStarted {
         /// Length of the name in bytes.
         bytes: usize,
     },
+    /// The name of the extractor is too long: other nodes would refuse it.
+    #[error("the extractor's name has {bytes} bytes, at most {NAME_BYTES_MAX} are allowed")]
+    LongExtractor {
+        /// Length of the name in bytes.
+        bytes: usize,
+    },
     /// The type was started on this node with another Rust type as its entity.
     #[error("{entity_type} was started on this node with another entity: choose another name")]
     OtherEntity {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{NotStarted, Sharding, TypeSpec};
+use crate::cluster::member::NAME_BYTES_MAX;
 use crate::sharding::allocation::ShardAllocationStrategy;
 use crate::sharding::bug::Canary;
 use crate::sharding::config::Sharding as Settings;
@@ -146,9 +147,12 @@ impl Sharding {
             settings.number_of_shards = extractor.shards();
         }
         let name = extractor.as_ref().map(|extractor| extractor.name().into_owned());
-        let name = name.unwrap_or_else(|| settings.extractor.name().to_owned()).into();
+        let name = name.unwrap_or_else(|| settings.extractor.name().to_owned());
+        if name.len() > NAME_BYTES_MAX {
+            return Err(NotStarted::LongExtractor { bytes: name.len() });
+        }
         let strategy = strategy.map(|strategy| (strategy.name().into(), strategy));
-        let spec = TypeSpec { extractor: name, strategy, hosts };
+        let spec = TypeSpec { extractor: name.into(), strategy, hosts };
         let region = self.start_type(&entity_type, settings, spec, |settings, world| {
             let extractor = extractor.unwrap_or_else(|| {
                 let hash = HashExtractor::new(settings.extractor, settings.number_of_shards);

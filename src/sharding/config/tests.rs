@@ -189,3 +189,16 @@ fn each_name_gives_its_strategy_with_its_settings() {
         assert_eq!(read(&text).strategy(), strategy, "{name}");
     }
 }
+
+#[test]
+fn role_names_have_at_most_128_bytes() {
+    for setting in ["role", "coordinator-role"] {
+        let text = |bytes: usize| format!("{setting} = \"{}\"", "r".repeat(bytes));
+        assert_eq!(read(&text(128)).check(PHASE), Ok(()));
+        let error = refusal(&text(129));
+        let expected = format!(
+            "cluster.sharding.{setting} is a name of 129 bytes: must have at most 128 bytes"
+        );
+        assert_eq!(error, expected);
+    }
+}
