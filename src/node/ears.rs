@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use libp2p::{Multiaddr, PeerId};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 
 use super::control::dialling::{Dialler, bare};
 use super::control::machine::ControlInbox;
@@ -30,6 +31,21 @@ pub(super) struct Membership {
     pub(super) dialling: Dialler,
 }
 
+/// Incarnations whose connections have closed, each with the task that gives up its messages after
+/// a while. At most one for each peer, so that a peer that reconnects all the time adds no tasks.
+#[derive(Debug, Default)]
+pub(super) struct Cuts(BTreeMap<PeerId, (NodeId, JoinHandle<()>)>); // ≤ peers of the transport
+
+impl Cuts {
+    /// Replaces the task of the peer. Returns its previous incarnation, if that was waited for.
+    fn begin(&mut self, node: NodeId, task: JoinHandle<()>) -> Option<NodeId> {
+        self.0.retain(|_, (_, task)| !task.is_finished());
+        let (before, task) = self.0.insert(node.peer, (node, task))?;
+        task.abort();
+        (before != node).then_some(before)
+    }
+}
+
 /// Event pump of a node.
 pub(super) struct EventPump {
     pub(super) facts: Facts,
@@ -41,6 +57,8 @@ pub(super) struct EventPump {
     /// Time after which messages on a broken lane are given up for shards that have moved.
     pub(super) cut_after: Duration,
     pub(super) shutdown: CoordinatedShutdown,
+    /// Tasks that wait for the return of a closed peer.
+    pub(super) cuts: Cuts,
     /// Facts that each peer announced about its present incarnation.
     pub(super) said: BTreeMap<PeerId, (NodeId, NetFacts)>, // ≤ connected peers
 }
@@ -157,15 +175,19 @@ impl EventPump {
         }
     }
 
-    fn cut_if_closed_for_long(&self, node: NodeId) {
+    fn cut_if_closed_for_long(&mut self, node: NodeId) {
         let (mut up, hostings, after) =
             (self.up.subscribe(), self.hostings.clone(), self.cut_after);
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             let is_back = up.wait_for(|up| up.get(&node.peer) == Some(&node));
             if tokio::time::timeout(after, is_back).await.is_err() {
                 hostings.cut(RegionId::new(node.incarnation));
             }
         });
+        if let Some(before) = self.cuts.begin(node, task) {
+            // The transport gave up the lanes of the earlier incarnation when this one came.
+            self.hostings.cut(RegionId::new(before.incarnation));
+        }
     }
 
     /// Removes the state of an incarnation, but not that of a later incarnation of the same peer.
@@ -223,6 +245,7 @@ mod tests {
             hostings: Arc::default(),
             cut_after: Duration::from_secs(5),
             shutdown: CoordinatedShutdown::new(Settings::default()),
+            cuts: Cuts::default(),
             said: BTreeMap::new(),
         };
         let peer = PeerId::random();
@@ -233,5 +256,29 @@ mod tests {
         assert_eq!(ups.borrow().values().copied().collect::<Vec<_>>(), [new]);
         pump.net(handle::Event::Forgotten { node: new });
         assert!(ups.borrow().is_empty());
+    }
+
+    #[tokio::test]
+    async fn closed_peer_has_one_task_that_gives_up_its_messages() {
+        let (mut cuts, token, peer) = (Cuts::default(), Arc::new(()), PeerId::random());
+        let [old, new] = [1, 2].map(|life| NodeId { peer, incarnation: ReplicaId::new(life) });
+        let waiting = || {
+            let token = Arc::clone(&token);
+            tokio::spawn(async move {
+                let _token = token;
+                std::future::pending::<()>().await;
+            })
+        };
+        for _ in 0..100 {
+            assert_eq!(cuts.begin(old, waiting()), None);
+        }
+        assert_eq!(cuts.begin(new, waiting()), Some(old));
+        let others_end = async {
+            while Arc::strong_count(&token) > 2 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), others_end).await.expect("they were aborted");
+        assert_eq!(cuts.0.len(), 1);
     }
 }

@@ -27,7 +27,7 @@ use super::control::world::{ControlWorld, WhenOut};
 use super::control::{ControlPart, MemoryError};
 use super::data::ControlHandle;
 use super::downing::{DowningLease, LeaseName, LeaseRequester};
-use super::ears::{EventPump, Membership, Up};
+use super::ears::{Cuts, EventPump, Membership, Up};
 use super::ending::{self, DataParts, Parts, RunningParts};
 use super::inbox::{Inbox, InboxLimits};
 use super::lanes::Lanes;
@@ -352,6 +352,7 @@ impl Base {
             hostings,
             cut_after: sharding.cut_after(),
             shutdown: shutdown.clone(),
+            cuts: Cuts::default(),
             said: std::collections::BTreeMap::new(),
         };
         let listening = tokio::spawn(pump.listen());
