@@ -153,9 +153,9 @@ pub enum Output {
         /// Connection on which to open it.
         connection: ConnectionId,
     },
-    /// The lane has had no connection for too long: count its unacknowledged messages as lost
-    /// (docs/protocol/transport.md#giving-up-is-counted). If the peer is not kept, the lane is
-    /// unused from now on, until the next [`Input::Want`].
+    /// The lane has had no connection, or the peer has refused it, for too long: count its
+    /// unacknowledged messages as lost (docs/protocol/transport.md#giving-up-is-counted). If the
+    /// peer is not kept, the lane is unused from now on, until the next [`Input::Want`].
     GiveUp(Class),
 }
 
@@ -210,6 +210,8 @@ pub struct Link {
     lanes: [LaneState; 4],
     lane_back_off: [BackOffState; 4],
     opened_at: [Option<Instant>; 4],
+    /// Time of the first refusal of each lane since it was last open or given up.
+    refused_since: [Option<Instant>; 4],
     /// Connection on which each lane was last ordered to open, and since when continuously.
     placed: [Option<(ConnectionId, Instant)>; 4],
     attempt: u64,
@@ -238,6 +240,7 @@ impl Link {
             lanes: [LaneState::Unused; 4],
             lane_back_off: [BackOffState::default(); 4],
             opened_at: [None; 4],
+            refused_since: [None; 4],
             placed: [None; 4],
             attempt: 0,
             down_since: None,
@@ -393,6 +396,7 @@ impl Link {
             return;
         }
         self.opened_at[class as usize] = Some(now);
+        self.refused_since[class as usize] = None;
         self.down_since = None;
         self.dial(if class == Class::Bulk { Purpose::Bulk } else { Purpose::Main }).back_off =
             BackOffState::default();
@@ -403,7 +407,13 @@ impl Link {
         }
     }
 
-    fn ended(&mut self, now: Instant, class: Class, attempt: u64, end: End) {
+    fn ended(
+        &mut self,
+        now: Instant,
+        (class, attempt): (Class, u64),
+        end: End,
+        out: &mut Outbox<Output>,
+    ) {
         let index = class as usize;
         if !self.stands(class, attempt) {
             return; // of an earlier attempt
@@ -416,6 +426,23 @@ impl Link {
         back_off = self.failed(now, back_off);
         self.lane_back_off[index] = back_off;
         self.lanes[index] = LaneState::Waiting(back_off.until.unwrap_or(now));
+        if end == End::Refused {
+            self.refused(now, class, out);
+        }
+    }
+
+    /// Gives up a lane that the peer has refused for `link_down_max`. Without this rule the lane
+    /// would hold its messages as long as the connection lives.
+    fn refused(&mut self, now: Instant, class: Class, out: &mut Outbox<Output>) {
+        let index = class as usize;
+        let since = *self.refused_since[index].get_or_insert(now);
+        if now - since >= self.link_down_max {
+            self.refused_since[index] = Some(now);
+            out.push(Output::GiveUp(class));
+            if !self.kept {
+                self.lanes[index] = LaneState::Unused;
+            }
+        }
     }
 
     /// Ends the current substream of a lane. If it was open for at least the longest pause, the
@@ -444,6 +471,7 @@ impl Link {
         }
         self.lane_back_off = [BackOffState::default(); 4];
         self.opened_at = [None; 4];
+        self.refused_since = [None; 4];
         // If this node dialled, the newest found address is that of the new incarnation; all others
         // are outdated.
         let ours = |connection: &ConnectionInfo| matches!(connection.dialler, Dialler::Us(_));
@@ -612,7 +640,7 @@ impl Machine for Link {
             Input::Closed(connection) => self.closed(now, connection),
             Input::DialFailed(purpose) => self.dial_failed(now, purpose),
             Input::Opened { class, attempt } => self.opened(now, class, attempt),
-            Input::Ended { class, attempt, end } => self.ended(now, class, attempt, end),
+            Input::Ended { class, attempt, end } => self.ended(now, (class, attempt), end, out),
         }
         self.settle(now, out);
     }

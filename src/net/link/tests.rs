@@ -251,6 +251,29 @@ fn refused_lane_is_retried_after_the_longest_pause() {
 }
 
 #[test]
+fn lane_that_stays_refused_is_given_up() {
+    let mut bench = kept();
+    let mut outputs = bench.established(1, Dialler::Us(Purpose::Main));
+    let mut given_up = 0;
+    for _ in 0..31_000 {
+        for output in outputs {
+            let Output::Open { class, attempt, .. } = output else { panic!("{output:?}") };
+            let ended = bench.give(Input::Ended { class, attempt, end: End::Refused });
+            given_up += ended.iter().filter(|it| **it == Output::GiveUp(Class::Control)).count();
+        }
+        outputs = bench.pass(MS);
+    }
+    // It is retried after 2.5 to 5 s, and given up at the first refusal after 5 s.
+    assert!((3..=6).contains(&given_up), "{given_up}");
+    let outputs = if outputs.is_empty() { bench.pass(5_000 * MS) } else { outputs };
+    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(Input::Opened { class, attempt });
+    bench.pass(60_000 * MS);
+    let ended = bench.give(Input::Ended { class, attempt, end: End::Refused });
+    assert_eq!(ended, [], "its time begins with the first refusal after it was open");
+}
+
+#[test]
 fn lane_is_awaited_while_it_can_still_be_carried() {
     let mut bench = kept();
     let control = Class::Control;
