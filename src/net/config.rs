@@ -173,7 +173,8 @@ pub struct Limits {
     /// the client's stream fails.
     #[serde(with = "humantime_serde")]
     pub control_undrained_max: Duration,
-    /// How long unacknowledged messages are kept for a node that is unreachable or refuses the lane.
+    /// How long unacknowledged messages are kept for a node that is unreachable or refuses their
+    /// lane.
     #[serde(with = "humantime_serde")]
     pub link_down_max: Duration,
     /// TCP_USER_TIMEOUT: the kernel closes a connection whose peer acknowledges nothing for this
