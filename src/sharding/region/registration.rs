@@ -20,6 +20,10 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 /// Minimum pause between a registration and the next one if that reports a change.
 const CHANGE_PAUSE: Duration = Duration::from_secs(1);
 
+/// Maximum of the counts of unacknowledged registrations: bounds the registrations that are repeated
+/// because an acknowledgement may be late.
+const UNACKED_MAX: u32 = 3;
+
 /// A region that no coordinator knows while messages wait for homes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unregistered {
@@ -40,6 +44,8 @@ pub(super) struct Registration {
     due: Instant,
     said: Instant,                // when it registered last
     changed: bool,                // the content, since it registered last
+    unacked: u32,                 // registrations without an acknowledgement; ≤ UNACKED_MAX
+    stale: u32,                   // of these, the ones before the last change; ≤ UNACKED_MAX
     complaint: Option<Complaint>, // while homes are wanted and it is not registered
 }
 
@@ -100,7 +106,16 @@ impl Registration {
             return false;
         }
         self.term = term;
-        self.due = if self.changed { self.after_change(now) } else { now + audit };
+        // Acknowledgements carry no number. While earlier ones are missing, this one may answer a
+        // registration before the last change: that change is then repeated in case it was lost.
+        let is_stale = self.stale > 0;
+        self.unacked = if is_stale { self.unacked.saturating_sub(1) } else { 0 };
+        self.stale = self.stale.saturating_sub(1);
+        if self.changed {
+            self.due = self.after_change(now);
+        } else if !is_stale {
+            self.due = now + audit;
+        }
         self.was_known = true;
         self.asked.clear();
         !std::mem::replace(&mut self.registered, true)
@@ -129,6 +144,10 @@ impl Registration {
     /// next one.
     pub(super) fn take_due(&mut self, now: Instant, retry: Duration) -> Option<ReplicaId> {
         let to = self.coordinator.filter(|_| self.due <= now)?;
+        if self.changed {
+            self.stale = self.unacked;
+        }
+        self.unacked = (self.unacked + 1).min(UNACKED_MAX);
         (self.said, self.due, self.changed) = (now, now + retry, false);
         if !self.was_known {
             self.asked.insert(to);

@@ -274,6 +274,38 @@ fn ack_does_not_delay_report_of_slow_handlers() {
     assert_eq!((waited, reported(&out)), (30_000, vec![vec![SHARD]]), "told: only the audit");
 }
 
+/// The report is lost. The acknowledgement answers the registration before it.
+#[test]
+fn late_ack_does_not_hide_a_lost_report() {
+    let mut bench = Bench::new();
+    found(&mut bench);
+    bench.tell(with_slow([SHARD.get()]));
+    let (waited, out) = bench.wait().unwrap();
+    assert_eq!((waited, reported(&out)), (1_000, vec![vec![SHARD]]));
+    bench.order(ack(1));
+    let (waited, out) = bench.wait().unwrap();
+    assert_eq!((waited, reported(&out)), (2_000, vec![vec![SHARD]]), "repeated as unanswered");
+    bench.order(ack(1));
+    let (waited, out) = bench.wait().unwrap();
+    assert_eq!((waited, reported(&out)), (30_000, vec![vec![SHARD]]), "told: only the audit");
+}
+
+#[test]
+fn lost_acks_cause_at_most_three_more_registrations() {
+    let mut bench = Bench::new();
+    found(&mut bench);
+    (0..10).for_each(|_| assert_eq!(bench.wait().unwrap().0, 2_000, "unanswered"));
+    bench.tell(with_slow([SHARD.get()]));
+    let waits: Vec<u64> = std::iter::repeat_with(|| {
+        let (waited, _) = bench.wait().unwrap();
+        bench.order(ack(1));
+        waited
+    })
+    .take(6)
+    .collect();
+    assert_eq!(waits, [1_000, 2_000, 2_000, 2_000, 30_000, 30_000]);
+}
+
 #[test]
 fn registration_names_at_most_1024_shards_with_slow_handlers() {
     let mut bench = Bench::new();
