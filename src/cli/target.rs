@@ -52,14 +52,10 @@ pub(super) struct Target {
     identity: Option<PathBuf>,
 }
 
-/// No option or variable names a node.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "which node? Name its settings (--config FILE), its control socket (--socket PATH) or its \
-     address (--node HOST:PORT); these settings have neither net.data-dir nor \
-     management.control-socket"
-)]
-pub(super) struct Unnamed;
+/// Text of the error if no option and no variable names a node.
+const UNNAMED: &str = "which node? Name its settings (--config FILE), its control socket (--socket \
+                       PATH) or its address (--node HOST:PORT); these settings have neither \
+                       net.data-dir nor management.control-socket";
 
 /// A node on this host. Without options: the node that OSTRACA_CONFIG (a settings file),
 /// OSTRACA_SOCKET (a control socket), or variables such as OSTRACA__NET__DATA_DIR name.
@@ -162,7 +158,8 @@ impl Target {
             let called = net::client::connect_as(&identity, &config.net, node, within).await?;
             return Ok(Client::over(called));
         }
-        let path = config.management.socket(config.net.data_dir.as_deref()).ok_or(Unnamed)?;
+        let path = config.management.socket(config.net.data_dir.as_deref());
+        let path = path.ok_or_else(|| Usage(UNNAMED.to_owned()))?;
         Ok(Client::connect(&path).await?)
     }
 

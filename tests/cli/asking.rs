@@ -377,7 +377,8 @@ fn invalid_argument_error_names_valid_ones() {
     std::fs::write(&file, "no socket").expect("it is written");
     let [file, none] = [&file, &socket].map(|path| path.to_str().expect("UTF-8").to_owned());
     for (arguments, code, says) in [
-        (&["members"][..], 1, "which node? Name its settings (--config FILE)"),
+        (&["members"][..], 2, "which node? Name its settings (--config FILE)"),
+        (&["health"], 2, "which node? Name its settings (--config FILE)"),
         (&["members", "--socket", &none], 4, "there is no control socket at"),
         (&["members", "--socket", &file], 4, "is not a socket"),
         (&["members", "--config", &none], 1, "none can't be read"),
