@@ -20,6 +20,7 @@ use super::entity::Entity;
 use super::gate::Fit;
 use super::ids::{ENTITY_BYTES_MAX, EntityId, EntityType, ShardId};
 use super::instance::Instance;
+use super::panics;
 use super::payload;
 use super::run::yield_now;
 use super::runtime::Runtime;
@@ -96,10 +97,11 @@ impl<E: Entity> Runtime<E> {
                 "sharding.hand_over_failed: the state is longer than a lane allows and is lost: \
                  export less, or raise net.limits.message-bytes-max on all nodes"
             ),
-            Err(_) => {
+            Err(panic) => {
                 self.failures.fetch_add(1, Ordering::Relaxed);
+                let why = panics::message(panic);
                 tracing::error!(
-                    %entity_type, entity = %id, %shard,
+                    %entity_type, entity = %id, %shard, why = &*why,
                     "sharding.hand_over_failed: the export of the state panicked; the state is lost"
                 );
             }
@@ -124,10 +126,13 @@ impl<E: Entity> Runtime<E> {
                 %entity_type, entity = %id, %shard, bytes, %why,
                 "sharding.take_over_failed: the import of the state failed; the state is lost"
             ),
-            Err(_) => tracing::error!(
-                %entity_type, entity = %id, %shard, bytes,
-                "sharding.take_over_failed: the import of the state panicked; the state is lost"
-            ),
+            Err(panic) => {
+                let why = panics::message(panic);
+                tracing::error!(
+                    %entity_type, entity = %id, %shard, bytes, why = &*why,
+                    "sharding.take_over_failed: the import of the state panicked; the state is lost"
+                );
+            }
         }
         self.lost_states.one();
         false

@@ -40,6 +40,7 @@ pub mod machines;
 pub mod mailbox;
 mod moved;
 mod pace;
+mod panics;
 mod passivating;
 pub mod passivation;
 mod payload;
@@ -65,4 +66,5 @@ mod types;
 pub mod wire;
 
 pub(crate) use frame::is_answer;
-pub(crate) use run::{forget_panic, yield_now};
+pub(crate) use panics::forget_panic;
+pub(crate) use run::yield_now;

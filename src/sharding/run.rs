@@ -2,7 +2,6 @@
 //! messages and handles one after the other. Before each message and each poll it checks the lease
 //! (docs/protocol/leases.md#clock-check-before-every-message). It ends when no message waits.
 
-use std::any::Any;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
@@ -27,6 +26,7 @@ use super::handover::State;
 use super::ids::{EntityId, ShardId};
 use super::instance::Instance;
 use super::letter::{LetterRef, decode};
+use super::panics;
 use super::runtime::Runtime;
 use super::scope::{self, AtWork};
 use super::shard::{After, Floor, Inside, Shard, Start};
@@ -67,10 +67,11 @@ enum LeaseCheck {
     Due,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Outcome {
     Handled,
-    Panicked,
+    /// With the message of the panic.
+    Panicked(Box<str>),
     Aborted(Lost),
 }
 
@@ -345,8 +346,8 @@ impl<E: Entity> Task<E> {
     fn drop_value(&mut self) {
         let Some(mut value) = self.value.take() else { return };
         self.unfinished.add(value.stop_tasks());
-        if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
-            self.failed();
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
+            self.failed(&panics::message(panic));
         }
     }
 
@@ -487,11 +488,13 @@ impl<E: Entity> Task<E> {
             return self.tasks_end().await; // meanwhile the shard may have begun to drain
         }
         let (factory, id) = (&self.runtime.factory, &self.id);
-        if let Ok(value) = catch_unwind(AssertUnwindSafe(|| Box::new(Instance::new(factory(id))))) {
-            self.value = Some(value);
-            return self.import_state().await;
+        match catch_unwind(AssertUnwindSafe(|| Box::new(Instance::new(factory(id))))) {
+            Ok(value) => {
+                self.value = Some(value);
+                return self.import_state().await;
+            }
+            Err(panic) => self.failed(&panics::message(panic)),
         }
-        self.failed();
         if self.stage == Stage::Open {
             return self.back_off().await;
         }
@@ -510,7 +513,7 @@ impl<E: Entity> Task<E> {
             self.state = Some(state);
         }
         if !taken {
-            self.failed();
+            self.failed("the import of its state failed");
             self.supervise().await;
         }
     }
@@ -556,9 +559,9 @@ impl<E: Entity> Task<E> {
                 self.runtime.dead(why, 1, self.shard.id);
                 self.drop_value();
             }
-            Outcome::Panicked => {
+            Outcome::Panicked(why) => {
                 self.runtime.dead(Lost::EntityFailed, 1, self.shard.id);
-                self.failed();
+                self.failed(&why);
                 self.supervise().await;
             }
         }
@@ -598,13 +601,13 @@ impl<E: Entity> Task<E> {
         }
     }
 
-    fn failed(&mut self) {
+    fn failed(&mut self, why: &str) {
         self.failures = self.failures.saturating_add(1);
         self.runtime.failures.fetch_add(1, Ordering::Relaxed);
         let (entity_type, shard) = (&self.runtime.entity_type, self.shard.id);
         let (entity, failures) = (&self.id, self.failures);
         tracing::error!(
-            %entity_type, %entity, %shard, failures,
+            %entity_type, %entity, %shard, failures, why,
             "sharding.entity_failed: the entity panicked; other entities are not affected"
         );
     }
@@ -640,8 +643,11 @@ impl<E: Entity> Task<E> {
         {
             self.runtime.lose_timers(instance.unsent(), self.shard.id, &self.id);
         }
-        let resumes = self.runtime.supervision == Supervision::Resume;
-        let is_whole = outcome == Outcome::Handled || outcome == Outcome::Panicked && resumes;
+        let is_whole = match outcome {
+            Outcome::Handled => true,
+            Outcome::Panicked(_) => self.runtime.supervision == Supervision::Resume,
+            Outcome::Aborted(_) => false,
+        };
         if self.stage == Stage::Draining && is_whole {
             self.export_state();
         } else {
@@ -663,8 +669,8 @@ impl<E: Entity> Task<E> {
             let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
             guarded(handling, LeaseCheck::Due, stays, waker_slot).await
         };
-        if let Outcome::Panicked = outcome {
-            self.failed();
+        if let Outcome::Panicked(why) = &outcome {
+            self.failed(why);
         }
         outcome
     }
@@ -748,19 +754,19 @@ async fn guarded<E: Entity>(
                 stays.poll()
             }
             Ok(Poll::Ready(())) => Poll::Ready(Outcome::Handled),
-            Err(_) => Poll::Ready(Outcome::Panicked),
+            Err(panic) => Poll::Ready(Outcome::Panicked(panics::message(panic))),
         }
     })
     .await;
     waker_slot.has_ended();
     // A reply that the dropped handler still owes will not come; the asker gets this reason.
     let mut drop = || handling.set(None);
-    let dropped = catch_unwind(AssertUnwindSafe(|| match outcome {
-        Outcome::Aborted(why) => scope::dropping(why, drop),
-        Outcome::Handled | Outcome::Panicked => drop(),
+    let dropped = catch_unwind(AssertUnwindSafe(|| match &outcome {
+        Outcome::Aborted(why) => scope::dropping(*why, drop),
+        Outcome::Handled | Outcome::Panicked(_) => drop(),
     }));
-    match (dropped, outcome) {
-        (Err(_), Outcome::Handled) => Outcome::Panicked,
+    match (dropped.map_err(panics::message), outcome) {
+        (Err(why), Outcome::Handled) => Outcome::Panicked(why),
         (_, outcome) => outcome,
     }
 }
@@ -777,13 +783,6 @@ pub(super) fn wait<E: Entity>(
         *pause = None;
     }
     polled
-}
-
-/// Drops the content of a user's panic. Its `Drop` is the user's code as well and may panic again.
-pub(crate) fn forget_panic(panic: Box<dyn Any + Send>) {
-    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
-        std::mem::forget(again);
-    }
 }
 
 /// Yields to other tasks once, on any executor.

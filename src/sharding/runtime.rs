@@ -28,6 +28,7 @@ use super::id_hash::hash;
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
 use super::letter::{Draft, Letter};
 use super::mailbox::Room;
+use super::panics;
 use super::passivating::Books;
 use super::polls::Entities;
 use super::region::{RegionInput, RegionOutput, Standing};
@@ -661,10 +662,13 @@ impl<E: Entity> Runtime<E> {
 
     /// Drops a value of the user. A panic of its `Drop` is counted.
     pub(super) fn discard<T>(&self, what: T) {
-        if catch_unwind(AssertUnwindSafe(|| drop(what))).is_err() {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(what))) {
             self.failures.fetch_add(1, Ordering::Relaxed);
-            let entity_type = &self.entity_type;
-            tracing::error!(%entity_type, "sharding.drop_failed: Drop of the program panicked");
+            let (entity_type, why) = (&self.entity_type, panics::message(panic));
+            tracing::error!(
+                %entity_type, why = &*why,
+                "sharding.drop_failed: Drop of the program panicked"
+            );
         }
     }
 

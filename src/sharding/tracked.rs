@@ -14,6 +14,7 @@ use futures::task::AtomicWaker;
 use super::entity::Entity;
 use super::gate::Fit;
 use super::ids::EntityId;
+use super::panics;
 use super::run::wait;
 use super::runtime::Runtime;
 use super::scope::{self, AtWork};
@@ -168,11 +169,12 @@ async fn run<E: Entity>(
         }
         // The shard's drain waits for the task, and thus for the entities that it asks.
         let poll = || scope::at_work(&mut at_work, || task.as_mut().poll(cx));
-        catch_unwind(AssertUnwindSafe(poll)).unwrap_or_else(|_| {
+        catch_unwind(AssertUnwindSafe(poll)).unwrap_or_else(|panic| {
             runtime.failures.fetch_add(1, Ordering::Relaxed);
             let (entity_type, shard) = (&runtime.entity_type, running.shard.id);
+            let why = panics::message(panic);
             tracing::error!(
-                %entity_type, entity = %id, %shard,
+                %entity_type, entity = %id, %shard, why = &*why,
                 "sharding.task_failed: a task of the entity panicked; the entity continues"
             );
             Poll::Ready(())

@@ -17,6 +17,7 @@ use ostraca::sharding::reply::Reply;
 use serde::{Deserialize, Serialize};
 
 use super::nodes::{Nodes, Plan, node};
+use super::waits::logged;
 
 #[derive(Default)]
 struct Fragile {
@@ -301,4 +302,30 @@ fn asker_of_an_aborted_handler_learns_the_reason() {
         let why = nodes.wait_for(asked).unwrap_err();
         assert!(matches!(&why, AskError::Refused { why, .. } if *why == expected), "{why}");
     }
+}
+
+#[test]
+fn failure_is_logged_with_the_message_of_the_panic() {
+    let lines = logged(|| {
+        let (mut nodes, _) = nodes(Supervision::Restart);
+        nodes.nodes[0].region.entity("f").tell(Blow::Hard).unwrap();
+        nodes.settle();
+        let made = Nodes::new(&Plan::default(), |_, _| {
+            |id: &EntityId| -> Fragile { panic!("planned by the test: no {id}") }
+        });
+        fail_to_start(made);
+    });
+    let failed: Vec<&String> =
+        lines.iter().filter(|line| line.contains("sharding.entity_failed")).collect();
+    assert_eq!(failed.len(), 2, "{lines:?}");
+    for part in ["entity=f ", "failures=1", "why=\"planned by the test\""] {
+        assert!(failed[0].contains(part), "{part}: {}", failed[0]);
+    }
+    assert!(failed[1].contains("why=\"planned by the test: no f\""), "{}", failed[1]);
+}
+
+fn fail_to_start(mut nodes: Nodes<Fragile>) {
+    nodes.host(0, 0);
+    nodes.nodes[0].region.entity("f").tell(Blow::Soft).unwrap();
+    nodes.settle();
 }

@@ -115,7 +115,7 @@ impl Waits {
 }
 
 /// The lines that are logged while `run` runs.
-fn logged(run: impl FnOnce()) -> Vec<String> {
+pub(super) fn logged(run: impl FnOnce()) -> Vec<String> {
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
     impl std::io::Write for Lines {
