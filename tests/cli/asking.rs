@@ -440,3 +440,29 @@ fn every_command_has_an_example_in_its_help() {
     let (_, answer, _) = ended(&run(&["--help"]));
     assert!(answer.contains("Exit codes:\n  0  success\n"), "{answer}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shards_of_a_type_started_elsewhere_names_its_hosts() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (node, socket) = node_at(&dir).await;
+    let mut config = Config::default();
+    config.cluster.seeds = vec![Address::new(node.addresses()[0].to_string()).expect("short")];
+    let other = Node::start(config).await.expect("it starts");
+    let _bells = other.sharding().start("bell", |_id| Bell).await.expect("it starts");
+    let at = other.addresses()[0].to_string();
+    let at = at.split("/p2p/").next().expect("a part");
+    let expected = format!("; hosted by the nodes at {at}: ask one of them (--node {at})");
+    let until = Instant::now() + SOON;
+    loop {
+        let (code, _, errors) = ended(&run(&["shards", "bell", "--socket", &socket]));
+        assert_eq!(code, 3, "{errors}");
+        assert!(errors.contains("bell was not started on this node"), "{errors}");
+        if errors.contains(&expected) {
+            break;
+        }
+        assert!(Instant::now() < until, "gossip names the host: {errors}");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    other.stop().await;
+    node.stop().await;
+}
