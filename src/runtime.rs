@@ -4,7 +4,7 @@
 //! A program that blocks every thread of its runtime stops all tasks on that runtime. The parts
 //! that other nodes' failure detectors observe, and those that renew the lease, must not run there:
 //! connections and the control lanes have a runtime, the Replicator has one, and membership has a
-//! thread.
+//! thread. Tools have one as well, so that an operator sees a node whose program is blocked.
 
 use std::io;
 use std::sync::Arc;

@@ -14,6 +14,7 @@ use ostraca_ddata::durable::StoreError;
 use ostraca_ddata::replicator::Setup;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
+use tokio_util::context::TokioContext;
 
 use super::Node;
 use super::builder::NodeBuilder;
@@ -38,7 +39,7 @@ use super::sharding::hostings::Hostings;
 use super::sharding::{self, Sharding};
 use super::shutdown::CoordinatedShutdown;
 use super::stall::StallMonitor;
-use super::tools::AdminServer;
+use super::tools::{self, AdminServer};
 use super::wiring;
 use crate::cluster::bug::Canary as ClusterCanary;
 use crate::cluster::config::Leases;
@@ -91,7 +92,7 @@ pub enum StartError {
         /// The address that is too long.
         address: Multiaddr,
     },
-    /// The operating system started no thread for membership or for replicated data.
+    /// The operating system started no thread for a part of the node.
     #[error("the system started no thread: raise the limit of this user or cgroup")]
     Thread(#[source] io::Error),
 }
@@ -157,7 +158,10 @@ impl Node {
         }
         let identity = Arc::new(Identity::load(config.net.data_dir.as_deref())?);
         let memory = config.net.data_dir.as_deref().map(memory::load).transpose()?;
-        let socket = control_socket(&config).await?;
+        let for_tools = tools::start_threads().map_err(StartError::Thread)?;
+        // A socket belongs to the runtime on which it is created.
+        let binding = TokioContext::new(control_socket(&config), for_tools.handle().clone());
+        let socket = binding.await?;
         let base = Base::start(&config, identity, types, HasMembership::Yes).await?;
         let address = own_address(&config, base.net.addresses(), base.net.listening())?;
         let memory = memory.unwrap_or_default();
@@ -169,7 +173,8 @@ impl Node {
             );
         }
         let node = base.join(config, address, memory, provider)?;
-        let tools = AdminServer::serve(socket, node.net().clients(), &node.management());
+        let clients = node.net().clients();
+        let tools = AdminServer::serve(for_tools, socket, clients, &node.management());
         node.ending.has_tools(tools);
         Ok(node)
     }

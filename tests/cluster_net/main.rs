@@ -13,6 +13,7 @@ mod forming;
 mod hostile;
 mod losing;
 mod process_log;
+mod probes;
 mod restarts;
 mod rotation;
 mod sharding;
