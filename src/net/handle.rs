@@ -245,6 +245,17 @@ impl Net {
         self.directory.lane(to, class)
     }
 
+    /// Name of a node in logs: `890bb1ab/00000000c0ffee01`. The incarnation alone if the transport
+    /// does not know the node, because it was never admitted or has been removed.
+    #[must_use]
+    pub fn name_of(&self, incarnation: ReplicaId) -> String {
+        let own = (incarnation == self.me.incarnation).then_some(self.me.peer);
+        match own.or_else(|| self.directory.whose(incarnation)) {
+            Some(peer) => NodeId { peer, incarnation }.to_string(),
+            None => incarnation.to_string(),
+        }
+    }
+
     /// Dials an address once, whatever peer answers. The outcome is reported by [`Event::Answered`]
     /// or [`Event::DialRefused`], except when the answering peer is not admitted. An address that
     /// is already being dialled is not dialled again.

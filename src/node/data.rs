@@ -95,7 +95,7 @@ impl<O: Outgoing> DataWorld<O> {
     }
 
     fn tell(&self, event: Event) {
-        log(&event);
+        log(&event, |node| self.outgoing.name_of(node));
         if let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(event) {
             tracing::error!(
                 ?event,
@@ -152,7 +152,7 @@ impl<O: Outgoing> World<Guard> for DataWorld<O> {
 
 /// Logs an event. Needs no throttle: alarms come at most once a minute for each kind, other events
 /// are rare.
-fn log(event: &Event) {
+fn log(event: &Event, name: impl Fn(ReplicaId) -> String) {
     match event {
         Event::Installed(epoch) => {
             let (id, members) = (epoch.id(), epoch.members().len());
@@ -168,7 +168,7 @@ fn log(event: &Event) {
             tracing::info!("ddata.stop_serving: the next configuration may exclude this node");
         }
         Event::Pending(epoch) => tracing::debug!(epoch = %epoch.id(), "ddata.pending"),
-        Event::Alarm(alarm) => log_alarm(alarm),
+        Event::Alarm(alarm) => log_alarm(alarm, name),
         Event::LoadFailed(error) => tracing::error!(
             %error,
             "ddata.load_failed: the data directory's replicated data cannot be read, and the node \
@@ -180,18 +180,18 @@ fn log(event: &Event) {
     }
 }
 
-fn log_alarm(alarm: &Alarm) {
+fn log_alarm(alarm: &Alarm, name: impl Fn(ReplicaId) -> String) {
     match alarm {
         Alarm::ImpossibleClock { from, ahead } => {
             tracing::warn!(
-                %from, ?ahead,
+                from = %name(*from), ?ahead,
                 "ddata.impossible_clock: the clocks of that node and of this one differ by this much, \
                  either may be wrong: check the time service of both"
             );
         }
         Alarm::ClockAhead { from, ahead } => {
             tracing::warn!(
-                %from, ?ahead,
+                from = %name(*from), ?ahead,
                 "ddata.clock_ahead: that node's clock is ahead of this one's: check the time service \
                  of both"
             );
@@ -205,21 +205,21 @@ fn log_alarm(alarm: &Alarm) {
         }
         Alarm::Undecodable { from, why } => {
             tracing::warn!(
-                %from, why,
+                from = %name(*from), why,
                 "ddata.undecodable: data of that node was refused; run one release with the same \
                  registered data types on all nodes"
             );
         }
         Alarm::WrongType { from, key } => {
             tracing::warn!(
-                %from, %key,
+                from = %name(*from), %key,
                 "ddata.wrong_type: the key has another data type on that node, and its change was \
                  refused; use a key for one type only"
             );
         }
         Alarm::Declined { from, epoch, why } => {
             tracing::warn!(
-                %from, %epoch, %why,
+                from = %name(*from), %epoch, %why,
                 "ddata.configuration_declined: if all members that this node knows are gone, restart it"
             );
         }
@@ -232,7 +232,7 @@ fn log_alarm(alarm: &Alarm) {
         }
         Alarm::TooLarge { peer, bytes, limit } => {
             tracing::warn!(
-                %peer, bytes, limit,
+                node = %name(*peer), bytes, limit,
                 "ddata.alarm: a message to or from that node exceeds ddata.assembly-bytes-max and \
                  was dropped; raise the setting equally on all nodes"
             );

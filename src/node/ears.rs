@@ -120,7 +120,9 @@ impl EventPump {
                 }
             }
             handle::Event::Refused { peer, refusal } => {
-                tracing::debug!(%peer, %refusal, "node.refused"); // the transport logs a warning
+                // The transport logs a warning.
+                let node = self.said.get(&peer).map(|(node, _)| tracing::field::display(*node));
+                tracing::debug!(node, %peer, %refusal, "node.refused");
                 if let Some(membership) = &self.membership {
                     membership.dialling.was_refused();
                 }

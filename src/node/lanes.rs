@@ -62,6 +62,10 @@ impl Outgoing for Lanes {
     fn send_lease(&mut self, to: ReplicaId, message: &[u8]) -> Result<(), NotSent> {
         self.send_with(to, Class::Control, Part::Lease.header(), message)
     }
+
+    fn name_of(&self, node: ReplicaId) -> String {
+        self.net.get().map_or_else(|| node.to_string(), |net| net.name_of(node))
+    }
 }
 
 const fn not_sent(error: SendError) -> NotSent {

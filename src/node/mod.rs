@@ -32,6 +32,7 @@ mod fixed;
 mod inbox;
 mod lanes;
 pub mod lease;
+mod names;
 pub mod outgoing;
 pub mod parts;
 mod rarely;

@@ -26,6 +26,12 @@ pub trait Outgoing: Send + 'static {
         Err(NotSent::NoLink)
     }
 
+    /// Returns the name of a node for the log. The default implementation knows the incarnation
+    /// only.
+    fn name_of(&self, node: ReplicaId) -> String {
+        node.to_string()
+    }
+
     /// Called at the end of a batch: an implementation that gathers messages must send them now.
     /// Lanes wake their writers by themselves.
     fn flush(&mut self) {}

@@ -33,6 +33,7 @@ use super::ending::{self, DataParts, Parts, RunningParts};
 use super::inbox::{Inbox, InboxLimits};
 use super::lanes::Lanes;
 use super::lease::Lease;
+use super::names::NodeNames;
 use super::parts::{self, InNode, ReplicatorPart, ReplicatorSetup};
 use super::rarely::LogThrottle;
 use super::sharding::hostings::Hostings;
@@ -223,6 +224,7 @@ impl Base {
         let (hostings, lease) = (Arc::<Hostings>::default(), Lease::none(clock));
         let runtime = OwnRuntime::start("ostraca-data", 1).map_err(StartError::Thread)?;
         let net_cell = Arc::new(OnceLock::new());
+        hostings.has_names(NodeNames::new(Arc::downgrade(&net_cell)));
         let node = InNode {
             sibling: Some(sibling).filter(|_| membership == HasMembership::Yes),
             hostings: hostings.clone(),

@@ -99,6 +99,12 @@ pub trait World: Send + Sync + 'static {
     /// its limit because the other end takes nothing.
     fn answer(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom>;
 
+    /// Returns the name of a region's node for the log. The default implementation knows the
+    /// incarnation only.
+    fn name_of(&self, region: RegionId) -> String {
+        region.to_string()
+    }
+
     /// Passes a fact to the region's machine. Never blocks; has no effect after the node's stop.
     fn tell(&self, fact: RegionInput);
 

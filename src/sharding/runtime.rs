@@ -533,7 +533,7 @@ impl<E: Entity> Runtime<E> {
             if shard.pass(self, Fit::Exempt, |gate, desk| gate.give_up(region, desk)) {
                 let (entity_type, shard) = (&self.entity_type, shard.id);
                 tracing::info!(
-                    %entity_type, %shard, %region,
+                    %entity_type, %shard, region = %self.world.name_of(region),
                     "sharding.lane_broken: the lane to the former home of a moved shard was given \
                      up; messages that it had not acknowledged are lost"
                 );

@@ -239,3 +239,56 @@ async fn orderly_roll_logs_no_warning() {
     })
     .await;
 }
+
+/// Whether a text is the name of a node: `890bb1ab/00000000c0ffee01`.
+fn is_name(text: &str) -> bool {
+    let is_hex = |text: &str| text.bytes().all(|it| matches!(it, b'0'..=b'9' | b'a'..=b'f'));
+    text.split_once('/').is_some_and(|(key, life)| {
+        (key.len(), life.len()) == (8, 16) && is_hex(key) && is_hex(life)
+    })
+}
+
+/// The values of a field in lines of the log; several nodes in one value count one by one.
+fn values(lines: &[String], field: &str) -> Vec<String> {
+    let field = format!(" {field}=");
+    let value = |line: &String| {
+        let (_, value) = line.split_once(&field)?;
+        let quoted = value.strip_prefix('"').and_then(|value| value.split('"').next());
+        quoted.or_else(|| value.split(' ').next()).map(str::to_owned)
+    };
+    let all: Vec<String> = lines.iter().filter_map(value).collect();
+    all.iter().flat_map(|value| value.split(", ")).map(str::to_owned).collect()
+}
+
+/// Shards move from one node to another one and neither is removed, so that the key of every node in
+/// the log is known.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_node_in_the_log_has_one_spelling() {
+    alone("every_node_in_the_log_has_one_spelling", async {
+        begin_log();
+        let seeds = free_addresses(2);
+        let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+        let start = |place: usize| hosting(&seeds, place, dirs[place].path());
+        let ((first, region), (second, _other)) = tokio::join!(start(0), start(1));
+        for number in 0..50 {
+            soon(region.entity(&format!("echo-{number}")).ask(Say)).await.expect("it answers");
+        }
+        let drained = soon(first.sharding().drain(Duration::from_secs(60))).await;
+        assert!(drained.expect("it runs").is_done(), "its shards move to the other node");
+
+        let mut all = lines(&[]);
+        all.retain(|line| !line.contains("net.handshake_failed")); // its `from` is an address
+        let me = first.cluster().me().to_string();
+        for field in ["node", "to", "from", "old", "other", "region", "coordinator", "awaited"] {
+            let values = values(&all, field);
+            let wrong: Vec<&String> = values.iter().filter(|value| !is_name(value)).collect();
+            assert!(wrong.is_empty(), "{field}: {wrong:?}");
+            let is_used = ["node", "to", "from"].contains(&field);
+            assert!(!is_used || values.contains(&me), "{field} names {me}: {values:?}");
+        }
+        for node in [first, second] {
+            soon(node.stop()).await;
+        }
+    })
+    .await;
+}

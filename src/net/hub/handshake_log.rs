@@ -5,13 +5,38 @@ use std::error::Error;
 
 use libp2p::swarm::{DialError, ListenError};
 use libp2p::{Multiaddr, PeerId};
+use tracing::field::DisplayValue;
 
 use super::ConnectionManager;
-use crate::net::Class;
 use crate::net::handshake_failure::HandshakeFailure;
 use crate::net::lane::Ended;
+use crate::net::wire::Refusal;
+use crate::net::{Class, NodeId};
 
 impl ConnectionManager {
+    /// Name of a peer's node as a log field; `None` while its incarnation is not known.
+    pub(super) fn name(&self, peer: PeerId) -> Option<DisplayValue<NodeId>> {
+        let incarnation = self.peers.get(&peer)?.incarnation()?;
+        Some(tracing::field::display(NodeId { peer, incarnation }))
+    }
+
+    /// Logs that this node refuses a peer.
+    pub(super) fn complain_of_refused(&mut self, peer: PeerId, told: &Refusal) {
+        if self.complaints.due(std::time::Instant::now(), Some(peer), "refused") {
+            tracing::warn!(
+                node = self.name(peer), %peer, %told,
+                "net.refused: a peer was refused and told the reason"
+            );
+        }
+    }
+
+    /// Logs that a peer refuses this node.
+    pub(super) fn complain_of_refusal(&mut self, peer: PeerId, refusal: &Refusal) {
+        if self.complaints.due(std::time::Instant::now(), Some(peer), "refused by") {
+            tracing::warn!(node = self.name(peer), %peer, %refusal, "net.refused_by_peer");
+        }
+    }
+
     /// Logs a failed inbound handshake. Only another secret is a warning, because that peer speaks
     /// as a node and an operator must act. All other failures may come from strangers, such as a
     /// port scan or a health check.
@@ -103,7 +128,7 @@ impl ConnectionManager {
         if self.complaints.due(std::time::Instant::now(), Some(peer), "violation") {
             let cause = ended.source().map(tracing::field::display);
             tracing::warn!(
-                %peer, ?class, %ended, cause,
+                node = self.name(peer), %peer, ?class, %ended, cause,
                 "net.violation: the lane was closed; run one release with equal net.limits on all \
                  nodes"
             );

@@ -464,7 +464,8 @@ impl ConnectionManager {
                 peer_id, connection_id, num_established, cause, ..
             } => {
                 let cause = cause.map(|cause| cause.to_string()).unwrap_or_default();
-                tracing::debug!(peer = %peer_id, %connection_id, cause, "net.connection_closed");
+                let (node, peer) = (self.name(peer_id), tracing::field::display(peer_id));
+                tracing::debug!(node, peer, %connection_id, cause, "net.connection_closed");
                 self.closed(peer_id, connection_id);
                 if num_established == 0
                     && let Some(incarnation) =
@@ -598,7 +599,7 @@ impl ConnectionManager {
             && self.peer(peer).note_opened(class, connection, accepted) >= STALLED_MAX
         {
             tracing::warn!(
-                %peer, ?class, accepted,
+                node = self.name(peer), %peer, ?class, accepted,
                 "net.lane_hopeless: the peer has closed the lane {STALLED_MAX} times without \
                  accepting a message; its messages count as lost: see the log of that node"
             );
@@ -678,7 +679,7 @@ impl ConnectionManager {
         let Some(other) = whose.filter(|whose| *whose != node.peer) else { return Ok(()) };
         if self.complaints.due(std::time::Instant::now(), Some(node.peer), "claimed") {
             tracing::warn!(
-                %node, peer = %node.peer, %other,
+                %node, peer = %node.peer, other = %NodeId { peer: other, ..node },
                 "net.claimed: two peers claim one incarnation; the other one came first and keeps \
                  it, so this one is refused: restart it with its own data directory"
             );
@@ -705,13 +706,12 @@ impl ConnectionManager {
             OutboundEnd::Finished if self.stops => return, // it is not opened again
             OutboundEnd::Finished => End::Broken,
             OutboundEnd::Broken(why) => {
-                tracing::debug!(peer = %id, ?class, why, "net.substream_ended");
+                let node = self.name(id);
+                tracing::debug!(node, peer = %id, ?class, why, "net.substream_ended");
                 End::Broken
             }
             OutboundEnd::Refused(refusal) => {
-                if self.complaints.due(std::time::Instant::now(), Some(id), "refused by") {
-                    tracing::warn!(peer = %id, %refusal, "net.refused_by_peer");
-                }
+                self.complain_of_refusal(id, &refusal);
                 let end = match refusal {
                     Refusal::WrongIncarnation { .. } => {
                         self.peer(id).contact_anew();
@@ -740,7 +740,8 @@ impl ConnectionManager {
         match why {
             InboundError::Refused(refusal) => self.refused(id, &refusal),
             InboundError::Handshake(error) => {
-                tracing::debug!(peer = %id, ?class, %error, "net.lane_not_opened");
+                let node = self.name(id);
+                tracing::debug!(node, peer = %id, ?class, %error, "net.lane_not_opened");
             }
             InboundError::Violation(ended) => {
                 self.counted.violations += 1;
@@ -751,12 +752,7 @@ impl ConnectionManager {
 
     fn refused(&mut self, id: PeerId, refusal: &Refusal) {
         self.counted.refused += 1;
-        if self.complaints.due(std::time::Instant::now(), Some(id), "refused") {
-            tracing::warn!(
-                peer = %id, told = %refusal,
-                "net.refused: a peer was refused and told the reason"
-            );
-        }
+        self.complain_of_refused(id, refusal);
     }
 }
 

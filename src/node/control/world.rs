@@ -132,7 +132,7 @@ impl ControlWorld {
     ) {
         if self.never_fits.now(self.clock.mono()) {
             tracing::warn!(
-                %to, %entity_type, %shard, bytes,
+                to = %self.net.name_of(to), %entity_type, %shard, bytes,
                 "sharding.payload_too_long: the next home of the shard waits for messages, and \
                  accepts only shorter pieces; set net.limits.message-bytes-max equally on all \
                  nodes, or stop this node, which counts the messages as lost"
@@ -158,7 +158,7 @@ impl ControlWorld {
             Ok(()) | Err(NotSent::NoLink) => {}
             Err(why) if self.not_sent.now(self.clock.mono()) => {
                 tracing::warn!(
-                    %to, ?header, bytes, %why,
+                    to = %self.net.name_of(to), ?header, bytes, %why,
                     "cluster.not_sent: a control message was dropped; important ones are repeated"
                 );
             }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
@@ -16,6 +16,7 @@ use super::steps;
 use super::strategies::Strategies;
 use crate::cluster::member::ENTITY_TYPES_MAX;
 use crate::net::Inbound;
+use crate::node::names::NodeNames;
 use crate::node::wiring::sharding::Event;
 use crate::sharding::asks::Asks;
 use crate::sharding::hosting::{BadFrame, Hosting, Unrest};
@@ -58,6 +59,7 @@ pub(crate) struct Hostings {
     strategies: Strategies,
     surveys: Mutex<BTreeMap<u64, oneshot::Sender<Found>>>, // ≤ callers, until they time out
     last_survey: AtomicU64,
+    names: OnceLock<NodeNames>, // for the log
 }
 
 /// Hosted types by name; ≤ [`ENTITY_TYPES_MAX`].
@@ -115,6 +117,15 @@ impl Hostings {
             hosting.perform(RegionOutput::StopAll);
         }
         has_room
+    }
+
+    /// Sets the names of nodes for the log.
+    pub(crate) fn has_names(&self, names: NodeNames) {
+        let _ = self.names.set(names); // called once, at the start
+    }
+
+    fn names(&self) -> NodeNames {
+        self.names.get().cloned().unwrap_or_default()
     }
 
     /// Pending asks of all types of this node.
@@ -258,10 +269,10 @@ impl Hostings {
                 let _ = waits.map(|sender| sender.send(found)); // fails if the caller has left
             }
             Event::Stopped(_) => self.progress.send_modify(|progress| progress.stopped += 1),
-            Event::Step { entity_type, step } => steps::log(&entity_type, &step),
-            Event::Slow { entity_type, slow } => steps::warn(&entity_type, &slow),
+            Event::Step { entity_type, step } => steps::log(&entity_type, &step, &self.names()),
+            Event::Slow { entity_type, slow } => steps::warn(&entity_type, &slow, &self.names()),
             Event::Unregistered { entity_type, complaint } => {
-                steps::complain(&entity_type, &complaint);
+                steps::complain(&entity_type, &complaint, &self.names());
             }
             Event::StrategyFailed { entity_type, why } => {
                 tracing::warn!(
@@ -281,7 +292,8 @@ impl Hostings {
                 tracing::info!(%entity_type, term, "sharding.coordinator");
             }
             Event::Differs { entity_type, here, coordinator, there } => {
-                let coordinator = coordinator.map(tracing::field::display);
+                let names = self.names();
+                let coordinator = coordinator.map(|it| tracing::field::display(names.of(it)));
                 tracing::warn!(
                     %entity_type, %here, coordinator, %there,
                     "sharding.settings_differ: this node gets no shards of the type and learns no \

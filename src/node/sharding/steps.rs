@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tracing::field::DisplayValue;
+
 use crate::cluster::member::Address;
+use crate::node::names::{NodeName, NodeNames};
 use crate::sharding::ids::{EntityType, RegionId, ShardId};
 use crate::sharding::region::Unregistered;
 use crate::sharding::remembered::{Remembered, Slow, Step, What};
@@ -12,8 +15,13 @@ use crate::sharding::remembered::{Remembered, Slow, Step, What};
 const NAMED_MAX: usize = 8;
 
 /// Formats the source or target of a decision as a log field.
-fn place(region: Option<RegionId>) -> Option<tracing::field::DisplayValue<RegionId>> {
-    region.map(tracing::field::display)
+fn place(names: &NodeNames, region: Option<RegionId>) -> Option<DisplayValue<NodeName<'_>>> {
+    region.map(|region| tracing::field::display(names.of(region.replica())))
+}
+
+/// Formats nodes that a decision waits for as a log field.
+fn nodes(names: &NodeNames, regions: &[RegionId]) -> Option<String> {
+    names.list(regions.iter().copied().map(RegionId::replica))
 }
 
 fn took(span: Option<Duration>) -> Option<tracing::field::DebugValue<Duration>> {
@@ -21,15 +29,15 @@ fn took(span: Option<Duration>) -> Option<tracing::field::DebugValue<Duration>> 
 }
 
 /// Logs a step of a decision.
-pub(super) fn log(entity_type: &EntityType, step: &Step) {
+pub(super) fn log(entity_type: &EntityType, step: &Step, names: &NodeNames) {
     let Step { what, of } = step;
     let Remembered { shard, generation, why, awaited, .. } = of;
-    let (from, to) = (place(of.from), place(of.to));
+    let (from, to) = (place(names, of.from), place(names, of.to));
     let [queued, written, drained, settled] =
         [of.queued, of.written, of.drained, of.settled].map(took);
     tracing::debug!(
-        what = name(*what), %entity_type, %shard, %generation, from, to, why = &**why, ?awaited,
-        queued, written, drained, settled,
+        what = name(*what), %entity_type, %shard, %generation, from, to, why = &**why,
+        awaited = nodes(names, awaited), queued, written, drained, settled,
         "sharding.step"
     );
 }
@@ -48,12 +56,13 @@ const fn name(what: What) -> &'static str {
 }
 
 /// Logs decisions that take unusually long, with the nodes that they wait for.
-pub(super) fn warn(entity_type: &EntityType, slow: &Slow) {
+pub(super) fn warn(entity_type: &EntityType, slow: &Slow, names: &NodeNames) {
     let Slow { shards, waited, limit, awaited } = slow;
     let (count, some) = (shards.len(), &shards[..shards.len().min(NAMED_MAX)]);
+    let named = nodes(names, &awaited[..awaited.len().min(NAMED_MAX)]);
     tracing::warn!(
-        %entity_type, count, shards = names(some.iter(), ShardId::to_string),
-        ?waited, ?limit, awaited = names(awaited.iter().take(NAMED_MAX), RegionId::to_string),
+        %entity_type, count, shards = joined(some.iter(), ShardId::to_string),
+        ?waited, ?limit, awaited = named,
         of = awaited.len(),
         "sharding.slow: shards wait far longer than nearly all did before; examine the awaited \
          nodes"
@@ -62,11 +71,11 @@ pub(super) fn warn(entity_type: &EntityType, slow: &Slow) {
 
 /// Logs that no coordinator registers this node's region, so that messages for shards without a
 /// known home are buffered.
-pub(super) fn complain(entity_type: &EntityType, complaint: &Unregistered) {
+pub(super) fn complain(entity_type: &EntityType, complaint: &Unregistered, names: &NodeNames) {
     let Unregistered { waited, coordinator } = complaint;
     match coordinator {
         Some(coordinator) => tracing::warn!(
-            %entity_type, ?waited, %coordinator,
+            %entity_type, ?waited, coordinator = %names.of(*coordinator),
             "sharding.unregistered: the coordinator does not register this node; see the log of \
              the coordinator's node"
         ),
@@ -84,13 +93,13 @@ pub(super) fn absent(entity_type: &EntityType, addresses: &BTreeMap<Address, usi
     let shards: usize = addresses.values().sum();
     tracing::info!(
         %entity_type, shards, of = addresses.len(),
-        addresses = names(addresses.keys().take(NAMED_MAX), |it| it.as_str().to_owned()),
+        addresses = joined(addresses.keys().take(NAMED_MAX), |it| it.as_str().to_owned()),
         "sharding.pins_wait: shards are pinned to addresses where no region may host, and live on \
          other nodes until one may"
     );
 }
 
-fn names<'a, T: 'a>(of: impl Iterator<Item = &'a T>, name: impl Fn(&T) -> String) -> String {
+fn joined<'a, T: 'a>(of: impl Iterator<Item = &'a T>, name: impl Fn(&T) -> String) -> String {
     of.map(name).collect::<Vec<_>>().join(", ")
 }
 
@@ -101,6 +110,6 @@ mod tests {
     #[test]
     fn names_are_joined_by_commas() {
         let shards = [1, 20].map(ShardId::new);
-        assert_eq!(names(shards.iter(), ShardId::to_string), "1, 20");
+        assert_eq!(joined(shards.iter(), ShardId::to_string), "1, 20");
     }
 }

@@ -21,6 +21,7 @@ use crate::node::clock::Clock;
 use crate::node::control::machine::{ControlInbox, ControlInput};
 use crate::node::crew::Crew;
 use crate::node::lease::Lease;
+use crate::node::names::NodeNames;
 use crate::node::rarely::LogThrottle;
 use crate::sharding::burst::Burst;
 use crate::sharding::hosting::{NoRoom, World};
@@ -118,7 +119,7 @@ impl TypeWorld {
         if complained.now(self.shared.clock.mono()) {
             let entity_type = &self.entity_type;
             tracing::error!(
-                %entity_type, %to, %why,
+                %entity_type, to = %self.name_of(to), %why,
                 "sharding.frame_lost: a frame for that node could not be sent and is lost; set \
                  net.limits equally on all nodes, and check that that node is not suspended"
             );
@@ -143,6 +144,10 @@ impl TypeWorld {
 }
 
 impl World for TypeWorld {
+    fn name_of(&self, region: RegionId) -> String {
+        NodeNames::new(self.shared.net.clone()).of(region.replica()).to_string()
+    }
+
     fn send(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom> {
         match self.append(to, |lane, header| lane.send(header, frame)) {
             AppendResult::Yes => Ok(()),
