@@ -198,3 +198,106 @@ fn three_ephemeral_nodes_redeployed_in_turn_form_a_cluster() {
 fn five_ephemeral_nodes_redeployed_in_turn_form_a_cluster() {
     redeployed(5, Duration::from_secs(1), true);
 }
+
+/// A cluster of nodes with data directories, each with a control socket there.
+struct Stored {
+    dirs: Vec<TempDir>,
+    ports: Vec<u16>,
+}
+
+impl Stored {
+    fn new(count: usize) -> Self {
+        let dirs = (0..count).map(|_| tempfile::tempdir().expect("a directory")).collect();
+        Self { dirs, ports: free_ports(count) }
+    }
+
+    fn start(&self) -> Vec<Running> {
+        let address = |port: &u16| format!("/ip4/127.0.0.1/tcp/{port}");
+        let seeds: Vec<String> = self.ports.iter().map(address).collect();
+        let start = |place: usize| {
+            let mut command = ostraca();
+            command
+                .args(["node", "--log", "json"])
+                .env("OSTRACA__NET__DATA_DIR", self.dirs[place].path())
+                .env("OSTRACA__NET__LISTEN", format!("[{:?}]", seeds[place]))
+                .env("OSTRACA__CLUSTER__SEEDS", format!("{seeds:?}"));
+            let running = Running::of(command);
+            watch(&running);
+            running
+        };
+        (0..self.ports.len()).map(start).collect()
+    }
+
+    /// Asks the node at `place`. Returns the exit code, stdout and stderr.
+    fn ask(&self, place: usize, arguments: &[&str]) -> (i32, String, String) {
+        let socket = self.dirs[place].path().join("control.sock");
+        let socket = socket.to_str().expect("UTF-8");
+        let output = run(&[arguments, &["--socket", socket]].concat());
+        let (answer, errors) = said(&output);
+        (output.status.code().expect("it ended by itself"), answer, errors)
+    }
+
+    /// Waits until every node sees all nodes as Up in one cluster, and returns that cluster.
+    #[track_caller]
+    fn agree(&self) -> String {
+        let until = Instant::now() + SOON;
+        loop {
+            let mut clusters = BTreeSet::new();
+            let mut seen = Vec::new();
+            for place in 0..self.ports.len() {
+                let (_, answer, errors) = self.ask(place, &["members", "--json"]);
+                let all: serde_json::Value = serde_json::from_str(&answer).unwrap_or_default();
+                let members = all["members"].as_array().cloned().unwrap_or_default();
+                let up = members.iter().filter(|member| member["status"] == "Up").count();
+                clusters.extend(all["cluster"].as_str().map(str::to_owned));
+                seen.push((up == self.ports.len(), answer + &errors));
+            }
+            match clusters.pop_first() {
+                Some(cluster) if clusters.is_empty() && seen.iter().all(|(up, _)| *up) => {
+                    return cluster;
+                }
+                _ => assert!(Instant::now() < until, "never one cluster: {seen:#?}"),
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+#[test]
+fn killed_cluster_says_how_to_start_again() {
+    let remedy = "delete the file `membership`";
+    let all = Stored::new(3);
+    let nodes = all.start();
+    let former = all.agree();
+    for node in &nodes {
+        node.signal(Signal::KILL);
+    }
+    drop(nodes); // waits for their ends
+
+    let mut nodes = all.start();
+    for node in &mut nodes {
+        let line = node.tells(&["cluster.notice", "WARN", "has no member left"]);
+        assert!(line.contains(remedy) && line.contains(&former), "{line}");
+    }
+    for place in 0..3 {
+        let (code, answer, errors) = all.ask(place, &["members"]);
+        assert_eq!(code, 0, "{errors}");
+        assert!(answer.contains("has no member left") && answer.contains(remedy), "{answer}");
+        for order in [&["recover"][..], &["recover", "--force"]] {
+            let (code, answer, errors) = all.ask(place, order);
+            assert_eq!((code, answer.as_str()), (1, ""), "{errors}");
+            assert!(errors.contains(&format!("remembers cluster {former}")), "{errors}");
+            assert!(errors.contains(remedy), "{errors}");
+        }
+    }
+
+    for node in &mut nodes {
+        node.signal(Signal::TERM);
+        node.child.wait().expect("our child process");
+    }
+    for dir in &all.dirs {
+        std::fs::remove_file(dir.path().join("membership")).expect("it is there");
+    }
+    let _nodes = all.start();
+    assert_ne!(all.agree(), former, "they found a new cluster");
+}
