@@ -14,7 +14,7 @@ mod serving;
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -328,4 +328,57 @@ fn two_nodes_form_a_cluster_and_leave_on_signal() {
     first.signal(Signal::INT);
     first.tells(&["node.ended"]);
     assert!(first.child.wait().expect("our child process").success());
+}
+
+/// A file that is read twice would be empty the second time.
+#[test]
+fn secret_can_be_read_from_a_pipe() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let secret = format!("{}\n", "k7".repeat(32));
+    let settings = |name: &str, file: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, format!("[net]\ncluster-secret-file = {file:?}\n")).expect("written");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let path = dir.path().join("secret");
+    let mut options = std::fs::File::options();
+    let file = options.write(true).create_new(true).mode(0o600).open(&path);
+    file.and_then(|mut file| file.write_all(secret.as_bytes())).expect("it is written");
+    let regular = settings("tool.toml", path.to_str().expect("UTF-8"));
+    let piped = settings("node.toml", "/dev/stdin");
+    let with_pipe = |arguments: &[&str]| {
+        let mut command = ostraca();
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+    };
+    let feed = |child: &mut Child| {
+        let mut pipe = child.stdin.take().expect("piped");
+        let _ = pipe.write_all(secret.as_bytes()); // a command that reads another file may have ended
+    };
+    let ended = |arguments: &[&str]| {
+        let mut child = with_pipe(arguments).stderr(Stdio::piped()).spawn().expect("it starts");
+        feed(&mut child);
+        let output = child.wait_with_output().expect("it ends");
+        let (answer, errors) = said(&output);
+        (output.status.code(), answer, errors)
+    };
+
+    let (code, answer, errors) = ended(&["config", "--check", &piped]);
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    assert!(answer.contains("a node starts with these settings"), "{answer}");
+
+    let mut node = Running::of(with_pipe(&["node", "--log", "json", "--config", &piped]));
+    feed(&mut node.child);
+    watch(&node);
+    let line = node.tells(&["node.listening"]);
+    let (_, address) = line.split_once("/ip4/").expect("an address");
+    let address = format!("/ip4/{}", address.split("/p2p/").next().expect("a part"));
+    node.tells(&["cluster.member", "\"what\":\"up\""]);
+    for config in [&regular, &piped] {
+        let (code, answer, errors) = ended(&["members", "--node", &address, "--config", config]);
+        assert_eq!(code, Some(0), "{config}: {errors}");
+        assert!(answer.contains(": 1 member, all have seen this"), "{answer}");
+    }
+    node.signal(Signal::TERM);
+    assert!(node.child.wait().expect("our child process").success());
 }
