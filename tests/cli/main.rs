@@ -2,6 +2,7 @@
 
 mod asking;
 mod ending;
+mod json_output;
 mod logging;
 mod names;
 mod orders;

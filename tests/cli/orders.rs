@@ -15,10 +15,10 @@ use tempfile::TempDir;
 use crate::asking::{Bell, ended, json, node_at, settings, start};
 use crate::{SOON, run};
 
-type Ended = (i32, String, String);
+pub(crate) type Ended = (i32, String, String);
 
 /// Runs the tool while the nodes of this process go on.
-async fn tool(socket: &str, arguments: &[&str]) -> Ended {
+pub(crate) async fn tool(socket: &str, arguments: &[&str]) -> Ended {
     let arguments: Vec<String> =
         arguments.iter().chain(&["--socket", socket]).map(|it| (*it).to_owned()).collect();
     let asked = tokio::task::spawn_blocking(move || {
@@ -28,7 +28,7 @@ async fn tool(socket: &str, arguments: &[&str]) -> Ended {
 }
 
 /// Waits until `is_so` returns `true`.
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !is_so().await {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -38,7 +38,7 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 }
 
 /// Two nodes that host the type `bell`, each with a socket; the coordinator runs on the first.
-async fn pair(dir: &TempDir) -> [(Node, String, ShardRegion<Bell>); 2] {
+pub(crate) async fn pair(dir: &TempDir) -> [(Node, String, ShardRegion<Bell>); 2] {
     let (first, socket) = node_at(dir).await;
     let bells = first.sharding().start("bell", |_id| Bell).await.expect("it starts");
     first.sharding().registered("bell").await.expect("it registers");
@@ -55,7 +55,7 @@ async fn pair(dir: &TempDir) -> [(Node, String, ShardRegion<Bell>); 2] {
     [(first, socket, bells), (second, path, too)]
 }
 
-async fn ring(bells: &ShardRegion<Bell>) {
+pub(crate) async fn ring(bells: &ShardRegion<Bell>) {
     for n in 0..20 {
         let bell = bells.entity(&format!("bell-{n}"));
         until("the bell rings", async || bell.ask(|reply| reply).await.is_ok()).await;
