@@ -55,9 +55,10 @@
 //! # A second node
 //!
 //! Run the same program on another host, with an address of the first node in
-//! `config.cluster.seeds`. All nodes may have the same list; the node that starts first founds the
-//! cluster. Shards move to a new node as soon as it has registered, and back when it leaves
-//! ([`Node::stop`]). Buffered messages move along, in order, and so does the state that entities
+//! `config.cluster.seeds`. All nodes may have the same list. A majority of the seeds in it founds
+//! the cluster, so with one seed that node founds it alone; every other node joins. Shards move to
+//! a new node as soon as it has registered, and back when it leaves ([`Node::stop`]). Buffered
+//! messages move along, in order, and so does the state that entities
 //! [hand over](sharding::entity::Entity::hand_over). When a node crashes, the state of its entities
 //! is lost; they start on other nodes with a new instance.
 //!
