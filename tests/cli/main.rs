@@ -383,3 +383,21 @@ fn secret_can_be_read_from_a_pipe() {
     node.signal(Signal::TERM);
     assert!(node.child.wait().expect("our child process").success());
 }
+
+#[test]
+fn node_reads_settings_from_a_pipe() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let settings = format!("[net]\ndata-dir = {:?}\n", data.to_str().expect("UTF-8"));
+    let mut command = ostraca();
+    command.args(["node", "--log", "json", "--config", "/dev/stdin"]).stdin(Stdio::piped());
+    let mut node = Running::of(command);
+    watch(&node);
+    let mut pipe = node.child.stdin.take().expect("piped");
+    pipe.write_all(settings.as_bytes()).expect("it reads");
+    drop(pipe);
+    node.tells(&["management.listening", "data/control.sock"]);
+    assert!(data.join("identity.key").exists(), "the node uses the directory");
+    node.signal(Signal::TERM);
+    assert!(node.child.wait().expect("our child process").success());
+}

@@ -7,6 +7,7 @@
 mod blocked;
 mod bulk;
 mod ending;
+mod entities;
 mod first_minutes;
 mod fixture;
 mod forming;

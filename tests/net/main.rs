@@ -3,6 +3,7 @@
 
 mod admission;
 mod flapping;
+mod guessing;
 mod hub;
 mod identity;
 mod lanes;
