@@ -150,8 +150,8 @@ impl<O: Outgoing> World<Guard> for DataWorld<O> {
     }
 }
 
-/// Logs an event. Needs no throttle: alarms come at most once a minute for each kind, other events
-/// are rare.
+/// Logs an event. Needs no throttle: alarms come at most once a minute for each kind and node, other
+/// events are rare.
 fn log(event: &Event, name: impl Fn(ReplicaId) -> String) {
     match event {
         Event::Installed(epoch) => {

@@ -6,6 +6,7 @@
 //! knows only itself and answers with values. The Replicator knows no socket, clock or membership
 //! protocol.
 
+mod alarms;
 mod anti_entropy;
 mod batch;
 pub mod config;
@@ -41,11 +42,11 @@ pub mod wire;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Duration;
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
+use self::alarms::AlarmThrottle;
 use self::anti_entropy::AntiEntropy;
 use self::config::Config;
 use self::durability::Durability;
@@ -53,7 +54,7 @@ use self::epoch::{EpochId, EpochInput, Epochs};
 use self::fence::{Fencings, Promises};
 use self::pace::RoundTrips;
 use self::parts::Parts;
-use self::port::{Alarm, Class, Input, Output, Peer};
+use self::port::{Class, Input, Output, Peer};
 use self::push::Pushes;
 use self::questions::Questions;
 use self::read::Reads;
@@ -72,9 +73,6 @@ use crate::key::KeyName;
 use crate::machine::{Machine, Outbox};
 
 type Out = Outbox<Output>;
-
-/// Index of [`Alarm::LargeValue`] among the alarms.
-const LARGE_VALUE: u8 = 1;
 
 /// One replica of all keys.
 #[derive(Debug)]
@@ -127,7 +125,7 @@ pub struct Replicator {
     /// again.
     own_from: Instant,
     report_all: bool,
-    alarms: BTreeMap<u8, Instant>, // one per kind
+    alarms: AlarmThrottle,
     stats: Stats,
 }
 
@@ -209,7 +207,7 @@ impl Replicator {
             expire_at: None,
             own_from: Instant::default(),
             report_all: false,
-            alarms: BTreeMap::new(),
+            alarms: AlarmThrottle::default(),
             stats: Stats::default(),
             config,
         }
@@ -338,28 +336,6 @@ impl Replicator {
 
     fn reply(id: RequestId, reply: Result<Reply, RequestError>, out: &mut Out) {
         out.push(Output::Reply { id, reply });
-    }
-
-    fn alarm(&mut self, now: Now, alarm: Alarm, out: &mut Out) {
-        let kind = match &alarm {
-            Alarm::ImpossibleClock { .. } => 0,
-            Alarm::LargeValue { .. } => LARGE_VALUE,
-            Alarm::Undecodable { .. } => 2,
-            Alarm::WrongType { .. } => 3,
-            Alarm::Store(_) => 4,
-            Alarm::ClockAhead { .. } => 5,
-            Alarm::TooLarge { .. } => 6,
-            Alarm::Declined { .. } => 7,
-        };
-        if self.alarm_is_due(now, kind) {
-            self.alarms.insert(kind, now.mono);
-            out.push(Output::Alarm(alarm));
-        }
-    }
-
-    fn alarm_is_due(&self, now: Now, kind: u8) -> bool {
-        const EVERY: Duration = Duration::from_secs(60);
-        self.alarms.get(&kind).is_none_or(|last| now.mono - *last >= EVERY)
     }
 
     fn load(&mut self, now: Now, records: Vec<crate::durable::Record>, out: &mut Out) {

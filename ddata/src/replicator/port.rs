@@ -102,7 +102,8 @@ pub enum Class {
     Bulk,
 }
 
-/// An event that an operator should see. At most one of each kind in a minute.
+/// An event that an operator should see. At most one a minute of each kind about each node; of more
+/// than 64 nodes with alarms of one kind the further ones share one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Alarm {

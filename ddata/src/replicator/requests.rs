@@ -16,7 +16,7 @@ use super::request::{
 };
 use super::store::Held;
 use super::write::{Purpose, Write};
-use super::{Flush, LARGE_VALUE, Out, Replicator};
+use super::{Flush, Out, Replicator};
 use crate::bug::Bug;
 use crate::causal::DotSet;
 use crate::clock::Now;
@@ -385,7 +385,7 @@ impl Replicator {
             return Ok(grows);
         }
         // Guarded keys belong to the library, so the user could not act on the warning.
-        let alarms = self.alarm_is_due(now, LARGE_VALUE) && !self.promises.covers(key);
+        let alarms = self.large_value_alarm_is_due(now) && !self.promises.covers(key);
         if estimate <= limit && !alarms {
             return Ok(grows);
         }

@@ -12,6 +12,7 @@ use ostraca_ddata::replicator::epoch::{
     Ballot, Change, Epoch, EpochId, EpochMessage, EpochSettings, InvalidEpoch, LEASE_MAX,
     LeaseSettings,
 };
+use ostraca_ddata::replicator::port::{Alarm, Output};
 use ostraca_ddata::replicator::request::{Reply, WriteConsistency};
 use ostraca_ddata::replicator::wire::{At, Body, Message, Query};
 use ostraca_ddata::types::edit::Edit;
@@ -130,4 +131,22 @@ fn lease_of_more_than_a_day_is_refused() {
     bytes[at + 1] = 0xff;
     let error = from_foreign::<Epoch>(&bytes, NESTING_MAX).unwrap_err().to_string();
     assert!(error.contains("a lease of 4278276480s, at most 86400s are allowed"), "{error}");
+}
+
+#[test]
+fn alarm_about_a_stranger_hides_none_about_a_member() {
+    let mut bare = Bare::of(3);
+    let id = EpochId { generation: 1, number: 2 };
+    let settings = EpochSettings { cluster: 99, ..EpochSettings::default() };
+    let foreign = Arc::new(Epoch::founding(id, vec![CLIENT], settings).expect("one member"));
+    for from in [CLIENT, CLIENT, peer(1), peer(1)] {
+        let body = Body::Epoch(EpochMessage::Install { epoch: Arc::clone(&foreign) });
+        bare.hear_in(from, Some(id), body);
+    }
+    let declined = |output: &Output| match output {
+        Output::Alarm(Alarm::Declined { from, .. }) => Some(*from),
+        _ => None,
+    };
+    let alarms: Vec<ReplicaId> = bare.others.iter().filter_map(declined).collect();
+    assert_eq!(alarms, [CLIENT, peer(1)], "one a minute about each");
 }
