@@ -1,8 +1,8 @@
 //! [`DataReceiver`]: decodes received messages on the lane reader's task and puts each into the
 //! inbox of its part.
 //!
-//! A message that cannot be decoded is counted, logged at most once a minute and dropped, because a
-//! malformed message must neither block its lane nor end the connection.
+//! A message that cannot be decoded is counted, logged at most once a minute for each sender and
+//! dropped, because a malformed message must neither block its lane nor end the connection.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -15,7 +15,7 @@ use ostraca_ddata::replicator::port;
 use super::clock::Clock;
 use super::control::machine::{ControlInbox, ControlInput};
 use super::inbox::{Inbox, Urgency};
-use super::rarely::LogThrottle;
+use super::rarely::PeerThrottle;
 use super::sharding::hostings::Hostings;
 use super::wiring::membership::{self, Lease};
 use super::wiring::{self, Heard, Part};
@@ -41,7 +41,7 @@ pub(crate) struct DataReceiver {
     clock: Clock,
     taken: AtomicU64,
     undecodable: AtomicU64,
-    warned: Mutex<LogThrottle>,
+    warned: Mutex<PeerThrottle>,
 }
 
 impl DataReceiver {
@@ -130,7 +130,9 @@ impl DataReceiver {
     fn refuse(&self, message: &Inbound<'_>, why: &dyn std::fmt::Display) {
         let count = self.undecodable.fetch_add(1, Ordering::Relaxed) + 1;
         let now = self.clock.mono();
-        if self.warned.lock().unwrap_or_else(PoisonError::into_inner).now(now) {
+        let from = message.from.incarnation;
+        let is_due = self.warned.lock().unwrap_or_else(PoisonError::into_inner).now(now, from);
+        if is_due {
             let (from, class, bytes) = (message.from, message.class, message.body.len());
             tracing::warn!(
                 %from, ?class, bytes, %why, count,

@@ -22,7 +22,7 @@ use crate::node::control::machine::{ControlInbox, ControlInput};
 use crate::node::crew::Crew;
 use crate::node::lease::Lease;
 use crate::node::names::NodeNames;
-use crate::node::rarely::LogThrottle;
+use crate::node::rarely::PeerThrottle;
 use crate::sharding::burst::Burst;
 use crate::sharding::hosting::{NoRoom, World};
 use crate::sharding::ids::{EntityType, RegionId};
@@ -55,7 +55,7 @@ pub(crate) struct TypeWorld {
     entity_type: EntityType,
     shared: SharedEnvironment,
     lanes: PerThread<RwLock<BTreeMap<RegionId, Lane>>>, // each ≤ KNOWN_MAX
-    complained: Mutex<LogThrottle>,
+    complained: Mutex<PeerThrottle>,
 }
 
 /// Result of appending a frame to a lane.
@@ -116,7 +116,7 @@ impl TypeWorld {
 
     fn complain(&self, to: RegionId, why: &dyn std::fmt::Display) {
         let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
-        if complained.now(self.shared.clock.mono()) {
+        if complained.now(self.shared.clock.mono(), to.replica()) {
             let entity_type = &self.entity_type;
             tracing::error!(
                 %entity_type, to = %self.name_of(to), %why,
