@@ -1,17 +1,19 @@
-//! Log throttle: at most one warning a minute per peer and kind, or per dialled address at growing
+//! Log throttle: at most one warning a minute per source and kind, or per dialled address at growing
 //! intervals.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use libp2p::{Multiaddr, PeerId};
 
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Maximum number of peers tracked by name within a minute, for each kind of warning. A stranger
-/// can use as many peer ids as it likes: beyond this number all further ones share one warning a
-/// minute, so that strangers can neither fill the log nor silence it. Kinds are tracked separately,
-/// so that one never silences another.
+/// Maximum number of sources tracked by name within a minute, for each kind of warning and of source.
+/// A stranger can use as many peer ids as it likes: beyond this number all further ones share one
+/// warning a minute, so that strangers can neither fill the log nor silence it. Kinds of warnings
+/// are tracked separately, so that one never silences another. So are kinds of sources, so that
+/// strangers never silence a warning about a known peer.
 const NAMES_MAX: usize = 64;
 
 /// Maximum pause between two warnings about dials of one address. A node dials its absent seeds for
@@ -22,6 +24,38 @@ const DIAL_EVERY_MAX: Duration = Duration::from_secs(3_600);
 /// a minute for each kind.
 const ADDRESSES_MAX: usize = 256;
 
+/// Subject of a warning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ComplaintSource {
+    /// All peers of which neither id nor address is known.
+    Unnamed,
+    /// An admitted peer, or one to which this node keeps a link.
+    Known(PeerId),
+    /// Any other peer.
+    Stranger(PeerId),
+    /// The host of a peer whose id is not known, because the handshake failed.
+    Address(IpAddr),
+}
+
+impl ComplaintSource {
+    const COUNT: usize = 4;
+
+    const fn group(self) -> usize {
+        match self {
+            Self::Unnamed => 0,
+            Self::Known(_) => 1,
+            Self::Stranger(_) => 2,
+            Self::Address(_) => 3,
+        }
+    }
+}
+
+impl From<Option<PeerId>> for ComplaintSource {
+    fn from(peer: Option<PeerId>) -> Self {
+        peer.map_or(Self::Unnamed, Self::Stranger)
+    }
+}
+
 /// Times of the recent warnings. Metrics count every case; only the log is throttled.
 #[derive(Debug, Default)]
 pub struct Complaints {
@@ -31,9 +65,8 @@ pub struct Complaints {
 
 #[derive(Debug, Default)]
 struct KindTimes {
-    named: BTreeMap<PeerId, Instant>, // ≤ NAMES_MAX
-    unnamed: Option<Instant>,
-    further: Option<Instant>,
+    named: BTreeMap<ComplaintSource, Instant>, // ≤ NAMES_MAX of each kind of source
+    further: [Option<Instant>; ComplaintSource::COUNT],
 }
 
 #[derive(Debug)]
@@ -53,25 +86,26 @@ impl DialTimes {
 }
 
 impl Complaints {
-    /// Whether to log this kind of warning about that peer (`None`: its peer id is not known), and
-    /// records it.
-    pub fn due(&mut self, now: Instant, peer: Option<PeerId>, kind: &'static str) -> bool {
+    /// Whether to log this kind of warning about that source, and records it. A peer without further
+    /// knowledge is a stranger.
+    pub fn due(
+        &mut self,
+        now: Instant,
+        source: impl Into<ComplaintSource>,
+        kind: &'static str,
+    ) -> bool {
         let is_recent = |last: &Instant| now.duration_since(*last) < EVERY;
-        let KindTimes { named, unnamed, further } = self.kinds.entry(kind).or_default();
-        let shared = match peer {
-            None => unnamed,
-            Some(peer) => {
-                if named.get(&peer).is_some_and(is_recent) {
-                    return false;
-                }
-                named.retain(|_, last| is_recent(last));
-                if named.len() < NAMES_MAX {
-                    named.insert(peer, now);
-                    return true;
-                }
-                further
-            }
-        };
+        let source = source.into();
+        let KindTimes { named, further } = self.kinds.entry(kind).or_default();
+        if named.get(&source).is_some_and(is_recent) {
+            return false;
+        }
+        named.retain(|_, last| is_recent(last));
+        if named.keys().filter(|other| other.group() == source.group()).count() < NAMES_MAX {
+            named.insert(source, now);
+            return true;
+        }
+        let shared = &mut further[source.group()];
         let is_due = !shared.as_ref().is_some_and(is_recent);
         if is_due {
             *shared = Some(now);
@@ -133,6 +167,7 @@ mod tests {
         assert!(complaints.due(start + EVERY, stranger(), "secret"), "a minute later");
         assert!(complaints.kinds["secret"].named.len() <= NAMES_MAX);
     }
+
     fn address(port: u16) -> Multiaddr {
         format!("/ip4/127.0.0.1/tcp/{port}").parse().expect("an address")
     }
@@ -162,5 +197,20 @@ mod tests {
         assert_eq!(logged.count(), ADDRESSES_MAX + 1);
         assert!(complaints.dials.len() <= ADDRESSES_MAX);
         assert!(complaints.dial_due(start + EVERY, &address(10_000), "closed"), "a minute later");
+    }
+
+    #[test]
+    fn strangers_silence_no_warning_about_others() {
+        let mut complaints = Complaints::default();
+        let start = Instant::now();
+        let address = |last| ComplaintSource::Address(IpAddr::from([10, 0, 0, last]));
+        for _ in 0..1_000 {
+            complaints.due(start, Some(PeerId::random()), "handshake");
+        }
+        assert!(!complaints.due(start, Some(PeerId::random()), "handshake"));
+        assert!(complaints.due(start, ComplaintSource::Known(PeerId::random()), "handshake"));
+        assert!(complaints.due(start, address(1), "handshake"));
+        assert!(!complaints.due(start, address(1), "handshake"));
+        assert!(complaints.due(start, address(2), "handshake"), "another host");
     }
 }

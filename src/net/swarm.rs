@@ -32,9 +32,10 @@ pub(super) use acceptor::{HandshakeEnd, Observed, find_cause};
 pub use handler::{Handler, Line, OpenFailed};
 pub use limits::{Exceeded, Refusals};
 pub(super) use limits::{Slot, Slots};
+pub(super) use unfinished::AddressGroup;
 
 use super::admission::{self, ConfigError};
-use super::complaints::Complaints;
+use super::complaints::{ComplaintSource, Complaints};
 use super::config::Config;
 use super::secrets::Keyring;
 use super::{Class, address, noise, transport};
@@ -297,7 +298,11 @@ impl Lines {
     }
 
     fn complain(&mut self, peer: Option<PeerId>, exceeded: Exceeded, from: Option<Busiest>) {
-        if self.complaints.due(Instant::now(), peer, exceeded.name()) {
+        let source = match peer {
+            Some(peer) if self.connections.is_admitted(peer) => ComplaintSource::Known(peer),
+            peer => peer.into(),
+        };
+        if self.complaints.due(Instant::now(), source, exceeded.name()) {
             let peer = peer.map(tracing::field::display);
             let address = from.and_then(|from| from.address).map(tracing::field::display);
             let connections = from.map(|from| from.places);

@@ -1,5 +1,5 @@
 //! Log events for failed handshakes and violations of the protocol, with the cause: one a minute per
-//! peer and kind; about dials of one address at growing intervals.
+//! peer or host and kind; about dials of one address at growing intervals.
 
 use std::error::Error;
 
@@ -8,10 +8,12 @@ use libp2p::{Multiaddr, PeerId};
 use tracing::field::DisplayValue;
 
 use super::ConnectionManager;
+use crate::net::complaints::ComplaintSource;
 use crate::net::handshake_failure::HandshakeFailure;
 use crate::net::lane::Ended;
+use crate::net::swarm::AddressGroup;
 use crate::net::wire::Refusal;
-use crate::net::{Class, NodeId};
+use crate::net::{Class, NodeId, address};
 
 impl ConnectionManager {
     /// Name of a peer's node as a log field; `None` while its incarnation is not known.
@@ -22,7 +24,7 @@ impl ConnectionManager {
 
     /// Logs that this node refuses a peer.
     pub(super) fn complain_of_refused(&mut self, peer: PeerId, told: &Refusal) {
-        if self.complaints.due(std::time::Instant::now(), Some(peer), "refused") {
+        if self.complaints.due(std::time::Instant::now(), self.source(peer), "refused") {
             tracing::warn!(
                 node = self.name(peer), %peer, %told,
                 "net.refused: a peer was refused and told the reason"
@@ -32,9 +34,25 @@ impl ConnectionManager {
 
     /// Logs that a peer refuses this node.
     pub(super) fn complain_of_refusal(&mut self, peer: PeerId, refusal: &Refusal) {
-        if self.complaints.due(std::time::Instant::now(), Some(peer), "refused by") {
+        if self.complaints.due(std::time::Instant::now(), self.source(peer), "refused by") {
             tracing::warn!(node = self.name(peer), %peer, %refusal, "net.refused_by_peer");
         }
+    }
+
+    /// Source of a warning about this peer.
+    pub(super) fn source(&self, id: PeerId) -> ComplaintSource {
+        if self.peers.contains_key(&id) {
+            ComplaintSource::Known(id)
+        } else {
+            ComplaintSource::Stranger(id)
+        }
+    }
+
+    /// Source of a warning about a failed handshake, which mostly tells no peer id.
+    fn source_at(&self, id: Option<PeerId>, from: &Multiaddr) -> ComplaintSource {
+        let host = || address::host(from).map(|host| AddressGroup::of(host).first());
+        let at = || host().map_or(ComplaintSource::Unnamed, ComplaintSource::Address);
+        id.map_or_else(at, |id| self.source(id))
     }
 
     /// Logs a failed inbound handshake. Only another secret is a warning, because that peer speaks
@@ -71,7 +89,7 @@ impl ConnectionManager {
                  has another net.private-network or release",
             ),
         };
-        if self.complaints.due(std::time::Instant::now(), id, kind) {
+        if self.complaints.due(std::time::Instant::now(), self.source_at(id, from), kind) {
             match failure {
                 HandshakeFailure::Secret => {
                     tracing::warn!(%from, %error, why, "net.handshake_failed");
@@ -125,7 +143,7 @@ impl ConnectionManager {
 
     /// Logs that a lane was closed because the peer violated the protocol.
     pub(super) fn complain_of_violation(&mut self, peer: PeerId, class: Class, ended: &Ended) {
-        if self.complaints.due(std::time::Instant::now(), Some(peer), "violation") {
+        if self.complaints.due(std::time::Instant::now(), self.source(peer), "violation") {
             let cause = ended.source().map(tracing::field::display);
             tracing::warn!(
                 node = self.name(peer), %peer, ?class, %ended, cause,

@@ -677,7 +677,7 @@ impl ConnectionManager {
         let own = is_own.then_some(self.me.peer);
         let whose = own.or_else(|| self.directory.whose(node.incarnation));
         let Some(other) = whose.filter(|whose| *whose != node.peer) else { return Ok(()) };
-        if self.complaints.due(std::time::Instant::now(), Some(node.peer), "claimed") {
+        if self.complaints.due(std::time::Instant::now(), self.source(node.peer), "claimed") {
             tracing::warn!(
                 %node, peer = %node.peer, other = %NodeId { peer: other, ..node },
                 "net.claimed: two peers claim one incarnation; the other one came first and keeps \

@@ -201,7 +201,8 @@ impl Connections {
         }
     }
 
-    fn is_admitted(&self, peer: PeerId) -> bool {
+    /// Whether a lane or a client's stream was opened on a connection of the peer.
+    pub(super) fn is_admitted(&self, peer: PeerId) -> bool {
         self.peers.get(&peer).is_some_and(|peer| peer.is_admitted)
     }
 

@@ -30,10 +30,10 @@ const EVICTED_MAX: usize = 4;
 /// Addresses that are counted as one: an IPv4 address, or an IPv6 network of 64 bits, which is what
 /// one host usually gets. IPv4-mapped IPv6 addresses count as IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct AddressGroup(IpAddr);
+pub(in crate::net) struct AddressGroup(IpAddr);
 
 impl AddressGroup {
-    pub(super) fn of(address: IpAddr) -> Self {
+    pub(in crate::net) fn of(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V6(address) => {
                 let network = address.to_bits() & !u128::from(u64::MAX);
@@ -41,6 +41,11 @@ impl AddressGroup {
             }
             address @ IpAddr::V4(_) => Self(address),
         }
+    }
+
+    /// The address, or the first one of the network.
+    pub(in crate::net) const fn first(self) -> IpAddr {
+        self.0
     }
 }
 
