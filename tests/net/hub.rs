@@ -537,6 +537,7 @@ async fn known_failures_26_and_30_requests_share_few_substreams() {
     assert_eq!((peers.len(), peers[0].connections), (1, 1));
 }
 
+mod addresses;
 mod clients;
 mod contacts;
 mod counts;
