@@ -419,3 +419,26 @@ async fn stream_ends_with_its_connection_from_either_side() {
     let error = refused(&config, &host.address()).await;
     assert!(matches!(error, ConnectError::NobodyListens { .. }), "{error:?}");
 }
+
+/// More clients than there may be connections without an admitted peer, each with a new peer id.
+#[tokio::test(flavor = "multi_thread")]
+async fn admitted_clients_do_not_count_as_unadmitted() {
+    const UNADMITTED: usize = 8;
+    let limits = Limits { unadmitted: UNADMITTED, ..quick().limits };
+    let config = Config { limits, ..closed_to_strangers() };
+    let host = TestNode::start(&config).await;
+    let echoing = echoes(&host);
+    let mut clients = Vec::new();
+    for _ in 0..UNADMITTED + 4 {
+        let called = connect(&config, &host.address(), PATIENCE).await;
+        let mut client = called.expect("it is admitted");
+        is_echoed(&mut client, b"word").await;
+        clients.push(client);
+    }
+    for client in &mut clients {
+        is_echoed(client, b"again").await;
+    }
+    let stats = host.net.stats().await;
+    assert_eq!((stats.clients, stats.exceeded.unadmitted), (UNADMITTED + 4, 0));
+    echoing.abort();
+}
