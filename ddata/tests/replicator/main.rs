@@ -17,6 +17,7 @@ mod cluster;
 mod counters;
 mod delivered;
 mod disks;
+mod effects;
 mod excluded;
 mod failures;
 mod foreign;

@@ -329,3 +329,36 @@ fn fail_to_start(mut nodes: Nodes<Fragile>) {
     nodes.nodes[0].region.entity("f").tell(Blow::Soft).unwrap();
     nodes.settle();
 }
+
+#[test]
+fn pause_before_a_restart_doubles_up_to_its_maximum() {
+    let millis = Duration::from_millis;
+    let settings = Sharding {
+        restart_backoff_min: millis(200),
+        restart_backoff_max: millis(300),
+        ..Plan::default().settings
+    };
+    let plan = Plan { settings, supervision: Supervision::Restart, ..Plan::default() };
+    let made = Arc::new(AtomicUsize::new(0));
+    let mut nodes = Nodes::new(&plan, |_, _| {
+        let made = Arc::clone(&made);
+        move |_: &EntityId| {
+            made.fetch_add(1, Ordering::SeqCst);
+            Fragile::default()
+        }
+    });
+    nodes.host(0, 0);
+    let fragile = nodes.nodes[0].region.entity("f");
+    for blow in [Blow::Hard, Blow::Hard, Blow::Hard, Blow::Soft] {
+        fragile.tell(blow).unwrap();
+    }
+    for (instance, pause) in [(1, 200), (2, 300), (3, 300)] {
+        nodes.settle();
+        nodes.advance(millis(pause - 1));
+        nodes.settle();
+        assert_eq!(made.load(Ordering::SeqCst), instance, "the restart waits for {pause} ms");
+        nodes.advance(millis(1));
+    }
+    nodes.settle();
+    assert_eq!(made.load(Ordering::SeqCst), 4);
+}

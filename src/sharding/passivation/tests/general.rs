@@ -222,3 +222,17 @@ fn user_limits_are_clamped_to_their_bounds() {
         assert_eq!(passivation.counted(), 1, "{strategy:?}");
     }
 }
+
+#[test]
+fn idle_interval_sets_the_pause_between_checks() {
+    for (idle_interval, expected) in [(None, 500), (Some(Duration::from_millis(100)), 100)] {
+        let mut passivation = Passivation::new(&settings::Passivation {
+            strategy: Strategy::Idle,
+            idle_timeout: Duration::from_millis(1_000),
+            idle_interval,
+            ..Default::default()
+        });
+        touch(&mut passivation, at(0), 1);
+        assert_eq!(passivation.next_deadline(), Some(at(expected)));
+    }
+}

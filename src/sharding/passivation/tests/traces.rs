@@ -226,12 +226,18 @@ fn l10_l11_without_window_newcomer_must_beat_the_oldest() {
 }
 
 fn climbing() -> Shards {
+    climbing_to(1.0)
+}
+
+/// The share of the window is a tenth at first, and at most `maximum_window_proportion`.
+fn climbing_to(maximum_window_proportion: f64) -> Shards {
     composite(
         10,
         Composite {
             main: Policy::LeastRecentlyUsed,
             window_proportion: 0.1,
             minimum_window_proportion: 0.1,
+            maximum_window_proportion,
             hill_climbing: HillClimbing {
                 adjust_multiplier: 2.0,
                 initial_step: 0.4,
@@ -278,4 +284,19 @@ fn l12_window_follows_the_hit_rate() {
     let main = vec![8, 9, 33, 44, 45, 46, 47, 58, 59];
     assert_eq!(areas(region.shard(1)), (vec![60], [main, vec![]]));
     region.each(1, 61..=70, |id| vec![id - 1]);
+}
+
+/// The first accesses of L12, after which the window has five entities without a maximum.
+#[test]
+fn window_grows_to_its_maximum() {
+    for (maximum, expected) in [(1.0, 5), (0.2, 2)] {
+        let mut region = climbing_to(maximum);
+        for id in 1..=10 {
+            (0..10).for_each(|_| _ = region.access(1, id));
+        }
+        for _ in 1..=4 {
+            (11..=20).for_each(|id| _ = region.access(1, id));
+        }
+        assert_eq!(areas(region.shard(1)).0.len(), expected, "{maximum}");
+    }
 }
