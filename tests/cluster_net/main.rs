@@ -17,6 +17,7 @@ mod probes;
 mod process_log;
 mod restarts;
 mod rotation;
+mod settings;
 mod sharding;
 mod signals;
 mod strategies;
