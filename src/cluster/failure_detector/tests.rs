@@ -668,3 +668,17 @@ fn monitor_without_members_sends_nothing() {
     }
     assert!(out.is_empty());
 }
+
+#[test]
+fn suspicion_asks_as_many_members_as_configured() {
+    for indirect_probes in [1, 3] {
+        let config = FailureDetector { indirect_probes, ..FailureDetector::default() };
+        let mut monitor = Monitor::new(config, node(0), at(0), 20);
+        let mut out = Outbox::new();
+        monitor.set_members(at(0), nodes(0..7), &nodes([1]), &mut out);
+        monitor.closed(at(0), node(1), &mut out);
+        monitor.refused(at(0), node(1), &mut out);
+        let is_probe = |order: &&MonitorOrder| matches!(order, MonitorOrder::AskProbe { .. });
+        assert_eq!(out.as_slice().iter().filter(is_probe).count(), indirect_probes);
+    }
+}

@@ -120,4 +120,16 @@ mod tests {
         sketch.increment(hash(1));
         assert_eq!(sketch.count(hash(1)), 7);
     }
+
+    #[test]
+    fn number_of_counters_follows_depth_and_width() {
+        let words = |depth, width_multiplier| {
+            let settings =
+                settings::FrequencySketch { depth, width_multiplier, ..Default::default() };
+            Sketch::new(&settings, 1_000).rows.len()
+        };
+        assert_eq!(words(4, 4), 4 * 4 * 1_024 / COUNTERS_PER_WORD);
+        assert_eq!(words(2, 4), words(4, 4) / 2);
+        assert_eq!(words(4, 8), words(4, 4) * 2);
+    }
 }

@@ -362,3 +362,14 @@ fn pause_before_a_restart_doubles_up_to_its_maximum() {
     nodes.settle();
     assert_eq!(made.load(Ordering::SeqCst), 4);
 }
+
+#[test]
+fn ask_without_a_time_of_its_own_has_the_configured_one() {
+    let settings = Sharding { ask_timeout: Duration::from_millis(300), ..Plan::default().settings };
+    let plan = Plan { settings, ..Plan::default() };
+    let mut nodes = Nodes::new(&plan, |_, _| |_: &EntityId| Fragile::default());
+    nodes.host(0, 0);
+    let fragile = nodes.nodes[1].region.entity("f");
+    let text = nodes.wait_for(async move { fragile.ask(Blow::Sleep).await }).unwrap_err();
+    assert!(text.to_string().contains("300ms"), "{text}");
+}

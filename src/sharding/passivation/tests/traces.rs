@@ -3,7 +3,7 @@
 //! taken from Pekko's own specifications.
 
 use super::super::settings::{
-    self, Composite, FrequencySketch, HillClimbing, LeastFrequentlyUsed, Optimizer, Policy,
+    self, Composite, Filter, FrequencySketch, HillClimbing, LeastFrequentlyUsed, Optimizer, Policy,
     Segmented, Strategy,
 };
 use super::super::{Limited, Passivation};
@@ -299,4 +299,12 @@ fn window_grows_to_its_maximum() {
         }
         assert_eq!(areas(region.shard(1)).0.len(), expected, "{maximum}");
     }
+}
+
+#[test]
+fn without_filter_every_newcomer_replaces_the_oldest() {
+    let main = Policy::LeastRecentlyUsed;
+    let settings = Composite { main, window: None, filter: Filter::None, ..Default::default() };
+    let mut region = composite(10, settings);
+    region.each(1, 1..=20, past(11, |id| id - 10));
 }
