@@ -54,6 +54,8 @@ fn every_setting_is_read_or_refused() {
     let (found, complaints) = without_effect(&files);
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
     assert!(found >= 200, "only {found} settings were found: does the scan still see them?");
+    let unlisted = effects::unlisted(&files);
+    assert!(unlisted.is_empty(), "\n{}", unlisted.join("\n"));
 }
 
 /// Returns the number of settings and those that no code reads.
@@ -168,3 +170,6 @@ fn setting_that_nothing_reads_is_found() {
         );
     }
 }
+
+#[path = "effects.rs"]
+mod effects;
