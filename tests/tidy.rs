@@ -17,10 +17,14 @@ mod lexer;
 mod links;
 #[path = "tidy/log_events.rs"]
 mod log_events;
+#[path = "tidy/packages.rs"]
+mod packages;
 #[path = "tidy/prose.rs"]
 mod prose;
 #[path = "tidy/settings.rs"]
 mod settings;
+#[path = "tidy/tables.rs"]
+mod tables;
 
 const LINES_MAX: usize = 800;
 
