@@ -350,12 +350,11 @@ impl<E: Entity> Target<E> {
         match row.and_then(|row| floor.handler_of(row, &blocking)) {
             // The entity handles one message at a time.
             Some(own) if own.1 < asked_at => (Kept::NotBegun, floor.describe(own, now)),
-            Some(_) => (Kept::Unknown, None),
             None if matches!(shard.phase.get(), Stage::Draining | Stage::Aborted) => {
                 let oldest = floor.oldest_handler(&blocking);
                 (Kept::Moving, oldest.and_then(|oldest| floor.describe(oldest, now)))
             }
-            None => (Kept::Unknown, None),
+            Some(_) | None => (Kept::Unknown, None),
         }
     }
 
