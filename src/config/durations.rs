@@ -176,7 +176,6 @@ mod tests {
     use humantime_serde::re::humantime;
     use toml::{Table, Value};
 
-    use super::*;
     use crate::config::{documented, load};
 
     /// Settings that the file of defaults does not contain, because they are unset by default.

@@ -270,7 +270,7 @@ mod tests {
         let subscriber = tracing_subscriber::fmt().with_ansi(false);
         let subscriber = subscriber.with_writer(move || writer.clone()).finish();
         tracing::subscriber::with_default(subscriber, || {
-            log_alarm(alarm, |id: ReplicaId| id.to_string())
+            log_alarm(alarm, |id: ReplicaId| id.to_string());
         });
         let bytes = log.0.lock().expect("no test panics under it");
         String::from_utf8_lossy(&bytes).into_owned()

@@ -49,7 +49,7 @@ async fn downed_node_runs_on_if_configured() {
 #[tokio::test(flavor = "multi_thread")]
 async fn node_is_ready_when_named_types_are_or_check_is_off() {
     let hour = Duration::from_secs(3_600);
-    for (disabled_after, is_ready) in [(hour, false), (Duration::ZERO, true)] {
+    for (disabled_after, is_ready) in [(Some(hour), false), (Some(Duration::ZERO), true)] {
         let plan = Plan::with_seeds(1);
         let mut config = plan.config(&plan.seeds[0], None);
         let check = &mut config.sharding.healthcheck;

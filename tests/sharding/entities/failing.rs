@@ -326,7 +326,7 @@ fn failure_is_logged_with_the_message_of_the_panic() {
 
 fn fail_to_start(mut nodes: Nodes<Fragile>) {
     nodes.host(0, 0);
-    nodes.nodes[0].region.entity("f").tell(Blow::Soft).unwrap();
+    nodes.nodes[0].region.entity("f").tell(Blow::Soft).expect("there is room");
     nodes.settle();
 }
 
